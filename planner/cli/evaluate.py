@@ -24,9 +24,13 @@ from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal, evaluated, usual_zero
 from planner.predict.plan import Degrees, Plan
+from planner.predict.plan_text import plan_name
 from planner.report.explain import explanation_report
+from planner.report.verdict import PlanCard
 from planner.search.explanation import explain
 from planner.search.result import SearchResult
+
+_SEARCH = "planner search with the same options, without the degrees, finds the best plan"
 
 
 def measured_of(options: Mapping[str, Any]) -> Measured | None:
@@ -69,9 +73,11 @@ def run(**options: Any) -> None:
     if findings is not None and style == "json":
         click.echo(with_measured(result.model_dump(mode="json"), findings))
     else:
+        card = PlanCard(plan, plan_name(plan), _SEARCH)
         show_result(
-            result, style, lambda: explanation_report(explain(result, 1, job), findings, assumed)
-        )
+            result, style,
+            lambda: explanation_report(explain(result, 1, job), findings, assumed, card),
+        )  # fmt: skip
     click.get_current_context().exit(0 if plan.fits else ExitStatus.NOTHING_FITS)
 
 

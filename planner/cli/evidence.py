@@ -74,7 +74,12 @@ from planner.report.evidence import (
     validation_report,
 )
 from planner.report.tables import Report
-from planner.report.traced import Pair, snapshot_pairs, snapshot_report, trace_pairs, trace_report
+from planner.report.traced import (
+    panels_of_snapshots,
+    panels_of_trace,
+    snapshot_report,
+    trace_report,
+)
 from planner.search.explanation import pick_plan
 from planner.search.plan_file import read_plan, read_plan_file
 
@@ -343,17 +348,16 @@ def run_trace(paths: tuple[str, ...], **options: Any) -> None:
     if snapshots and len(snapshots) < len(files):
         raise UsageError("give traces or memory snapshots, not both at once")
     content: Any
-    panels: dict[str, tuple[Sequence[Pair], str]]
     if snapshots:
         title, found = "Memory snapshots", [read_snapshot(path) for path in snapshots]
         content, report = _records(found), snapshot_report(found, plan)
-        panels = {f"{one.path}, at the peak": (snapshot_pairs(one, plan), "GiB") for one in found}
+        panels = panels_of_snapshots(found, plan)
     else:
         title, ranks = "Traced steps", _ranks(files, options["quiet"])
         patterns = findings(ranks)
         report = trace_report(ranks, patterns, plan)
         content = {"ranks": _records(ranks), "findings": [asdict(one) for one in patterns]}
-        panels = {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
+        panels = panels_of_trace(ranks, plan)
     if plot is not None:
         from planner.report.charts.measured import panels_chart
         from planner.report.pages.studies import pairs_page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from planner.predict.configuration import decided_request
 from planner.predict.diagnosis.findings import Findings, findings_of
 from planner.predict.diagnosis.measured import Measured
 from planner.predict.evaluate import Proposal
+from planner.predict.plan_text import plan_name
 from planner.report.beside import Beside, TwoPlans, beside_report
 from planner.report.charts.step_trace import step_trace
 from planner.report.explain import explanation_report
+from planner.report.verdict import PlanCard
 from planner.search.explanation import Explanation, explain, job_evaluator, pick_plan
 from planner.search.limit_results import Until
 from planner.search.plan_file import is_rl_file, read_plan
@@ -98,7 +101,10 @@ def _explain(path: Path, number: int | None, until: Until, options: dict[str, An
     elif options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
     else:
-        print_report(explanation_report(explanation, findings))
+        plan = result.plans[number - 1]
+        start = f"planner launch {shlex.quote(str(path))} {number} -o run"
+        card = PlanCard(plan, f"Plan {number}, {plan_name(plan)}", start)
+        print_report(explanation_report(explanation, findings, card=card))
 
 
 def _findings(result: SearchResult, number: int, measured: Measured) -> Findings:

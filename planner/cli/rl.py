@@ -141,7 +141,7 @@ def run_evaluate(options: dict[str, Any]) -> None:
     if style == "text":
         if output is not None:
             write_text(output, to_json(result), force=options["force"])
-        print_report(rl_plan_report(result, 1, step))
+        print_report(rl_plan_report(result, 1, step, str(output) if output else None))
     else:
         _show(result, style, output, options)
     _draw(result, 1, options, output)
@@ -174,7 +174,7 @@ def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None
     if options["as_json"]:
         click.echo(explanation.model_dump_json(indent=1))
         return
-    print_report(rl_explanation_report(result, explanation, step))
+    print_report(rl_explanation_report(result, explanation, step, str(path)))
 
 
 def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path | None) -> None:
@@ -186,5 +186,7 @@ def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path 
     job, layout = layout_of(result.request, result.plans[number - 1])
     step = rl_step(job, layout)
     write_plot(
-        options["plot"], lambda: rl_chart(step), lambda: rl_page(result, number, step, written)
+        options["plot"],
+        lambda: rl_chart(result, step),
+        lambda: rl_page(result, number, step, written),
     )

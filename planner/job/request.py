@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardware.schema import Cluster
-from planner.job import resolve
+from planner.job import lookups, resolve
 from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
 from planner.job.models.catalog import ResolvedModel
@@ -22,15 +22,15 @@ class Request(RequestFields):
 
     def find_model(self) -> ResolvedModel:
         """The model named by `model`, without biases if the request says so."""
-        return resolve.find_model(self)
+        return lookups.find_model(self)
 
     def find_framework(self) -> FrameworkProfile:
         """The profile named by `framework`, or the one that replaces it on AMD's GPUs."""
-        return resolve.find_framework(self)
+        return lookups.find_framework(self)
 
     def find_cluster(self) -> Cluster:
         """The machine of the request. UsageError unless it names exactly one."""
-        return resolve.find_cluster(self)
+        return lookups.find_cluster(self)
 
     # --- other requests, as the fields that change ------------------------------------------------
 

@@ -2,8 +2,8 @@
 ones.
 
 `read_tuning` parses `lora:rank=16,targets=all-linear,base=nf4-double` and the modules of `--freeze`
-into a `Tuning`; `Tuning.checked` checks it against a model. Linear layers are named as in
-`linear_layers`, or in groups (`all-linear`, `attention`, `mlp`).
+into a `Tuning`; `planner.job.tuning_checks` checks it against a model. Linear layers are named as
+in `linear_layers`, or in groups (`all-linear`, `attention`, `mlp`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hardware.facts import load_formats
 from planner.job.bounds import WIDEST
 from planner.job.errors import UsageError, unknown_name
 from planner.job.specs import ModelSpec
-from planner.job.tuned_layers import EXPERTS, GROUPS, LinearLayer, in_groups, linear_layers
+from planner.job.tuned_layers import EXPERTS, GROUPS, in_groups, linear_layers
 
 Method = Literal["full", "lora", "qlora", "dora"]
 AdapterPrecision = Literal["fp32", "bf16", "fp16"]
@@ -38,8 +38,8 @@ WHOLE_MODULES = ("embeddings", "head", "norms")
 VISION_TOWER, PROJECTOR, LANGUAGE_MODEL = "vision_tower", "projector", "language_model"
 PARTS = (VISION_TOWER, PROJECTOR, LANGUAGE_MODEL)
 # Parts that may be trained in full beside adapters of the language model.
-_WHOLE_PARTS = (VISION_TOWER, PROJECTOR)
-_LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
+WHOLE_PARTS = (VISION_TOWER, PROJECTOR)
+FIRST_LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
 _HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,base=nf4-double"
 
 
@@ -96,13 +96,15 @@ class Tuning:
     @property
     def frozen_layers(self) -> int:
         """Number of frozen layers at the start of the model."""
-        found = (_LAYERS.fullmatch(name) for name in self.frozen)
+        found = (FIRST_LAYERS.fullmatch(name) for name in self.frozen)
         return max((int(match[1]) for match in found if match), default=0)
 
     @property
     def frozen_modules(self) -> tuple[str, ...]:
         """Modules that are frozen in every layer, with groups expanded."""
-        named = (name for name in self.frozen if not _LAYERS.fullmatch(name) and name not in PARTS)
+        named = (
+            name for name in self.frozen if not FIRST_LAYERS.fullmatch(name) and name not in PARTS
+        )
         language = _WHOLE_LANGUAGE if LANGUAGE_MODEL in self.frozen else ()
         return tuple(in_groups((*named, *language)))
 
@@ -116,19 +118,6 @@ class Tuning:
             return ()
         wanted = set(in_groups(self.targets)) - set(self.frozen_modules)
         return tuple(name for name in linear_layers(model) if name in wanted)
-
-    def checked(self, model: ModelSpec) -> Tuning:
-        """This tuning, if it can train the model. UsageError says what does not fit."""
-        layers = linear_layers(model)
-        _demand_modules(self, model, layers)
-        if self.has_adapters:
-            _demand_adapters(self, model, layers)
-        elif _trains_nothing(self, model, layers):
-            raise UsageError(
-                f"--freeze {' '.join(self.frozen)} leaves nothing of {model.name} to train; leave "
-                "a module out, as the last layers"
-            )
-        return self
 
     @property
     def words(self) -> str:
@@ -296,7 +285,7 @@ def _targets(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
 
 
 def _whole(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
-    known = (*WHOLE_MODULES, *_WHOLE_PARTS)
+    known = (*WHOLE_MODULES, *WHOLE_PARTS)
     return replace(tuning, whole=tuple(_known(name, known, "--train whole=") for name in values))
 
 
@@ -348,7 +337,7 @@ _ALL = (
 # All parts of a language model.
 _WHOLE_LANGUAGE = (*WHOLE_MODULES, *_ALL)
 # Layers with the same input, which frameworks multiply at once; costed as one row.
-_TOGETHER = (("q", "k", "v"), ("gate", "up"), ("shared-gate", "shared-up"))
+TOGETHER = (("q", "k", "v"), ("gate", "up"), ("shared-gate", "shared-up"))
 # Names of these layers in Hugging Face, Megatron and torchtune.
 _CALLED = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "out_proj": "o", "output_proj": "o",
@@ -374,92 +363,9 @@ def _known(name: str, known: Iterable[str], option: str) -> str:
 def _frozen(name: str) -> str:
     text = re.sub(r"\s", "", name).lower()
     if text.startswith("layers"):
-        match = _LAYERS.fullmatch(text)
+        match = FIRST_LAYERS.fullmatch(text)
         if match is None or not int(match[1]):
             raise UsageError(f"--freeze {name}: write layers:8 for the first eight layers")
         return text
     groups = tuple(group for group in GROUPS if group != "all-linear")
     return _known(text, (*WHOLE_MODULES, *PARTS, *groups, *_ALL[:-1], "layers:8"), "--freeze")
-
-
-# --- against a model ------------------------------------------------------------------------------
-
-
-def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> None:
-    """Raise UsageError if a frozen module, or one trained in full, is not in the model."""
-    if tuning.frozen_layers > model.layers:
-        raise UsageError(
-            f"--freeze layers:{tuning.frozen_layers}: {model.name} has {model.layers} layers; give "
-            f"layers:{model.layers - 1} or fewer"
-        )
-    for name in tuning.frozen:
-        if name in PARTS:
-            if model.vision is None:
-                raise UsageError(
-                    f"--freeze {name}: {model.name} reads text alone and has no such part; leave "
-                    "it out"
-                )
-            continue
-        words = set(in_groups((name,)))
-        if _LAYERS.fullmatch(name) or name in WHOLE_MODULES or words & set(layers):
-            continue
-        raise UsageError(f"--freeze {name}: {model.name} has no {name}; it has {_listed(layers)}")
-    for together in _TOGETHER:
-        some = [name for name in together if name in tuning.frozen_modules and name in layers]
-        if some and len(some) < sum(name in layers for name in together):
-            raise UsageError(
-                f"--freeze {' '.join(some)}: {', '.join(together)} are trained or frozen together; "
-                f"give --freeze {','.join(together)}"
-            )
-    parts = [name for name in tuning.whole if name in PARTS]
-    if parts and model.vision is None:
-        raise UsageError(
-            f"--train whole={'+'.join(parts)}: {model.name} reads text alone and has no such part; "
-            "leave it out"
-        )
-    if both := set(tuning.whole) & set(tuning.frozen):
-        raise UsageError(
-            f"--train whole={'+'.join(sorted(both))}: --freeze freezes it as well; leave it out of "
-            "one of them"
-        )
-
-
-def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> None:
-    """Raise UsageError if an adapter cannot be put on a target."""
-    for name in tuning.targets:
-        if not set(in_groups((name,))) & set(layers):
-            raise UsageError(
-                f"--train targets={name}: {model.name} has no layer {name}; it has "
-                f"{_listed(layers)}"
-            )
-    adapted = tuning.adapted(model)
-    if not adapted or tuning.frozen_layers == model.layers:
-        raise UsageError(
-            f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, and leaves "
-            f"nothing of {model.name} to train; freeze fewer layers"
-        )
-    # A router is only as wide as the number of experts, but recipes use their usual rank there too.
-    wide = [name for name in adapted if name != "router"] or adapted
-    narrowest = min(wide, key=lambda name: layers[name].narrowest)
-    width = layers[narrowest].narrowest
-    if tuning.rank > width:
-        raise UsageError(
-            f"--train rank={tuning.rank}: {narrowest} of {model.name} is {width:,} wide, and no "
-            f"weight has a larger rank than that; give rank={width} or less"
-        )
-
-
-def _trains_nothing(tuning: Tuning, model: ModelSpec, layers: Mapping[str, LinearLayer]) -> bool:
-    """Whether no linear layer, embedding or head is left to train."""
-    frozen = set(tuning.frozen_modules)
-    ends = {"embeddings"} if model.tied_embeddings else {"embeddings", "head"}
-    if model.vision is not None and not (
-        tuning.freezes(VISION_TOWER) and tuning.freezes(PROJECTOR)
-    ):
-        return False
-    inside = tuning.frozen_layers < model.layers and not set(layers) - {"head"} <= frozen
-    return ends <= frozen and not inside
-
-
-def _listed(layers: Mapping[str, LinearLayer]) -> str:
-    return ", ".join(layers)

@@ -1,4 +1,4 @@
-"""What a plan takes for granted: the sentences that stand with it."""
+"""The sentences that state what a plan assumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.predict.uncertainty.measured_range import Conditions
 
 
 def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[str, ...]:
-    """What a plan's choices rest on; `offloaded_bytes`: of activations, on its fullest rank."""
+    """Assumptions that follow from a plan's choices; `offloaded_bytes`: on the fullest rank."""
     job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     return (
         *_recompute_notes(job, layout),
@@ -38,9 +38,9 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
 
 
 def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
-    """What a mode for some of the layers means: two notations are easily taken for each other."""
+    """How many layers a partial mode recomputes: its two notations are easily confused."""
     forms = job.framework.recomputing
-    # A mode may have the name by which a measured run's source calls it.
+    # A measured run may call a mode by the name that its source uses.
     named = {mode.name: mode for mode in job.recompute}
     for name in layout.recomputed:
         mode = named.get(name) or job.framework.recompute_mode(name)
@@ -67,7 +67,7 @@ _MTP_APART = (
 
 
 def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
-    """What no measured run reaches, for which the interval of the step time is wider."""
+    """Conditions that no measured run covers, which widen the interval of the step time."""
     if not interval.beyond:
         return ()
     return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
@@ -81,7 +81,7 @@ FRACTION_NOTE = (
 
 
 def _activation_notes(job: Job, size_bytes: float, fraction: float) -> Iterator[str]:
-    """What offloaded activations take of the host, and how fast its link is taken to be."""
+    """Host memory that offloaded activations need, and the assumed speed of the host link."""
     if not job.activation_offload:
         return
     size = size_bytes * job.cluster.gpus_per_node / GIB
@@ -97,7 +97,7 @@ def _activation_notes(job: Job, size_bytes: float, fraction: float) -> Iterator[
 
 
 def schedule_assumptions(job: Job) -> list[str]:
-    """What the time of a pipeline schedule takes for granted."""
+    """Assumptions behind the time of a pipeline schedule."""
     schedule = schedule_named(job.schedule)
     notes = []
     if schedule.splits_backward:
@@ -111,7 +111,7 @@ def schedule_assumptions(job: Job) -> list[str]:
 
 
 def _dropout_notes(job: Job) -> tuple[str, ...]:
-    """What dropout adds, or that it is off where the profile's runs and formulas have it."""
+    """The cost of dropout, or a warning where it is off but the profile's sources use it."""
     if job.dropout:
         return ("dropout on: backward keeps its masks, one byte a value",)
     if job.framework.saved.dropout:
@@ -119,12 +119,12 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
     return ()
 
 
-# Samples have as many patches each but for rounding.
+# Tolerance for rounding when samples have equally many patches.
 _ALIKE = 1.0 + 1e-9
 
 
 def _hooks_frozen_tower(job: Job) -> bool:
-    """Whether gradients run through a frozen vision tower under recomputation."""
+    """Whether gradients pass through a frozen vision tower because the model recomputes."""
     vision = job.model.vision
     if vision is None or not job.model.images.patches or not job.tuning.freezes(VISION_TOWER):
         return False
@@ -132,7 +132,7 @@ def _hooks_frozen_tower(job: Job) -> bool:
 
 
 def _notes_of_samples(job: Job) -> Iterator[str]:
-    """How images and lengths of samples go together."""
+    """How images are assumed to combine with samples of different lengths."""
     samples, lengths = job.samples, job.samples.lengths
     if lengths is None or not job.model.images.patches or not lengths.mean_patches:
         return
@@ -151,8 +151,7 @@ def _notes_of_samples(job: Job) -> Iterator[str]:
 
 
 def image_notes(job: Job) -> Iterator[str]:
-    """Which images a sample is taken to have where nobody says, or where samples differ, and what
-    of a frozen tower is left out."""
+    """Assumptions about images that nobody described, and about a frozen vision tower."""
     images = job.model.images
     yield from _notes_of_samples(job)
     if images.shrunk:
@@ -175,7 +174,7 @@ def image_notes(job: Job) -> Iterator[str]:
 
 
 def _tower_notes(job: Job) -> Iterator[str]:
-    """Where a vision tower stands that is none of the layers of a pipeline."""
+    """Where a vision tower runs if it is not part of the pipeline's layers."""
     vision, name = job.model.vision, job.framework.name
     if vision is None or vision.place == "layers":
         return
@@ -195,8 +194,8 @@ def _tower_notes(job: Job) -> Iterator[str]:
 
 
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """What the framework's profile says, but for techniques that do not work with the degrees and
-    for other precisions; dropout; and what is taken for granted of the model's layers."""
+    """Assumptions of the framework's profile that apply to these degrees and this precision; then
+    dropout, images and layers that the model has but nobody measured."""
     unused = set(job.techniques) - set(used_techniques(job, degrees))
     unused |= {"fp16", "bf16"} - {job.precision}
     notes = tuple(
@@ -209,7 +208,7 @@ def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
             "flash-linear-attention; in plain torch they keep many times as much, which is not "
             "modelled",
         )
-    # A framework that trains each family's own class has rules for some.
+    # Frameworks that use each family's own model class have rules for certain families.
     family = job.model.family
     if job.framework.families and family not in supported_model_types():
         notes += (
@@ -219,8 +218,7 @@ def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
 
 
 def mtp_notes(job: Job) -> tuple[str, ...]:
-    """That the model is trained without the multi-token prediction that it was published with, or
-    with another number of layers of it."""
+    """A note if the number of multi-token-prediction layers is not the published one."""
     trained, published = job.model.mtp_layers, job.published_mtp
     if trained == published:
         return ()
@@ -229,7 +227,7 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
 
 
 def _expert_notes(job: Job) -> Iterator[str]:
-    """Whether routed experts have adapters, which a group of linear layers leaves out."""
+    """Whether routed experts get adapters, since a group of linear layers leaves them out."""
     targets, rules = job.tuning.targets, job.framework.adapters
     if job.model.moe is None or rules.quantised_experts:
         return
@@ -247,7 +245,7 @@ def _expert_notes(job: Job) -> Iterator[str]:
 
 
 def tuning_notes(job: Job) -> Iterator[str]:
-    """How the framework holds adapters and the weights beside them."""
+    """How the framework stores adapters and the frozen weights beside them."""
     tuning, rules = job.tuning, job.framework.adapters
     if not tuning.has_adapters:
         return
@@ -270,7 +268,7 @@ def tuning_notes(job: Job) -> Iterator[str]:
 
 
 def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """What the prediction takes for granted."""
+    """Assumptions behind a prediction."""
     notes = [*framework_assumptions(job, degrees), *schedule_assumptions(job), *mtp_notes(job)]
     notes += beside_notes(job.beside)
     notes += tuning_notes(job)
@@ -284,13 +282,12 @@ def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# From this share of a step on, waiting is worth a line.
+# Share of the step from which waiting for the CPU gets a note.
 _WORTH_SAYING = 0.1
 
 
 def waiting_notes(job: Job, at: Conditions) -> tuple[str, ...]:
-    """How much of a step the GPU waits for the CPU, which host that takes for granted, and the
-    flags that avoid it, where the framework has some; `at`: of the plan."""
+    """How much of the step the GPU waits for the CPU, on which host, and how to avoid it."""
     if at.waiting < _WORTH_SAYING:
         return ()
     graphs = job.framework.technique("cuda-graphs")
@@ -302,12 +299,12 @@ def waiting_notes(job: Job, at: Conditions) -> tuple[str, ...]:
     )
 
 
-# Facts of a cluster that a job on one node does not use; how many GPUs the node has, the job says.
+# Facts of a cluster that do not affect a job on one node.
 _BETWEEN_NODES = ("gpus_per_node", "nics_per_node", "nic_rate", "oversubscription")
 
 
 class Assumption(BaseModel):
-    """Something taken for granted, and by what part of the prediction."""
+    """An assumption and the machine that it is about."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -316,7 +313,7 @@ class Assumption(BaseModel):
 
 
 def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
-    """Numbers of GPU and nodes that nobody published; a user's own file has no provenance."""
+    """Assumed figures of GPU and nodes; a user's own file states no sources."""
     gpu, cluster = job.cluster.gpu.name, job.cluster.name
     facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
     if cluster in cluster_names():
@@ -338,8 +335,6 @@ def _fact_text(fact: Fact) -> str:
 
 
 def assumption_lines(jobs: tuple[Job, ...]) -> tuple[str, ...]:
-    """Those of several jobs as text, each once: `DGX H100: rail_latency_s 2e-06 s: why`."""
-    found = (
-        hardware_assumption for job in jobs for hardware_assumption in hardware_assumptions(job)
-    )
+    """Assumptions about the machines of several jobs: `DGX H100: rail_latency_s 2e-06 s: why`."""
+    found = (item for job in jobs for item in hardware_assumptions(job))
     return tuple(dict.fromkeys(f"{item.about}: {item.text}" for item in found))

@@ -1,8 +1,8 @@
-"""What the runs of a cluster teach: the compiled core's inputs as they corrected them, and what a
-run says of like configurations beside the factors that all share.
+"""Corrections that a cluster's own runs make to predictions.
 
-Each factor of `hardware.calibration.PARAMETERS` multiplies the figures that are proportional to it;
-of hidden shares what it multiplies is the rest: exposed' = 1 - (1 - hidden) · factor.
+A factor of `hardware.calibration.PARAMETERS` multiplies every input of the cost core that is
+proportional to it. For a hidden share it multiplies the exposed rest: exposed' = 1 - (1 - hidden) ·
+factor. What similar runs show beyond these factors is a Gaussian process over configurations.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from hardware.calibration import PARAMETERS, LearntRun, Parameter
 from planner.job.job import Job
 
 Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
-# Numbers by a name.
+# Factors by name.
 Factors = Mapping[str, float]
 Table = Literal["gpu", "framework", "links"]
-# Shares of a peak: no factor makes them more than all of it.
+# Suffix of fields that are shares of a peak, which no factor may raise above 1.
 _SHARES = ("_efficiency",)
 
 _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def learnt_factors(job: Job) -> dict[str, float]:
-    """Factors of the job's cluster that hold for its framework; none without a calibration."""
+    """Factors that the cluster's calibration has for the job's framework; empty without one."""
     calibration = job.cluster.calibration
     return {} if calibration is None else calibration.of(job.framework.family or job.framework.name)
 
@@ -35,8 +35,8 @@ def learnt_factors(job: Job) -> dict[str, float]:
 def calibrated(
     inputs: Inputs, table: Table, factors: Factors, altered: Factors | None = None
 ) -> Inputs:
-    """The NamedTuple `inputs` with the fields of every parameter multiplied by its factor, then
-    those named in `altered` by theirs."""
+    """Inputs with the fields of each parameter multiplied by its factor, then the fields named in
+    `altered` by theirs."""
     values = inputs._asdict()  # type: ignore[attr-defined]
     for name, factor in factors.items():
         parameter = _BY_NAME[name]
@@ -54,11 +54,11 @@ def _changed(parameter: Parameter, field: str, value: float, factor: float) -> f
     return min(1.0, value * factor) if field.endswith(_SHARES) else value * factor
 
 
-# s, n and w, chosen by `planner.evidence.learn.study`. Chosen on three quarters of the sources they
-# leave the others an error higher by 0.1 points after one and three runs and by 0.3 to 0.5 after
-# ten; twice or half of any one changes it by less than 0.1. Width and tensor degree make other
-# kernels of the same layer, and so another error; batch and sequence hardly do. The vocabulary
-# makes another head and other logits: without it the worst cluster loses 48 % after three runs.
+# s, n and w of `covariance`, chosen by `planner.evidence.learn.study`. Chosen on three quarters of
+# the sources, they raise the error on the others by 0.1 points after one and three runs and by 0.3
+# to 0.5 after ten; doubling or halving any of them changes the error by less than 0.1. Width and
+# tensor degree select other kernels, hence their weight. The vocabulary sets the head and the
+# logits: without it the worst cluster is off by 48 % after three runs.
 SPREAD = 0.12
 NUMBERS = {
     "hidden": 4.0, "tp": 4.0, "vocab": 1.0, "vpp": 1.0, "pp": 0.3, "cp": 0.2, "ep": 0.2,
@@ -68,14 +68,14 @@ WORDS = {"precision": 0.4, "recompute": 0.3, "kernel": 1.2}
 
 
 class Configurations(NamedTuple):
-    """Logarithms (n, numbers) to the base of 2, and words (n, words)."""
+    """Base-2 logarithms (n, numbers) and words (n, words) that describe configurations."""
 
     numbers: NDArray[np.float64]
     words: NDArray[np.str_]
 
 
 def configurations(job: Job, columns: Mapping[str, NDArray[Any]]) -> Configurations:
-    """Those of a job's shapes; columns as `CostModel.cost_shapes` takes them."""
+    """Descriptions of a job's shapes; `columns` as in `CostModel.cost_shapes`."""
     rows = len(columns["tp"])
     fixed = {"hidden": job.model.hidden, "vocab": job.model.vocab, "seq": job.seq}
     modes = np.array([mode.name for mode in job.recompute])
@@ -92,7 +92,7 @@ def configurations(job: Job, columns: Mapping[str, NDArray[Any]]) -> Configurati
 
 
 def known_runs(runs: Sequence[LearntRun]) -> Configurations:
-    """Those of the runs that a calibration was learnt from."""
+    """Descriptions of the runs that a calibration learnt from."""
     return Configurations(
         np.log2([[getattr(run, name) for name in NUMBERS] for run in runs]),
         np.array([[getattr(run, name) for name in WORDS] for run in runs]),
@@ -100,10 +100,9 @@ def known_runs(runs: Sequence[LearntRun]) -> Configurations:
 
 
 def covariance(these: Configurations, those: Configurations) -> NDArray[np.float64]:
-    """Covariance of what the model is off by beyond wrong rates, (these, those): like
-    configurations are off alike.
+    """Covariance of the errors of configurations, (these, those), beyond wrong rates.
 
-        s² · exp(-(Σ n · |log2 of a number of the one over the other's| + Σ w of words that differ))
+    s² · exp(-(Σ n · |log2 of a number of the one over the other's| + Σ w of words that differ))
     """
     far = np.zeros((len(these.numbers), len(those.numbers)))
     for column, weight in enumerate(NUMBERS.values()):
@@ -114,12 +113,11 @@ def covariance(these: Configurations, those: Configurations) -> NDArray[np.float
 
 
 def learnt_logs(job: Job, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """ln of what like runs of the job's cluster add to each shape's step, (shapes,)."""
+    """ln of the correction to each shape's step that similar runs of the cluster show, (n,)."""
     calibration = job.cluster.calibration
     rows = len(columns["tp"])
-    if calibration is None or not calibration.runs:
-        return np.zeros(rows)
-    if not calibration.knows(job.framework.family or job.framework.name):
+    framework = job.framework.family or job.framework.name
+    if calibration is None or not calibration.runs or not calibration.knows(framework):
         return np.zeros(rows)
     pull = np.array([run.pull for run in calibration.runs])
     known = known_runs(calibration.runs)

@@ -1,4 +1,4 @@
-"""A request, or one configuration of it, as the words of a command line, to copy."""
+"""Commands that repeat a request or a configuration, to copy into a terminal."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from constraints.rule import Layout
 from planner.job.request import Request
 from planner.predict.plan import Degrees
 
-# Fields whose option has another name; other options are called like their field.
+# Options that are not named after their field.
 _OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes", "use": "--with"}
-# Options that are given once a value.
+# Options that are repeated, once for each value.
 _REPEATED = ("require", "forbid", "fix", "use", "without", "freeze")
-# What follows from the others, or is chosen by a search: no option of one configuration.
+# Fields that follow from others or that a search chooses: not options of a single configuration.
 _CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute")
 _CONDITIONS = ("require", "forbid", "fix", "fit_probability", "resolution")
 
 
 def fit_command(request: Request) -> str:
-    """`planner fit` of a request, as `search_command`."""
+    """`planner fit` for a request."""
     return shlex.join(("planner", "fit", *_words(request)))
 
 
@@ -35,8 +35,8 @@ def evaluate_command(
     recompute: str = "",
     layout: Layout | None = None,
 ) -> str:
-    """`planner evaluate` of a configuration; without degrees what comes before them. Empty where
-    no option says it: the search chooses what to offload, or layers recompute in several modes."""
+    """`planner evaluate` of a configuration, without degrees if none are given. Empty where no
+    option expresses it: the search chooses what to offload, or layers mix recompute modes."""
     searched = "search" in (request.optimizer_offload, request.activation_offload)
     if searched or (layout is not None and len(layout.recomputed) > 1):
         return ""
@@ -49,24 +49,23 @@ def evaluate_command(
         words.append("--mtp-standalone")
     if degrees is not None and layout is not None and recompute not in ("", "none"):
         again = layout.stage_recomputed
-        partial = again != layout.stage_layers
-        words += ["--recompute-layers", _listed(again)] if partial else []
+        words += ["--recompute-layers", _listed(again)] if again != layout.stage_layers else []
     return shlex.join(words)
 
 
-# What a command says though it is at its usual value.
+# Degrees that a command states even at their usual value.
 _ALWAYS = ("zero", "mbs", "grad_acc")
 
 
 def degree_options() -> tuple[tuple[str, str, int], ...]:
-    """Of each degree its name, its option, and the value at which no option says it; -1: none."""
+    """Name, option and default of each degree, which an option need not state; -1: always."""
     return tuple(
         (name, axis.spelled, -1 if name in _ALWAYS else axis.least) for name, axis in AXES.items()
     )
 
 
 def _degree_words(request: Request, degrees: Degrees, recompute: str) -> Iterator[str]:
-    # Without it the framework would take it to be tp.
+    # Without --etp the framework would use tp.
     experts = degrees.tp > 1 and request.find_model().spec.moe is not None
     for name, option, unsaid in degree_options():
         degree = getattr(degrees, name)
@@ -76,12 +75,12 @@ def _degree_words(request: Request, degrees: Degrees, recompute: str) -> Iterato
         yield from ("--recompute", recompute)
 
 
-# Fields that no option has: `framework` says the word it was given by.
+# Fields without an option of their own; `framework` uses the word that the user gave.
 _NO_OPTION = ("cp_sizes", "overrides", "written_for")
 
 
 def _words(request: Request, leave_out: tuple[str, ...] = ()) -> Iterator[str]:
-    """Options of the fields that differ from their defaults; `cp_sizes` has none."""
+    """Options for the fields that differ from their defaults."""
     for name, field in Request.model_fields.items():
         value = getattr(request, name)
         default = field.get_default(call_default_factory=True)

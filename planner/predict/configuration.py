@@ -1,8 +1,7 @@
-"""A configuration: one way to run a job, as rooms hand it to each other, and its conversions.
+"""A configuration: one way to run a job, as rooms exchange it, and its conversions.
 
-People and rules read degrees and a `Layout`; the cost core reads rows of columns and counts of
-pieces. Both directions are here: a row of degree columns, the context of the layout rules, and the
-kernel's counts of a configuration; the configuration of a row and of a plan.
+People and rules read degrees and a `Layout`; the cost core reads rows of degree columns and counts
+of pieces per stage. This module converts between the two.
 """
 
 from __future__ import annotations
@@ -32,20 +31,17 @@ from planner.predict.saved import shape_groups
 
 
 def decided_job(job: Job, plan: Plan) -> Job:
-    """The job with what its search decided for a plan."""
+    """The job with the choices that its search made for a plan."""
     fraction = plan.activation_offload_fraction
     return job.at_choice(plan.optimizer_offload, plan.activation_offload, fraction, plan.techniques)
 
 
 def decided_request(request: Request, plan: Plan) -> Request:
-    """The request with what its search decided for a plan: what is offloaded, context exchange,
-    techniques.
-
-    What costs, launches or explains a plan resolves this one.
-    """
+    """The request with the choices that its search made for a plan: offload, context exchange,
+    techniques. Costing, launching or explaining a plan starts from it."""
     decided: dict[str, object] = {}
     if request.optimizer_offload == "search" or plan.optimizer_offload:
-        # Of a paged optimizer nobody gives it.
+        # A paged optimizer's share is never given by the user.
         decided["optimizer_offload"] = plan.optimizer_offload
     if request.activation_offload == "search":
         decided["activation_offload"] = ",".join(plan.activation_offload) or "off"
@@ -58,8 +54,7 @@ def decided_request(request: Request, plan: Plan) -> Request:
 
 
 def _decided_techniques(request: Request, plan: Plan) -> dict[str, object]:
-    """Techniques that a search tried with and without: used, or not, as in the plan; and those that
-    nobody had to ask for when the plan was written."""
+    """`use` and `without` of a request so that it has exactly the techniques of the plan."""
     said = (*request.use, *request.without)
     offered = [one for one in request.find_framework().techniques if one.name not in said]
     used = tuple(one.name for one in offered if one.use != "on" and one.name in plan.techniques)
@@ -74,10 +69,10 @@ def _decided_techniques(request: Request, plan: Plan) -> dict[str, object]:
 class Configuration:
     """One way to run a job.
 
-    `job`: with what is offloaded and its techniques decided; `mode`: the recompute mode of its
-    shape, one of the job's; `layout`: which layers lie and recompute where, in that mode or others
-    of the job; `place`: of its stages, a row of `planner.job.pool.Pool.places`. Whether it is
-    legal, `planner.predict.evaluate.checked` says.
+    `job` has its offload and techniques decided. `mode` is the recompute mode of the shape, one of
+    the job's; `layout` says which layers are on which stage, and which recompute in which mode.
+    `place` is the row of `planner.job.pool.Pool.places` that assigns stages to machines.
+    `planner.predict.evaluate.checked` says whether the configuration is legal.
     """
 
     job: Job
@@ -90,7 +85,7 @@ class Configuration:
     def even(
         cls, job: Job, degrees: Degrees, recompute: str = "none", *, mtp_standalone: bool = False
     ) -> Configuration:
-        """Degrees of a job in its framework's usual layout, all layers in one recompute mode."""
+        """The framework's usual layout at these degrees, all layers in one recompute mode."""
         mode = job.framework.recompute_mode(recompute)
         layout = even_layout(job, degrees.pp, degrees.vpp, mode, mtp_standalone)
         place = place_of(job, degrees.pp)
@@ -98,7 +93,7 @@ class Configuration:
 
     @classmethod
     def of_row(cls, job: Job, columns: Columns, row: int, layout: Layout) -> Configuration:
-        """A row of the columns of a job's shapes, in a layout."""
+        """A row of the columns of a job's shapes, with a layout."""
         mode = job.recompute[int(columns["recompute"][row])]
         place = int(columns["place"][row]) if "place" in columns else 0
         return cls(job, row_degrees(columns, row), mode, layout, place=place)
@@ -118,7 +113,7 @@ class Configuration:
 
     @cached_property
     def columns(self) -> dict[str, IntArray]:
-        """One row of the columns of shapes."""
+        """The configuration as columns of shapes with one row."""
         columns = degree_columns([self.degrees], self.job.recompute.index(self.mode))
         return columns | {"place": np.array([self.place], dtype=np.int64)}
 
@@ -130,25 +125,25 @@ class Configuration:
 
     @cached_property
     def context(self) -> LayoutContext:
-        """What the rules over layouts read."""
+        """Input of the layout rules."""
         return plain_context(self.job, self.degrees.pp, self.degrees.vpp, self.mode)
 
     @cached_property
     def groups(self) -> tuple[int, ...] | None:
-        """Offloaded modules of a layer of each kind; None where all that can leaves, or nothing."""
+        """Offloaded modules of a layer of each kind; None unless a fraction is offloaded."""
         job, degrees = self.job, self.degrees
         if job.offload_fraction == 1.0:
             return None
         return shape_groups(job, self.mode, **{name: getattr(degrees, name) for name in OF_LAYER})
 
     def kernel_layout(self, cost_model: CostModel) -> KernelLayout:
-        """Its layout as the core takes it: counts of pieces per stage."""
+        """The layout as the core reads it: pieces per stage."""
         return kernel_layout(cost_model, self.layout, self.context)
 
 
 def place_of(job: Job, pp: int, stage_gpus: Sequence[str] = ()) -> int:
-    """Where so many stages of a job are, a row of its pool's places: with the clusters' GPUs in the
-    order of some stages, else as the clusters were written."""
+    """Row of the pool's places for a pipeline of `pp` stages: the row whose GPU types follow each
+    other as in `stage_gpus`, else the first."""
     if job.pool is None:
         return 0
     rows = job.pool.places_of(pp)
@@ -164,7 +159,7 @@ def place_of(job: Job, pp: int, stage_gpus: Sequence[str] = ()) -> int:
 
 
 def degree_columns(rows: Iterable[Degrees], recompute: int = 0) -> dict[str, IntArray]:
-    """Columns of shapes, a row for each of some degrees; `recompute`: index of the job's mode."""
+    """Columns of shapes, one row per `Degrees`; `recompute`: index of the job's mode."""
     records = [degrees.model_dump() | {"gbs": degrees.gbs} for degrees in rows]
     names = (*Degrees.model_fields, "gbs")
     columns = {name: np.array([one[name] for one in records], dtype=np.int64) for name in names}
@@ -179,8 +174,8 @@ def row_degrees(columns: Columns, row: int) -> Degrees:
 def rows_of(
     columns: Columns, job: Job, degrees: Degrees, recompute: str, place: int | None = None
 ) -> list[int]:
-    """Rows of a job's columns that have some degrees and a recompute mode, by its name; `place`:
-    only those at this of a pool's places."""
+    """Rows of a job's columns with these degrees and this recompute mode, and at one of the pool's
+    places if `place` is given."""
     mode = next((at for at, one in enumerate(job.recompute) if one.name == recompute), -1)
     wanted = degrees.model_dump() | {"recompute": mode}
     if place is not None and "place" in columns:
@@ -193,12 +188,12 @@ def rows_of(
 
 
 def job_placement(job: Job) -> Placement:
-    """Where blocks live under the job's schedule."""
+    """Order of the blocks under the job's schedule."""
     return schedule_named(job.schedule).placement
 
 
 def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None) -> LayoutContext:
-    """Layout rules' numbers of a shape, without a memory limit; `mode` None: nothing recomputes."""
+    """Input of the layout rules, without a memory limit; `mode` None: nothing recomputes."""
     kind: Recomputation = "none" if mode is None else recomputation(mode, job.framework)
     placement = job_placement(job) if pp > 1 else "straight"
     return LayoutContext(
@@ -219,22 +214,18 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
 
 
 def job_split(job: Job, blocks: int) -> tuple[int, ...]:
-    """Layers of each block as the job's framework splits them where nobody chooses."""
+    """Layers of each block as the framework splits them by default."""
     model, parallelism = job.model, job.framework.parallelism
     return usual_split(len(model.piece_sequence), blocks, *greedy_costs(model, parallelism))
 
 
 def even_layout(
-    job: Job,
-    pp: int,
-    vpp: int,
-    mode: RecomputeMode | None = None,
-    mtp_standalone: bool = False,
+    job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None, mtp_standalone: bool = False
 ) -> Layout:
-    """The layout in which the kernel costs a shape: the framework's own, else the most even.
+    """The layout in which the kernel costs a shape: the framework's default, else the most even.
 
-    `mode`: all layers recompute in it; `mtp_standalone`: with multi-token prediction alone in the
-    block before head and loss.
+    `mode`: the mode of all layers; `mtp_standalone`: multi-token prediction has the block before
+    head and loss to itself.
     """
     ctx = plain_context(job, pp, vpp)
     blocks = ctx.usual_split
@@ -250,8 +241,8 @@ def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:
 
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
-    """Counts of pieces per stage: the layers, those that recompute in the first mode, then
-    embedding, head and MTP at their stages."""
+    """Pieces per stage: layers, those that recompute in the first mode, and embedding, head and
+    multi-token prediction where they belong."""
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)

@@ -1,7 +1,7 @@
 """The cost model of one job: shapes and layouts in, seconds and bytes out.
 
-Built once per job. Keys, shapes and layouts are costed by the compiled core; this class only
-moves numbers between named columns and its arrays.
+Built once per job. The compiled core does the arithmetic; this class moves numbers between named
+columns and the core's arrays.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from planner.predict.sample_costs import cost_samples, with_computed
 from planner.predict.threads import in_threads
 from planner.predict.unequal import unequal_seconds
 
-# A kind of exchange is preferred to those before it if it is faster by more than this share.
+# A kind of exchange replaces an earlier one only if it is faster by more than this share.
 _TIE = 1e-3
 
 Columns = Mapping[str, NDArray[np.int64]]
@@ -56,8 +56,8 @@ Columns = Mapping[str, NDArray[np.int64]]
 class CostedShapes:
     """Costs of shapes in their even layouts.
 
-    `steps[row, STEP_*]` per shape; `costs[key, machine, piece, PIECE_*]` per distinct key, and
-    `keys`, `shapes` the tables they were computed from (column `key` of the shapes links them).
+    `steps[row, STEP_*]`: one row per shape; `costs[key, machine, piece, PIECE_*]`: one per distinct
+    key; `keys` and `shapes`: the tables that they were computed from (column `key` links them).
     """
 
     steps: Array
@@ -66,9 +66,8 @@ class CostedShapes:
     costs: Array
 
     def piece_costs(self, row: int, machine: int = 0) -> Array:
-        """Piece costs [pieces, PIECE_COLUMNS] of one shape on a machine: what CP-SAT reads."""
-        key = int(self.shapes[row, f.SHAPE["key"]])
-        values: Array = self.costs[key, machine]
+        """Piece costs [pieces, PIECE_COLUMNS] of one shape on a machine, as CP-SAT reads them."""
+        values: Array = self.costs[int(self.shapes[row, f.SHAPE["key"]]), machine]
         return values
 
     def only(self, row: int) -> CostedShapes:
@@ -77,15 +76,15 @@ class CostedShapes:
         return replace(self, steps=self.steps[one], shapes=self.shapes[one])
 
     def exchange(self, row: int) -> int:
-        """Ranks of a shape that exchange heads in context parallelism (`KEY_EXCHANGE`)."""
+        """Ranks of a shape that exchange heads under context parallelism (`KEY_EXCHANGE`)."""
         return int(self.keys[int(self.shapes[row, f.SHAPE["key"]]), f.KEY["exchange"]])
 
 
 @dataclass(frozen=True)
 class KernelLayout:
-    """Where layers live: `counts[piece, stage]`, and how many of them recompute.
+    """Layers per stage: `counts[piece, stage]`, and how many of them recompute.
 
-    `mtp_standalone`: multi-token prediction is in the block before that of head and loss.
+    `mtp_standalone`: multi-token prediction has the block before head and loss to itself.
     """
 
     counts: Array
@@ -95,9 +94,8 @@ class KernelLayout:
 
 @dataclass(frozen=True)
 class LayoutInputs:
-    """What the core costs a layout from on one machine: a row of the shape table and of the key
-    table, costs of the pieces, how many of them each stage has, and what they are told of job and
-    framework."""
+    """Inputs for costing a layout on one machine: rows of the shape and key tables, piece costs,
+    pieces per stage, and the numbers of job and framework."""
 
     shape: Array
     key: Array
@@ -110,9 +108,9 @@ class LayoutInputs:
 class CostModel:
     """Costs shapes and layouts of one job; see the module docstring.
 
-    `compiled` False: in plain Python, to the same figures: a few configurations are costed before
-    a compiler is loaded. `altered`: factors on numbers of GPU, links and framework, by the name
-    that they have in the core: what a change is worth that no catalogue entry describes.
+    `compiled` False: run the core in plain Python, to the same figures, so that a few
+    configurations need no compiler. `altered`: factors on inputs of GPU, links and framework, by
+    their names in the core, for changes that no catalogue entry describes.
     """
 
     def __init__(self, job: Job, altered: Factors | None = None, *, compiled: bool = True) -> None:
@@ -120,29 +118,29 @@ class CostModel:
 
     @cached_property
     def machines(self) -> tuple[CostModel, ...]:
-        """The cost model of each machine that the job's pipeline stages are on, alone."""
+        """One cost model for each machine that runs pipeline stages of the job."""
         return (self,) if self.job.pool is None else tuple(map(self.of, self.job.machines))
 
     def of(self, job: Job) -> CostModel:
-        """The model of another job on the same hardware."""
+        """The cost model of another job on the same hardware."""
         return CostModel(job, self.altered, compiled=self.compiled)
 
     def run(self, entry: Entry, *arguments: Any) -> Any:
-        """Call a function of the core, compiled or not."""
+        """Call an entry of the core, compiled or in plain Python."""
         return entry(*arguments) if self.compiled else entry.plain(*arguments)
 
     @property
     def factors(self) -> Factors:
-        """What the cluster's runs taught: factors by name (`hardware.calibration`)."""
+        """Calibration factors of the cluster, by name (`hardware.calibration`)."""
         return learnt_factors(self.job)
 
     def learnt_logs(self, columns: Columns) -> Array:
-        """ln of what like runs of the cluster add to the steps of shapes."""
+        """ln of the correction that similar runs of the cluster make to each shape's step."""
         return learnt_logs(self.job, columns)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Layer kinds, then embedding, head and perhaps an MTP module and its loss."""
+        """Layer kinds, embedding, head, and any MTP module with its loss."""
         return cost_tables.job_pieces(self.job)
 
     @cached_property
@@ -151,58 +149,59 @@ class CostModel:
         return op_columns.flatten(self.pieces, self.job)
 
     def pictured_table(self, pictures: float, table: OpTable | None = None) -> OpTable:
-        """The op table, or that of resident activations, with so many times the patches that a
-        vision tower reads."""
+        """The op table (or `_on_gpu`'s) with `pictures` times as many image patches."""
         plain = self.op_table if table is None else table
         if pictures == 1.0:
             return plain
-        resident = table is not None and table is not self.op_table
-        found = self._pictured.get((pictures, resident))
-        if found is None:
-            job = replace(self.job, activation_offload=(), offload_fraction=1.0)
+        resident = plain is not self.op_table
+        if (pictures, resident) not in self._pictured:
+            job = self._resident_job if resident else self.job
             pieces = cost_tables.job_pieces(job) if resident else self.pieces
-            job = job if resident else self.job
             found = op_columns.flatten(with_pictures(pieces, pictures), job)
             self._pictured[pictures, resident] = found
-        return found
+        return self._pictured[pictures, resident]
 
     @cached_property
     def _pictured(self) -> dict[tuple[float, bool], OpTable]:
-        """Op tables by the patches that they are of."""
+        """Tables that `pictured_table` has made."""
         return {}
 
     @cached_property
     def job_inputs(self) -> JobInputs:
-        """Numbers of model and batch."""
+        """Inputs of the core for model and batch."""
         return cost_tables.job_inputs(self.job)
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
-        """Numbers of framework and optimizer."""
+        """Inputs of the core for framework and optimizer."""
         plain = cost_tables.framework_inputs(self.job, self.pieces)
         return calibrated(plain, "framework", self.factors, self.altered)
 
     @cached_property
     def share_inputs(self) -> FrameworkInputs:
-        """Numbers of framework and optimizer where some layers' activations stay."""
+        """`framework_inputs` where only a fraction of the activations is offloaded."""
         return self.framework_inputs._replace(reloads_ahead=1.0)
 
     @cached_property
+    def _resident_job(self) -> Job:
+        """The job with no activations offloaded."""
+        return replace(self.job, activation_offload=(), offload_fraction=1.0)
+
+    @cached_property
     def _on_gpu(self) -> OpTable:
-        """The op table with nothing offloaded."""
-        plain = replace(self.job, activation_offload=(), offload_fraction=1.0)
-        return op_columns.flatten(cost_tables.job_pieces(plain), plain)
+        """The op table with no activations offloaded."""
+        return op_columns.flatten(cost_tables.job_pieces(self._resident_job), self._resident_job)
 
     @cached_property
     def gpu_inputs(self) -> GpuInputs:
-        """Numbers of the GPU at the job's precision."""
+        """Inputs of the core for the GPU at the job's precision."""
         job = self.job
         plain = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
         return calibrated(plain, "gpu", self.factors, self.altered)
 
     @cached_property
     def link_inputs(self) -> LinkInputs:
-        """Numbers of the two link levels."""
+        """Inputs of the core for both link levels."""
         neighbours = float(self.job.framework.parallelism.pipeline_before_data)
         stores = cost_tables.dispatcher(self.job) == "deepep"
         links = link_inputs(self.job.cluster, stores=stores)
@@ -211,33 +210,33 @@ class CostModel:
 
     @cached_property
     def network(self) -> NDArray[Any]:
-        """The links as the compiled core takes them (`planner.predict.links.network`)."""
+        """The links as the core takes them (`planner.predict.links.network`)."""
         return network(self.link_inputs)
 
     @property
     def inputs(self) -> tuple[JobInputs, FrameworkInputs, GpuInputs, NDArray[Any]]:
-        """What a function of the compiled core is told of the job that is about one machine."""
+        """Inputs of the core on one machine: job, framework, GPU, links."""
         return self.job_inputs, self.framework_inputs, self.gpu_inputs, self.network
 
     @cached_property
     def machine_inputs(self) -> tuple[NDArray[Any], ...]:
-        """What a function of the compiled core is told that is about all machines: frameworks,
-        GPUs and networks of each, and where stages are."""
+        """Inputs of the core for all machines: frameworks, GPUs, networks, and the places of
+        stages."""
+        machines = self.machines
+        gpus = [
+            machine.gpu_inputs._replace(memory_scale=scale)
+            for machine, scale in zip(machines, self.memory_scales, strict=True)
+        ]
         return (
-            as_records([machine.framework_inputs for machine in self.machines]),
-            as_records(
-                [
-                    machine.gpu_inputs._replace(memory_scale=scale)
-                    for machine, scale in zip(self.machines, self.memory_scales, strict=True)
-                ]
-            ),
-            np.stack([machine.network for machine in self.machines]),
+            as_records([machine.framework_inputs for machine in machines]),
+            as_records(gpus),
+            np.stack([machine.network for machine in machines]),
             self.places,
         )
 
     @property
     def core(self) -> MachineCore:
-        """Entries of the compiled core for as many machines as there are."""
+        """Entries of the core for one machine or for several."""
         return compiled.on_one if len(self.machines) == 1 else compiled.on_several
 
     @cached_property
@@ -251,7 +250,7 @@ class CostModel:
 
     @cached_property
     def places(self) -> Array:
-        """Rows of the machine of each stage (column `place`)."""
+        """The machine of each stage, one row per place of the pool."""
         if self.job.pool is None:
             return np.zeros((1, self.job.cluster.num_gpus))
         places = self.job.pool.places
@@ -261,7 +260,7 @@ class CostModel:
         return table
 
     def peaks(self, costed: CostedShapes) -> Array:
-        """Peak bytes of shapes in their even layouts, in bytes of the largest memory."""
+        """Peak bytes of shapes in their even layouts, scaled to the largest memory."""
         stage = costed.steps[:, f.STEP_PEAK_STAGE].astype(np.int64)
         place = costed.shapes[:, f.SHAPE["place"]].astype(np.int64)
         machine = self.places[place, stage].astype(np.int64)
@@ -269,7 +268,7 @@ class CostModel:
         return peaks
 
     def weighed_peak(self, step: Array, place: Sequence[int]) -> float:
-        """Peak bytes of a step in bytes of the largest memory; `place`: the machine of each
+        """Peak bytes of a step, scaled to the largest memory; `place`: the machine of each
         stage."""
         scale = self.memory_scales[place[int(step[f.STEP_PEAK_STAGE])]]
         return float(step[f.STEP_PEAK_BYTES]) * scale
@@ -292,14 +291,12 @@ class CostModel:
     def cost_shapes(self, columns: Columns) -> CostedShapes:
         """Cost every shape (a column for each axis, and `recompute`).
 
-        `recompute` indexes `job.recompute`. Layers are spread evenly, all recomputing alike.
-        Columns `kept`, `computed` say what micro-batches hold where the job's rows do not
-        (`KEY_ROW`).
+        `recompute` indexes `job.recompute`. Layers are spread evenly and recompute alike. Columns
+        `kept` and `computed` override the tokens of a micro-batch (`KEY_ROW`).
         """
         price_shapes = self.price_shapes(columns)
-        order = np.argsort(price_shapes.shapes[:, f.SHAPE["frame"]], kind="stable").astype(
-            np.float64
-        )
+        frames = price_shapes.shapes[:, f.SHAPE["frame"]]
+        order = np.argsort(frames, kind="stable").astype(np.float64)
         most = int(price_shapes.shapes[:, f.SHAPE["pp"]].max(initial=1.0))
 
         def cost(part: slice) -> None:
@@ -331,9 +328,9 @@ class CostModel:
         return CostedShapes(steps, shapes, keys, costs)
 
     def waits(self, columns: Columns, shapes: Array, keys: Array, costs: Array) -> Array:
-        """Seconds of each shape's step that ranks wait for those with more work in their samples
+        """Seconds of each shape's step in which ranks wait for those whose samples need more work
         (`planner.predict.unequal`)."""
-        del columns  # The job's rows say it all.
+        del columns  # A subclass reads them; here the job describes its samples.
         return unequal_seconds(self.job, self.on_machines, self.totals, shapes, keys, costs)
 
     def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
@@ -342,10 +339,11 @@ class CostModel:
             [(int(mode.mask), mode.share, mode.span) for mode in self.job.recompute],
             dtype=np.float64,
         ).reshape(-1, 3)
-        # Where nothing of a layer's cost depends on it, shapes of any pp share their keys.
+        # Shapes of different pp share a key unless a layer's cost depends on it.
         between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
-        held = columns if self.job.rows == 1 else self._in_rows(columns)
+        # A sample of the job may have several rows, so micro-batches are counted in rows.
+        held = {**columns, "mbs": columns["mbs"] * self.job.rows}
         table = np.column_stack(
             [
                 *(held[axis] for axis in OF_LAYER),
@@ -357,20 +355,15 @@ class CostModel:
                 *(columns[name] for name in ("kept", "computed") if name in columns),
             ]
         ).astype(np.float64)
-        codes = numbered(table)
-        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        _, first, inverse = np.unique(numbered(table), return_index=True, return_inverse=True)
         keys = with_ranks(table[first])
         return keys if "kept" in columns else with_computed(keys, self.job), inverse
 
-    def _in_rows(self, columns: Columns) -> Columns:
-        """Columns whose micro-batches count rows, of which a sample of the job may have several."""
-        return {**columns, "mbs": columns["mbs"] * self.job.rows}
-
     def _exchanged(self, keys: Array) -> tuple[Array, Array]:
-        """(keys, their costs), each with the fastest exchange of context parallelism it may have.
+        """(keys, their costs), each key with its fastest exchange of context parallelism.
 
-        By the seconds of all pieces of the model, everything that recomputes run again; what it
-        holds is not looked at, for kinds differ in a part of one layer's working set.
+        Exchanges are compared by the seconds of all pieces, recomputation included; their memory
+        is not compared, since kinds differ only in part of one layer's working set.
         """
         passes = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *f.RECOMPUTE_COLUMNS]
         machines, best = len(self.machines), keys.copy()
@@ -393,16 +386,16 @@ class CostModel:
         return best, costs
 
     def on_machines(self, keys: Array, **changed: float) -> Array:
-        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: samples, as
-        `planner.predict.sample_costs.cost_samples` has them."""
+        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: factors on samples, as in
+        `planner.predict.sample_costs.cost_samples`."""
         return np.stack([one.cost_keys(keys, **changed) for one in self.machines], axis=1)
 
     def cost_keys(self, keys: Array, **changed: float) -> Array:
-        """Piece costs [keys, pieces, PIECE_COLUMNS]; offloaded activations leave the GPU."""
+        """Piece costs [keys, pieces, PIECE_COLUMNS] with the job's activations offloaded."""
         return self._cost_keys(keys, self.op_table, **changed)
 
     def cost_resident(self, keys: Array) -> Array:
-        """Piece costs of layers whose activations all stay."""
+        """Piece costs of layers that offload no activations."""
         return self._cost_keys(keys, self._on_gpu)
 
     def _cost_keys(self, keys: Array, table: OpTable, **changed: float) -> Array:
@@ -424,24 +417,22 @@ class CostModel:
         self, costed: CostedShapes, row: int, layout: KernelLayout
     ) -> tuple[Array, Array]:
         """Cost one layout of one shape: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        machines = enumerate(self.machines)
         return self.cost_inputs(
-            [
-                machine.layout_inputs(costed, row, layout, at)
-                for at, machine in enumerate(self.machines)
-            ]
+            [machine.layout_inputs(costed, row, layout, at) for at, machine in machines]
         )
 
     def layout_inputs(
         self, costed: CostedShapes, row: int, layout: KernelLayout, machine: int = 0
     ) -> LayoutInputs:
-        """What a layout of one shape is costed from on one machine."""
+        """Inputs for costing a layout of one shape on one machine."""
         shape = laid_out(costed.shapes[row], layout.mtp_standalone)
         key = costed.keys[int(shape[f.SHAPE["key"]])]
         costs = costed.piece_costs(row, machine)
         return LayoutInputs(shape, key, costs, layout, self.job_inputs, self.framework_inputs)
 
     def cost_inputs(self, inputs: Sequence[LayoutInputs]) -> tuple[Array, Array]:
-        """Cost a layout on the machines: (STEP_* vector, [pp, STAGE_*] matrix)."""
+        """Cost a layout from its inputs on each machine: (STEP_* vector, [pp, STAGE_*] matrix)."""
         first, costs = inputs[0], np.stack([one.costs for one in inputs])
         pp = int(first.shape[f.SHAPE["pp"]])
         steps, counts = np.zeros((1, f.STEP_COLUMNS)), first.layout.counts
@@ -469,7 +460,7 @@ class CostModel:
         return terms, scalars
 
     def memory_phases(self, shape: Array, key: Array, costs: Array, job: JobInputs) -> MemoryPhases:
-        """Bytes of every phase of every stage of a shape as terms of its layers."""
+        """Bytes of every phase of every stage of a shape, as linear terms of its layers."""
         pp, rows = int(shape[f.SHAPE["pp"]]), linear_memory.ROWS
         phases = MemoryPhases(
             np.zeros((rows, pp)),

@@ -1,5 +1,4 @@
-"""From a job to the NamedTuples that the compiled core reads; `planner.predict.op_columns` has the
-op table."""
+"""Turns a job into the core's NamedTuples; `planner.predict.op_columns` makes the op table."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ from planner.predict.optimizer_terms import (
 
 
 def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
-    """Classes of the parameters of some pieces, in the registry's order: their numbers in the
-    core are their places."""
+    """Classes of the parameters of some pieces, in the registry's order, which numbers them in the
+    core."""
     used = {op.parameter_class for piece in all_pieces for op in piece.ops if op.parameters}
     names = tuple(name for name in parameter_classes() if name in used)
     if len(names) > CLASSES or len(names) < len(used):
@@ -62,9 +61,9 @@ def class_inputs(
     moment: float = 4.0,
     reads: Sequence[Read] = (),
 ) -> tuple[ClassInputs, ...]:
-    """The classes of some pieces under a profile, and unused ones up to the fewest of a record;
-    `moment`: bytes of an element of the optimizer's states there; `reads`: what a step reads
-    beside training."""
+    """The classes of some pieces under a profile, filled up to the core's number of records.
+    `moment`: bytes of an element of the optimizer's states; `reads`: models that a step reads
+    beside the one that it trains."""
     found = tuple(
         _one_class(parameter_classes()[name], profile, moment, reads)
         for name in class_names(all_pieces)
@@ -75,7 +74,7 @@ def class_inputs(
 def _one_class(
     one: ParameterClass, profile: FrameworkProfile, moment: float, reads: Sequence[Read]
 ) -> ClassInputs:
-    """One class, by the profile's trained weights."""
+    """One class, relative to the profile's trained weights."""
     held = one.bytes_per_parameter
     weights = gathered = 1.0 if held is None else held / profile.state.weight_bytes
     if held is None and not (one.trained or one.only_read) and profile.adapters.frozen_bytes:
@@ -86,7 +85,7 @@ def _one_class(
     if one.states is not None:
         # An optimizer without states has none of any type.
         states = ELEMENT_BYTES[one.states] / moment if moment else 0.0
-    # Forward once and backward once where it is trained; once for each time that it is read.
+    # A trained class is used by forward and backward, a read one once for each reading.
     uses = sum(read.times for read in reads if read.copied == one.only_read)
     uses += 0 if one.only_read else 2
     gathered = gathered if one.gathered == "before-use" else 0.0
@@ -102,27 +101,26 @@ def _one_class(
 
 
 def half_precision(gpu: Gpu) -> str:
-    """The 16-bit type that a GPU trains in: bf16, or fp16 where it has no bf16 (V100)."""
+    """The 16-bit type that a GPU trains in: bf16, or fp16 where it lacks bf16 (V100)."""
     return "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
 
 
 def head_precision(gpu: Gpu, precision: str) -> str:
-    """Type of the products that stay out of low precision (head, router, attention): fp32 where
-    all are, else the GPU's 16-bit type."""
+    """Type of the products that stay out of low precision (head, router, attention): fp32 in an
+    fp32 job, else the GPU's 16-bit type."""
     return precision if precision in FP32_PRECISIONS else half_precision(gpu)
 
 
 @cache
 def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
-    """Numbers of `gpu` for linear layers in `precision` and one attention kernel.
+    """Inputs of the core for a GPU, with linear layers in `precision` and one attention kernel.
 
-    `attention`: eager (torch: without a fused softmax), flash1, flash2, flash3_or_cudnn, or auto
-    for the GPU's usual fused one.
-    HardwareError if the GPU lacks the precision or the kernel.
+    `attention`: eager or torch (unfused), flash1, flash2, flash3_or_cudnn, or auto for the GPU's
+    usual fused kernel. HardwareError if the GPU lacks the precision or the kernel.
     """
     half = head_precision(gpu, precision)
     loaded = load_compute_curves(gpu)
-    # Unfused attention reads no curve, and gets the usual one.
+    # Unfused attention reads no curve, so the usual one does no harm.
     fused = loaded.attention("auto" if attention in ("eager", "torch") else attention)
     derived = {
         "matmul_flop_per_s": gpu.peak(precision),
@@ -145,7 +143,7 @@ def dispatcher(job: Job) -> str:
 
 
 def op_context(job: Job) -> OpContext:
-    """Context of the row builders for a job."""
+    """Context in which the op table's rows of a job are built."""
     return OpContext(
         model=job.model,
         profile=job.framework.in_precision(job.precision),
@@ -165,20 +163,20 @@ def op_context(job: Job) -> OpContext:
 
 
 def job_pieces(job: Job) -> tuple[Piece, ...]:
-    """Pieces of the job's model under its framework, for the compiled core."""
+    """Pieces of the job's model under its framework."""
     return pieces(op_context(job))
 
 
 def may_part(job: Job) -> bool:
-    """Whether multi-token prediction may stand in the block before that of head and loss."""
+    """Whether multi-token prediction may have the block before head and loss to itself."""
     rules, code = job.framework.parallelism, schedule_named(job.schedule).code
     split = rules.mtp_standalone and rules.standalone_vocab and rules.layouts == "any"
     return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
 
 
 def greedy_costs(model: ModelSpec, parallelism: Capabilities) -> tuple[float, float]:
-    """What a framework that fills its stages by cost takes a layer and the LM head to cost: 4·h² +
-    3·f·h and V·h; zeros for other frameworks.
+    """Costs 4·h² + 3·f·h of a layer and V·h of the LM head, by which a framework with a greedy
+    layout fills its stages; zeros for other frameworks.
 
     Source: nanotron models/llama.py and qwen.py, get_block_compute_costs.
     """
@@ -189,7 +187,7 @@ def greedy_costs(model: ModelSpec, parallelism: Capabilities) -> tuple[float, fl
 
 
 def context_inputs(context: OpContext) -> JobInputs:
-    """Numbers of model and length for the compiled core, on one GPU without a job."""
+    """Inputs of the core for model and length, without a job."""
     model, parallelism = context.model, context.profile.parallelism
     costs = greedy_costs(model, parallelism)
     return as_declared(
@@ -220,9 +218,9 @@ def context_inputs(context: OpContext) -> JobInputs:
 
 
 def job_inputs(job: Job) -> JobInputs:
-    """Numbers of model and batch for the compiled core."""
+    """Inputs of the core for model and batch."""
     context, moe, kernels = op_context(job), job.model.moe, job.framework.kernels
-    # A gate that takes neighbours chooses from no groups.
+    # A gate that takes neighbouring experts does not choose among groups.
     near = moe is not None and kernels.neighbouring_experts
     grouped = None if near else moe
     return context_inputs(context)._replace(
@@ -235,25 +233,25 @@ def job_inputs(job: Job) -> JobInputs:
 
 
 def _score_traffic(job: Job) -> float:
-    """Passes over the scores of unfused attention, in units of a fused softmax; 0: it is fused."""
+    """Passes over the scores of unfused attention, in units of a fused softmax; 0: fused."""
     if job.attention != "eager":
         return 0.0
     plain = job.attention_kernel == "torch"
     return TORCH_SOFTMAX_TRAFFIC if plain else job.framework.kernels.softmax_traffic
 
 
-# Tables of a profile that may hold what the compiled core reads.
+# Tables of a profile with settings that the core reads.
 _TABLES = ("parallelism", "overlap", "saved", "state", "kernels", "outside", "activation_offload")
 
 
 def profile_settings(profile: FrameworkProfile) -> dict[str, Any]:
-    """Settings of a profile by the name that they have in the compiled core's record."""
+    """Settings of a profile by their names in the core's record."""
     settings = {name: value for table in _TABLES for name, value in getattr(profile, table)}
     return settings | {f"hide_{name}": share for name, share in profile.overlap}
 
 
 def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
-    """What the compiled core reads that is no setting of the framework as it stands."""
+    """Inputs of the core that are computed from several settings."""
     setting, state, kernels = job.optimizer_setting, profile.state, profile.kernels
     gpu = gpu_inputs(job.cluster.gpu, job.precision, job.fused_attention)
     streaming = gpu.hbm_bytes_per_s * gpu.hbm_efficiency
@@ -270,7 +268,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "hide_fsdp_prefetch": overlap.fsdp_prefetch
         * (overlap.experts_prefetch if model.moe else 1.0),
         "flat_update_bytes": state.flat_update_bytes * (1.0 - setting.on_cpu),
-        # Of weights that ZeRO-3 keeps gathered, at most all of the model's.
+        # ZeRO-3 cannot keep more weights gathered than the model has.
         "live_gathered_bytes": state.weight_bytes * float(live),
         "logits_transient_bytes": max(0.0, saved.logits_peak_bytes - saved.logits_saved_bytes),
         "issue_s": kernels.issue_s / host_speed,
@@ -278,7 +276,7 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
             kernels.launch_s / job.cluster.host_launch_speed, kernels.issue_s / host_speed
         ),
         "fetch_s": kernels.fetch_s / host_speed,
-        # Over 16 bits: products in 8 or 4 take operands that were cast before the gather.
+        # Relative to 16 bits: 8- and 4-bit products gather operands that were cast before.
         "tensor_gather_share": 0.5 if low and job.framework.kernels.quantised_gathers else 1.0,
         "tensor_copy_s": kernels.tensor_copy_bytes / streaming,
         "gather_copy_s": kernels.gather_copy_bytes / streaming,
@@ -306,19 +304,19 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
         "persistent_gradients": state.persistent_gradients or state.gradients_at_backward,
         "weight_cast_bytes": saved.weight_cast_bytes + copies,
         "weight_casts_stay": copies != 0.0,
-        # Gradients of feed-forward width alive in a backward.
+        # Gradients of feed-forward width that are alive in backward.
         "unfused_tensors": (4.0 if model.gated else 2.0) if unfused else 0.0,
         "softmax_bytes": _softmax_bytes(job, profile),
-        # A layer's causal mask, where unfused attention registers one.
+        # A layer's causal mask, if unfused attention registers one.
         "mask_buffer_bytes": float(mask_bytes) if job.attention == "eager" else 0.0,
     }
 
 
 def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
-    """Bytes of the quantised copies of a weight beside it, in the precision of the profile; of one
-    that is quantised itself, what they take beyond its 16 bits: negative where they save some.
+    """Bytes of the quantised copies of a weight beside it. For a weight that is itself quantised,
+    the difference to 16 bits, which may be negative.
 
-    One copy in place of two where tensor cores take plain fp8 along either axis, as Blackwell's do.
+    Blackwell's tensor cores take fp8 along either axis, so that one copy replaces two.
     Source: Transformer Engine, pytorch/utils.py, is_non_tn_fp8_gemm_supported.
     """
     either_axis = job.precision == "fp8" and job.cluster.gpu.traits.fp8_along_either_axis
@@ -327,8 +325,7 @@ def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
 
 
 def framework_inputs(job: Job, all_pieces: Sequence[Piece]) -> FrameworkInputs:
-    """A framework profile, optimizer and the memory outside tensors, as numbers; with the classes
-    of the pieces' parameters."""
+    """Inputs of the core for profile, optimizer, memory outside tensors and parameter classes."""
     profile = trained_profile(job.framework.in_precision(job.precision), job.optimizer_setting)
     settings = profile_settings(profile) | derived_inputs(job, profile)
     return filled(FrameworkInputs, settings | parameter_inputs(job, profile, all_pieces))
@@ -337,7 +334,7 @@ def framework_inputs(job: Job, all_pieces: Sequence[Piece]) -> FrameworkInputs:
 def parameter_inputs(
     job: Job, profile: FrameworkProfile, all_pieces: Sequence[Piece]
 ) -> dict[str, Any]:
-    """What the compiled core reads of the model's parameters and their classes."""
+    """Inputs of the core for the model's parameters and their classes."""
     return {
         "classes": class_inputs(all_pieces, profile, _moment_element(job, profile), job.reads),
         "forward_reads": float(sum(read.times for read in job.reads)),
@@ -352,8 +349,8 @@ def _moment_element(job: Job, profile: FrameworkProfile) -> float:
 
 
 def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs, float], ...]:
-    """The classes of a job's parameters, each with how many the model has, multi-token prediction
-    included."""
+    """The classes of a job's parameters and the number of parameters in each, multi-token
+    prediction included."""
     all_pieces = job_pieces(job)
     totals, names = piece_totals(job.model, len(all_pieces)), class_names(all_pieces)
     counts = dict.fromkeys(names, 0.0)
@@ -366,32 +363,22 @@ def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs
 
 
 def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
-    """Parameters of the whole model that are trained, without multi-token prediction."""
+    """Trained parameters of the model, without multi-token prediction."""
     totals = piece_totals(job.model, len(all_pieces))[: len(job.model.piece_kinds) + 2]
+    counted = [(op, n) for piece, n in zip(all_pieces, totals, strict=False) for op in piece.ops]
     if job.tuning.trains_all:
-        frozen = sum(
-            count * op.parameter_count
-            for piece, count in zip(all_pieces, totals, strict=False)
-            for op in piece.ops
-            if not op.trains and not op.only_read
-        )
+        rows = [(op, n) for op, n in counted if not op.trains and not op.only_read]
+        frozen = sum(count * op.parameter_count for op, count in rows)
         return float(parameter_count(job.model).total) - float(frozen)
-    return float(
-        sum(
-            count * op.parameter_count
-            for piece, count in zip(all_pieces, totals, strict=False)
-            for op in piece.ops
-            if op.trains
-        )
-    )
+    return float(sum(count * op.parameter_count for op, count in counted if op.trains))
 
 
 def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
-    """Bytes per score that the backward of an unfused softmax holds beyond what is kept.
+    """Bytes per score that the backward of an unfused softmax needs beyond what is kept.
 
-    Gradients of its output and of its input, in its own type; what the product with the values
-    kept for itself is freed by then. Written in operators, the quotient's backward makes three
-    more: the gradient's negative, and the exponents divided by their sum once and twice.
+    These are the gradients of its output and its input, in its own type; the operand kept for the
+    product with the values is freed by then. A softmax written in operators makes three more: the
+    negative of the quotient's gradient, and the exponents divided by their sum once and twice.
     """
     if job.attention != "eager":
         return 0.0
@@ -403,7 +390,7 @@ def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
 
 
 def kind_prefix(model: ModelSpec) -> Array:
-    """prefix[kind, n]: how many of the model's first n layers are of that kind."""
+    """prefix[kind, n]: number of layers of a kind among the model's first n."""
     prefix = np.zeros((len(model.piece_kinds), len(model.piece_sequence) + 1))
     for position, kind in enumerate(model.piece_indices):
         prefix[:, position + 1] = prefix[:, position]

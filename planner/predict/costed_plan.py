@@ -1,4 +1,4 @@
-"""From costs to a `Plan`: the one place where arrays become a plan."""
+"""Turns costs into a `Plan`: the one place where arrays become a plan."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from planner.job.offload import offload_flags
 from planner.job.optimizers import optimizer_flags
 from planner.job.recomputation import layout_flags
 from planner.job.schedules import plan_schedule
-from planner.predict.assumptions import (
-    choice_notes,
-    plan_assumptions,
-    unmeasured_notes,
-    waiting_notes,
-)
+from planner.predict import assumptions
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
@@ -32,6 +27,7 @@ from planner.predict.ops.trained import trained_flop
 from planner.predict.passes import step_passes
 from planner.predict.plan import (
     Degrees,
+    FullMemory,
     Interval,
     Plan,
     PlanBatch,
@@ -43,36 +39,21 @@ from planner.predict.shapes import rule_context
 from planner.predict.sharp import or_by_hosts
 from planner.predict.stage import named_terms
 from planner.predict.techniques import technique_flags, used_techniques
-from planner.predict.uncertainty.full_memory import (
-    full_memory,
-    full_memory_notes,
-    full_step_time_s,
-    with_full_memory,
-)
-from planner.predict.uncertainty.intervals import (
-    NO_MIXTURE_MEASURED,
-    are_mixed,
-    fit_probability,
-    peak_interval,
-    plan_conditions,
-    widest_interval,
-)
+from planner.predict.uncertainty import full_memory as full
+from planner.predict.uncertainty import intervals
 from planner.predict.uncertainty.sample_spread import with_unlike_samples
 
 Status = Literal["optimal", "feasible", "evaluated"]
-# Columns of what a plan says of a stage.
+# Columns of the fields of `StageMemory`.
 _STAGE_COLUMNS = {
     name: f.MEMORY_COLUMNS.get(name, getattr(f, f"STAGE_{name.upper()}"))
     for name in StageMemory.model_fields
     if name not in ("stage", "layers", "phase")
 }
-# Batches of a ramp that are costed.
+# Number of batches of a ramp that are costed; steps of others are interpolated.
 _COSTED = 12
-_PHASES: tuple[Literal["backward", "optimizer", "forward"], ...] = (
-    "backward",
-    "optimizer",
-    "forward",
-)
+_PHASES: tuple[Literal["backward", "optimizer", "forward"], ...]
+_PHASES = ("backward", "optimizer", "forward")
 
 
 def configured_plan(
@@ -82,9 +63,9 @@ def configured_plan(
     gap: float = 0.0,
     priced: CostedShapes | None = None,
 ) -> Plan:
-    """The plan of a configuration, costed by the kernel; `cost_model`: of its job; `priced`: its
-    shape, where the model has priced it. MFU is against all GPUs' peaks together; memory is that of
-    the stage with the least room."""
+    """The plan of a configuration, costed by the kernel. `cost_model`: of its job; `priced`: its
+    shape, if the model has priced it. MFU is against the peaks of all GPUs together; memory is that
+    of the stage with the least room."""
     job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     priced = priced or cost_model.price_shapes(configuration.columns)
     costed = cost_layout(cost_model, priced, 0, configuration)
@@ -93,13 +74,12 @@ def configured_plan(
     heaviest = on_stages[int(step[f.STEP_PEAK_STAGE])]
     step_time_s, peak = float(step[f.STEP_TIME]), float(step[f.STEP_PEAK_BYTES])
     rooms = _rooms(configuration, costed)
-    probability = min(fit_probability(*room) for room in rooms)
+    probability = min(intervals.fit_probability(*room) for room in rooms)
     stages = named_terms(costed.stages, costed.memory, configuration.machines)
     interval = _step_interval(configuration, cost_model, priced, step)
-    interval = with_full_memory(
-        interval, step_time_s, full_step_time_s(heaviest, degrees, step_time_s), 1.0 - probability
-    )
-    risk = full_memory(heaviest, degrees, step_time_s, probability)
+    full_s = full.full_step_time_s(heaviest, degrees, step_time_s)
+    interval = full.with_full_memory(interval, step_time_s, full_s, 1.0 - probability)
+    risk = full.full_memory(heaviest, degrees, step_time_s, probability)
     samples, row = degrees.gbs * job.rows, job.row(degrees.mbs * job.rows)
     computed = samples * row.computed / step_time_s / degrees.gpus
     flop = trained_flop(job, row.attended)
@@ -125,13 +105,12 @@ def configured_plan(
         mfu=full_square / peak16,
         mfu_causal=computed * trained_flop(job, row.attended, causal=True).total / peak16,
         mfu_precision=full_square / _mean([gpu.peak(job.precision) for gpu in gpus]),
-        # Backward is twice the forward pass where all is trained, so forward is a third of the
-        # model's FLOP.
+        # The forward pass is 1 / passes of the model's FLOP: a third where all is trained.
         hfu=full_square
         * (1.0 + recomputed_share(costed.costs, costed.counts) / flop.passes)
         / peak16,
         peak_bytes=peak,
-        peak_interval=peak_interval(heaviest, peak),
+        peak_interval=intervals.peak_interval(heaviest, peak),
         allocated_bytes=float(step[f.STEP_ALLOCATED_BYTES]),
         usable_bytes=heaviest.cluster.gpu.hbm_usable_bytes,
         limit_bytes=heaviest.hbm_limit_bytes,
@@ -142,14 +121,7 @@ def configured_plan(
         stages=stage_memories(stages, layout),
         status=status,
         gap=gap,
-        assumptions=(
-            *plan_assumptions(job, degrees),
-            *unmeasured_notes(interval),
-            *((NO_MIXTURE_MEASURED,) if are_mixed(machines) else ()),
-            *waiting_notes(heaviest, plan_conditions(heaviest, degrees, step)),
-            *full_memory_notes(risk),
-            *choice_notes(configuration, float(stages[:, f.STAGE_OFFLOADED].max())),
-        ),
+        assumptions=_notes(configuration, interval, step, risk, stages),
         stage_gpus=tuple(gpu.name for gpu in gpus) if job.pool else (),
         optimizer=job.optimizer.name,
         optimizer_kernel=job.optimizer_setting.kernel,
@@ -172,10 +144,30 @@ def configured_plan(
     )
 
 
+def _notes(
+    configuration: Configuration,
+    interval: Interval,
+    step: Array,
+    risk: FullMemory | None,
+    stages: Array,
+) -> tuple[str, ...]:
+    """Assumptions behind the plan."""
+    job, degrees = configuration.job, configuration.degrees
+    heaviest = job.machines[configuration.machines[int(step[f.STEP_PEAK_STAGE])]]
+    return (
+        *assumptions.plan_assumptions(job, degrees),
+        *assumptions.unmeasured_notes(interval),
+        *((intervals.NO_MIXTURE_MEASURED,) if intervals.are_mixed(job.machines) else ()),
+        *assumptions.waiting_notes(heaviest, intervals.plan_conditions(heaviest, degrees, step)),
+        *full.full_memory_notes(risk),
+        *assumptions.choice_notes(configuration, float(stages[:, f.STAGE_OFFLOADED].max())),
+    )
+
+
 def _sample_figures(
     job: Job, degrees: Degrees, step_time_s: float, peak_flop_per_s: float
 ) -> SampleFigures | None:
-    """What samples of unlike lengths make of a step; None where rows are cut from one text."""
+    """Figures of a step with samples of different lengths; None if rows are cut from one text."""
     samples, lengths = job.samples, job.samples.lengths
     if lengths is None:
         return None
@@ -195,7 +187,7 @@ def _sample_figures(
 
 
 def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job, float, float]]:
-    """Of each machine that has stages: its job, the most that a stage takes there, the limit."""
+    """For each machine with stages: its job, the most that a stage holds there, the limit."""
     machines, most = configuration.job.machines, dict.fromkeys(configuration.machines, 0.0)
     for at, stage in zip(configuration.machines, costed.stages, strict=True):
         most[at] = max(most[at], float(stage[f.STAGE_PEAK]))
@@ -205,10 +197,10 @@ def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job
 def _step_interval(
     configuration: Configuration, cost_model: CostModel, priced: CostedShapes, step: Array
 ) -> Interval:
-    """Where the true step time lies; with switches that reduce, up to what it is without them; with
-    samples whose lengths are known by their mean alone, as wide as their spread may be."""
+    """Interval of the step time: wider if reductions in switches may bring nothing, or if only the
+    mean length of the samples is known."""
     job, degrees = configuration.job, configuration.degrees
-    interval = widest_interval(job.machines, degrees, step)
+    interval = intervals.widest_interval(job.machines, degrees, step)
     if job.samples.differ:
         others = _other_lengths(configuration, cost_model)
         interval = with_unlike_samples(interval, float(step[f.STEP_TIME]), others)
@@ -217,12 +209,12 @@ def _step_interval(
     bare = job.on_clusters(lambda cluster: cluster.model_copy(update={"sharp": ""}))
     hosts = CostModel(bare, compiled=cost_model.compiled)
     by_hosts = cost_layout(hosts, priced, 0, configuration).step
-    beside = widest_interval(job.machines, degrees, by_hosts)
+    beside = intervals.widest_interval(job.machines, degrees, by_hosts)
     return or_by_hosts(interval, float(step[f.STEP_TIME]), beside, float(by_hosts[f.STEP_TIME]))
 
 
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
-    """Step times with samples of other lengths that would suit what was given as well, s."""
+    """Step times, s, with other length distributions that fit what was given equally well."""
     job, found = configuration.job, []
     for lengths in job.samples.lengths.unstated if job.samples.lengths else ():
         other = replace(job, samples=job.samples.spread_as(lengths))
@@ -233,15 +225,13 @@ def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean of figures of stages; the figure itself where they are alike."""
+    """Mean over stages; the exact figure where all are alike."""
     return values[0] if len(set(values)) == 1 else sum(values) / len(values)
 
 
 def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatch, ...]:
-    """The smaller batches of a ramp, costed by the kernel in the plan's layout.
-
-    Of a long ramp some: between them the step grows with its micro-batches as on a line.
-    """
+    """The smaller batches of a ramp, costed by the kernel in the plan's layout. In a long ramp only
+    some are costed: in between, the step grows linearly with its micro-batches."""
     job, degrees = configuration.job, configuration.degrees
     if not job.ramp:
         return ()
@@ -268,7 +258,7 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
 
 
 def recomputed_share(costs: Array, layout: KernelLayout) -> float:
-    """Recomputed seconds over forward seconds: stands for the share of recomputed FLOP."""
+    """Recomputed over forward seconds, which stands for the share of recomputed FLOP."""
     forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
     again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
     return again / forward if forward else 0.0

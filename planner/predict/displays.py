@@ -1,5 +1,5 @@
-"""How plans and searches show themselves in notebooks. Drawing is a room above: the package
-`planner` hands it in, and it is imported when something is first shown."""
+"""How plans and searches show themselves in notebooks. A room above draws: package `planner`
+provides the drawing functions, and they are imported when something is first shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Displays(Protocol):
-    """Charts and HTML of plans and of searches."""
+    """Charts and HTML of plans and searches."""
 
     def plot_plan(self, plan: Any, figure: Any) -> Any:
         """An Altair chart of a plan."""
@@ -32,5 +32,5 @@ def provide(load: Callable[[], Displays]) -> None:
 
 
 def displays() -> Displays:
-    """What was provided."""
+    """The displays that were provided."""
     return _given[0]()

@@ -1,4 +1,4 @@
-"""The cost of one configuration that is given, once every rule allows it."""
+"""The cost of one given configuration, if every rule allows it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from planner.predict.costed_plan import configured_plan
 from planner.predict.plan import Degrees, Plan
 from planner.predict.shapes import broken_rules
 
-# `64x`, or `8x8x` of nodes and the GPUs of one.
+# `64x`, or `8x8x` for nodes and GPUs per node.
 _COUNTED = re.compile(r"^\d+x(?:\d+x)?")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A configuration as someone proposes it, legal or not; `resolve` makes the `Configuration`.
+    """A configuration that someone proposes, legal or not; `resolve` makes the `Configuration`.
 
-    `block_layers`: layers of each block in pipeline order (None: as the framework splits them).
+    `block_layers`: layers of each block in pipeline order (None: the framework's default).
     `recomputed`: layers of each stage that recompute, or those of each mode (None: all, unless the
-    mode is `none`). `mtp_standalone`: multi-token prediction in the block before the last.
+    mode is `none`). `mtp_standalone`: multi-token prediction has the block before the last.
     """
 
     request: Request
@@ -48,7 +48,7 @@ class Proposal:
 
     @classmethod
     def of_plan(cls, request: Request, plan: Plan) -> Proposal:
-        """The configuration of a plan of a search, on the GPUs that it uses."""
+        """The configuration of a plan that a search found, on the GPUs that the plan uses."""
         decided = decided_request(request, plan)
         used = plan.degrees.gpus
         if decided.find_cluster().num_gpus != used:
@@ -66,13 +66,13 @@ class Proposal:
         )
 
     def resolve(self) -> Configuration:
-        """The configuration. UsageError names every rule that it breaks."""
+        """The configuration; UsageError names every rule that it breaks."""
         demand_range(self.degrees)
         return self.of(self.request.resolve())
 
     def of(self, job: Job) -> Configuration:
-        """The same configuration of a job, the resolved request or one like it; states of a paged
-        optimizer on the GPU if they have room there. UsageError."""
+        """The configuration for a job: the resolved request or a variant. States of a paged
+        optimizer stay on the GPU if they fit there. UsageError."""
         if job.pages_states:
             return settled(self.of(replace(job, offload_shares=())))
         demand_range(self.degrees)
@@ -87,7 +87,7 @@ class Proposal:
         return _demand_layout(replace(even, layout=self._layout(even)))
 
     def plan(self) -> Plan:
-        """Its memory and time. UsageError names every rule that it breaks."""
+        """Memory and time; UsageError names every rule that it breaks."""
         return evaluated(self.resolve())
 
     def changed(
@@ -97,8 +97,8 @@ class Proposal:
         recompute: str | None = None,
         recomputed: Recomputed | None = None,
     ) -> Proposal:
-        """With other fields of the request, other degrees and, if one is given, another recompute
-        mode; layers are given anew, or lie evenly, where the pipeline has other blocks."""
+        """The proposal with other request fields, degrees and perhaps another recompute mode.
+        Layers that were given are dropped where the pipeline has other blocks."""
         same = degrees.pp == self.degrees.pp
         same_blocks = same and degrees.vpp == self.degrees.vpp
         again = self.recomputed if recompute is None else recomputed
@@ -112,7 +112,7 @@ class Proposal:
         )
 
     def _layout(self, even: Configuration) -> Layout:
-        """The layout that was given, completed."""
+        """The given layout, completed."""
         degrees, mode, layout = self.degrees, even.mode, even.layout
         if self.block_layers is not None:
             _demand_blocks(self.block_layers, degrees)
@@ -143,22 +143,22 @@ def evaluate(
 ) -> Plan:
     """Cost one given configuration, without searching; arguments as in `Proposal`.
 
-    The plan may not fit: read `fits`. Without `request.cp_comm_type` context parallelism exchanges
-    as is fastest, as in a search. UsageError names every rule that the configuration breaks.
+    The plan need not fit: read `fits`. Without `request.cp_comm_type` context parallelism uses the
+    fastest exchange, as in a search. UsageError names every rule that the configuration breaks.
     """
     blocks = None if block_layers is None else tuple(block_layers)
     return Proposal(request, degrees, recompute, blocks, recomputed, mtp_standalone).plan()
 
 
 def evaluated(configuration: Configuration, factors: Factors | None = None) -> Plan:
-    """What a legal configuration costs; `factors`: on numbers of the cost core."""
+    """The cost of a legal configuration; `factors`: on inputs of the cost core."""
     model = CostModel(configuration.job, factors, compiled=False)
     return configured_plan(configuration, model, "evaluated")
 
 
 def settled(configuration: Configuration) -> Configuration:
-    """The configuration with the states of a paged optimizer where the driver will have them: on
-    the GPU, if they fit there beside all else as surely as is demanded, else in host memory."""
+    """The configuration with a paged optimizer's states where the driver will put them: on the GPU
+    if they fit there with the probability that the job demands, else in host memory."""
     job = configuration.job
     if not job.optimizer.paged or job.optimizer_offload:
         return configuration
@@ -168,14 +168,14 @@ def settled(configuration: Configuration) -> Configuration:
 
 
 def checked(configuration: Configuration) -> Configuration:
-    """The configuration. UsageError if it breaks a rule."""
+    """The configuration, or UsageError if it breaks a rule."""
     demand_range(configuration.degrees)
     _demand_degrees(configuration.job, configuration.degrees)
     return _demand_layout(configuration)
 
 
 def demand_range(degrees: Degrees) -> None:
-    """UsageError if a product of degrees would leave 64-bit integers."""
+    """UsageError if the number of GPUs or of sequences would overflow 64-bit integers."""
     for what, number in (("GPUs", degrees.gpus), ("sequences a step", degrees.gbs)):
         if number > MOST_SEQUENCES:
             raise UsageError(
@@ -201,14 +201,14 @@ def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
 
 
 def _whole_experts(job: Job, degrees: Degrees) -> str:
-    """etp 1, where that is legal and the degree is only the framework's default."""
+    """Advice to give etp 1, where that is legal and the degree is the framework's default."""
     usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
     if degrees.etp != usual or usual == 1 or degrees.stage_gpus % degrees.ep:
         return ""
     return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
 
 
-# The nearest fix of a broken rule, where the degrees tell it.
+# How to mend a broken rule, where the degrees tell.
 _FIXES = {
     "batch-size": _nearest_batch,
     "zero-stage-offered": _technique_with_zero_stage,
@@ -218,7 +218,7 @@ _FIXES = {
 
 
 def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
-    """What to change so that a broken rule holds, as the rest of its sentence."""
+    """How to mend a broken rule, as the rest of its sentence."""
     if rule in _FIXES:
         return _FIXES[rule](job, degrees)
     technique = re.match(r"--with (\S+), which needs (.+)", rule)
@@ -242,7 +242,7 @@ def _demand_degrees(job: Job, degrees: Degrees) -> None:
 
 
 def _demand_layout(configuration: Configuration) -> Configuration:
-    """The configuration. UsageError if the framework cannot have its layout."""
+    """The configuration, or UsageError if the framework cannot have its layout."""
     _demand_blocks(configuration.layout.block_layers, configuration.degrees)
     _demand_mix(configuration.job)
     _demand_checkpoints(configuration)
@@ -252,7 +252,7 @@ def _demand_layout(configuration: Configuration) -> Configuration:
 
 
 def usual_zero(job: Job, replicas: int, tp: int) -> int:
-    """The framework's first ZeRO stage that goes with tp, or 0 where nothing can be sharded."""
+    """The framework's first ZeRO stage that allows tp, or 0 if there is nothing to shard."""
     has = job.framework.parallelism
     stages = [stage for stage in has.zero_stages if stage < 3 or tp == 1 or has.zero3_with_tensor]
     if replicas == 1 and 0 in stages and not job.least_zero:
@@ -261,7 +261,7 @@ def usual_zero(job: Job, replicas: int, tp: int) -> int:
 
 
 def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
-    """All layers in a mode, or as many of each block (model chunk) as it says."""
+    """Layers of each stage in a mode: all, or as many of each block as the mode says."""
     whole = in_mode(layout, mode).recomputed
     if not mode.block:
         return whole
@@ -269,7 +269,7 @@ def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[in
 
 
 def _demand_mix(job: Job) -> None:
-    """UsageError if the framework cannot give single layers all modes of a job."""
+    """UsageError if the framework cannot mix the job's recompute modes."""
     if len(job.recompute) in (1, len(layer_modes(job, job.recompute[0]))):
         return
     names = ", ".join(mode.name for mode in job.recompute)
@@ -280,7 +280,7 @@ def _demand_mix(job: Job) -> None:
 
 
 def _demand_checkpoints(configuration: Configuration) -> None:
-    """UsageError if a checkpoint would hold more layers than a block has."""
+    """UsageError if a checkpoint would span more layers than a block has."""
     span, least = configuration.mode.span, min(configuration.layout.block_layers, default=0)
     if span > 1 and span > least:
         raise UsageError(
@@ -303,7 +303,7 @@ def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) ->
 
 
 def layout_problems(configuration: Configuration) -> list[str]:
-    """A sentence for each rule that a layout breaks; a broken sum speaks for itself."""
+    """A sentence for each broken layout rule; a wrong sum of layers hides the rule on splits."""
     job, layout, ctx = configuration.job, configuration.layout, configuration.context
     broken = [rule.name for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
     if "every-layer-once" in broken:
@@ -348,7 +348,7 @@ def _too_few(job: Job, layout: Layout, ctx: LayoutContext) -> str:
 
 
 def _recomputed_text(layout: Layout) -> str:
-    """Layers by stage: `[2, 4]`, of a mix `[2, 4] (full), [1, 0] (mlp)`."""
+    """Recomputed layers by stage: `[2, 4]`, or for a mix `[2, 4] (full), [1, 0] (mlp)`."""
     rows = [(list(counts), mode) for mode, counts in layout.recomputed.items()]
     if len(rows) < 2:
         return str(rows[0][0] if rows else [0] * layout.pp)
@@ -356,7 +356,7 @@ def _recomputed_text(layout: Layout) -> str:
 
 
 def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
-    """Why multi-token prediction cannot stand before the last block, and what could."""
+    """Why multi-token prediction cannot have the block before the last, and what could work."""
     if job.model.mtp_layers == 0:
         return f"{job.model.name} has none"
     if not ctx.mtp_standalone:
@@ -390,26 +390,26 @@ _RECOMPUTES = {
 
 
 def split_sentence(framework: str, ctx: LayoutContext) -> str:
-    """What the framework does with a split of layers: `deepspeed gives every stage ...`."""
+    """How the framework splits layers: `deepspeed gives every stage ...`."""
     return f"{framework} {_SPLITS[ctx.layouts]}"
 
 
 def nearest_split(wanted: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
-    """The split that the framework can write down with the fewest layers moved."""
+    """The split closest to `wanted` that the framework can express; among equals the most even."""
     splits = list(_splits(ctx)) or [ctx.usual_split]
 
     def moved(numbers: tuple[int, ...]) -> tuple[int, int]:
-        """Layers in another place; of equals the more even split."""
+        """(layers that move, most layers of a block)."""
         return sum(abs(one - two) for one, two in zip(numbers, wanted, strict=True)), max(numbers)
 
     return min(splits, key=moved)
 
 
 def _splits(ctx: LayoutContext) -> Iterator[tuple[int, ...]]:
-    """Every split with ends of their own; none where the framework leaves no choice."""
+    """Every split with separate end stages; none if the framework leaves no choice."""
     if ctx.layouts != "even-or-ends" or ctx.layers % ctx.vpp:
         return
-    # Chunks of a stage are equal: what is split is the layers of one chunk of each stage.
+    # Chunks of a stage are equal, so splitting the layers of one chunk per stage is enough.
     layers, middles = ctx.layers // ctx.vpp, max(0, ctx.pp - 2)
     for first, middle in product(range(1, layers), range(1, layers if middles else 2)):
         last = layers - first - middles * middle

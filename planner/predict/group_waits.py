@@ -1,10 +1,10 @@
-"""How long ranks wait where the groups of context parallelism follow the samples.
+"""How long ranks wait where context-parallel groups follow the samples' lengths.
 
-The schedulers of `planner.job.rank_groups` are told a step's samples at even shares of the
-distribution, and the slowest rank of each micro-batch (`dynamic-cp`) or phase (`hybrid-cp`) is held
-against a mean one. Seconds of a rank are c·passes + a·tokens + b·squares, as in
-`planner.predict.unequal`. Under `dynamic-cp` ranks hold as many tokens, so squares alone differ;
-a step of less than a full micro-batch is taken for a part of one.
+The schedulers of `planner.job.rank_groups` get a step's samples at even quantiles of the length
+distribution; the slowest rank of each micro-batch (`dynamic-cp`) or phase (`hybrid-cp`) is compared
+with a mean one. Seconds of a rank are c·passes + a·tokens + b·squares, as in
+`planner.predict.unequal`. Under `dynamic-cp` ranks hold equally many tokens, so only squares
+differ; a step that does not fill a micro-batch counts as a part of one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from planner.job.job import Job
 from planner.job.rank_groups import drawn, packed_squares, ranks_needed, stacked_loads
 from planner.job.samples import Lengths
 
-# Shares of a rank's seconds are rounded to so much where the slowest rank is looked for.
+# Shares of a rank's seconds are rounded to this when looking for the slowest rank.
 _ROUNDED = 0.05
 
 
 def group_seconds(job: Job, shapes: Array, key: Array, spent: Array) -> Array:
-    """Seconds of each shape's step that ranks wait. `key`: of each shape; `spent`: seconds of its
-    mean micro-batch that grow with tokens, with squared lengths, and with passes."""
+    """Seconds of each shape's step in which ranks wait. `key`: of each shape; `spent`: seconds of
+    its mean micro-batch that grow with tokens, with squared lengths, and with passes."""
     dp, pp = shapes[:, f.SHAPE["dp"]], shapes[:, f.SHAPE["pp"]]
     filling = (pp - 1.0) / np.maximum(1.0, shapes[:, f.SHAPE["vpp"]])
     shares = np.round(spent / spent.sum(axis=1, keepdims=True) / _ROUNDED) * _ROUNDED
@@ -55,8 +55,8 @@ def _waits(job: Job, row: Array) -> tuple[float, float, float]:
 def packed_excess(
     lengths: Lengths, samples: float, ranks: int, most: float, micro_batches: int, filling: float
 ) -> float:
-    """Squared lengths that the slowest ranks have beyond the mean, in those of a mean one of the
-    `micro_batches`; `filling`: (p - 1)/v of a pipeline, which waits for the slowest of all."""
+    """Squared lengths of the slowest ranks beyond the mean, over those of a mean micro-batch;
+    `filling`: (p - 1)/v of a pipeline, which waits for the slowest micro-batch of all."""
     step, part = drawn(lengths, samples)
     of_step, slowest, count = packed_squares(step, ranks * part, most)
     mean = float((step**2).sum()) / (ranks * part)
@@ -69,8 +69,8 @@ def stacked_excess(
     lengths: Lengths, samples: float, ranks: int, most: float, micro_batches: int,
     shares: tuple[float, float, float],
 ) -> tuple[float, float, float]:  # fmt: skip
-    """(tokens, squares, passes) that the slowest rank of each phase has beyond the mean, in those
-    of a mean micro-batch; `shares`: of a rank's seconds that each of them takes."""
+    """(tokens, squares, passes) of the slowest rank of each phase beyond the mean, over those of a
+    mean micro-batch; `shares`: the part of a rank's seconds that each of them takes."""
     step, part = drawn(lengths, samples)
     some = max(1, round(ranks * part))
     needed = sum(min(some, ranks_needed(length, most)) for length in step)

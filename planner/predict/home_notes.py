@@ -1,4 +1,4 @@
-"""Host memory and NVMe that weights and states take, and how fast these are taken to be."""
+"""Host memory and NVMe that offloaded weights and states need, and the assumed rates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HomeBytes(NamedTuple):
 
 
 def home_bytes(job: Job) -> HomeBytes:
-    """Bytes off the GPU of one copy of the model, whichever ranks divide it."""
+    """Bytes off the GPU for one copy of the model, all ranks together."""
     setting, profile = job.optimizer_setting, job.framework
     trained = held_parameters(job).trained
     states = trained * host_bytes_per_parameter(profile, setting)
@@ -50,7 +50,7 @@ def home_bytes(job: Job) -> HomeBytes:
 
 
 def _weights_off_gpu(job: Job) -> float:
-    """Bytes of weights that are off the GPU; FSDP's trained ones are counted with the states."""
+    """Bytes of weights off the GPU; FSDP's trained weights count as states."""
     setting, profile = job.optimizer_setting, job.framework
     held = host_weight_bytes(profile, setting)
     if not held:
@@ -64,7 +64,7 @@ def _weights_off_gpu(job: Job) -> float:
 
 
 def _in_node(job: Job, degrees: Degrees) -> float:
-    """Copies of the model of which a node has parts, less what other nodes have of them."""
+    """Copies of the model that one node holds, in parts or whole."""
     shard = degrees.shard or degrees.dp * degrees.cp
     copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
     return copies * min(1.0, job.cluster.gpus_per_node / degrees.gpus)
@@ -78,8 +78,7 @@ def host_share(cluster: Cluster, size_gib: float) -> str:
 
 
 def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:
-    """What states and weights off the GPU take of host and drives, and how fast these are taken to
-    be."""
+    """Host memory and NVMe that offloaded states and weights need, and the assumed rates."""
     setting, cluster, sizes = job.optimizer_setting, job.cluster, home_bytes(job)
     copies, state = _in_node(job, degrees) / GIB, job.framework.state
     if job.optimizer.paged:
@@ -107,7 +106,7 @@ def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:
 
 
 def _weights_note(job: Job, sizes: HomeBytes, copies: float) -> str:
-    """Where weights are that each gather fetches."""
+    """Where the weights are that each gather fetches."""
     rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
     if sizes.weights_nvme:
         where = "on NVMe"

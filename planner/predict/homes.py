@@ -1,8 +1,7 @@
-"""Where shards of weights and states of the optimizer are between two uses, and how fast they come.
+"""Where weights and optimizer states rest between uses (their home), and how fast they come.
 
-On the GPU, in host memory, or on the node's NVMe drives: `state.weights_home` and
-`state.states_home` of a framework's profile, and FSDP's offload, which moves weights, gradients and
-states together.
+A home is the GPU, host memory or the node's NVMe drives: `state.weights_home` and
+`state.states_home` of a framework's profile. FSDP's offload moves weights, gradients and states.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ Home = Literal["gpu", "host", "nvme"]
 
 
 def weights_home(profile: FrameworkProfile, setting: OptimizerSetting) -> Home:
-    """Where a rank's shard of the weights is."""
+    """Home of a rank's shard of the weights."""
     if profile.state.weights_home != "gpu":
         return profile.state.weights_home
     return "host" if setting.on_cpu and profile.optimizer.offload_parameters else "gpu"
 
 
 def host_weight_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes per trained parameter of such a shard off the GPU; 0 where it is there.
+    """Bytes per trained parameter of a weight shard off the GPU; 0 if it is on the GPU.
 
-    FSDP's shards are the master weights, which the GPU casts once they are fetched (torch,
+    FSDP shards the master weights, which the GPU casts after fetching (torch,
     distributed/fsdp/_fully_shard/_fsdp_param.py, `all_gather_inputs`).
     """
     state = profile.state
@@ -49,7 +48,7 @@ def nvme_bytes_per_s(cluster: Cluster) -> float:
 def fetch_bytes_per_s(
     profile: FrameworkProfile, setting: OptimizerSetting, cluster: Cluster
 ) -> float:
-    """Rate at which one GPU fetches its shards: the slowest of the links on their way."""
+    """Rate at which one GPU fetches its shard: that of the slowest link on the way."""
     host = float(link_inputs(cluster).host_bytes_per_s)
     if weights_home(profile, setting) == "nvme":
         return min(host, nvme_bytes_per_s(cluster))
@@ -57,6 +56,6 @@ def fetch_bytes_per_s(
 
 
 def secondary_shards(profile: FrameworkProfile, cluster: Cluster) -> float:
-    """Ranks that share a second copy of the weights; 0: there is none."""
+    """Ranks that share a second copy of the weights; 0: no second copy."""
     size = profile.state.secondary_shards
     return float(cluster.gpus_per_node if size < 0 else size)

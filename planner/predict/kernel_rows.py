@@ -1,5 +1,5 @@
-"""Columns of the key and shape tables that follow from the degrees: ranks, groups and frames; and
-room for the kernel to work in."""
+"""Columns of the key and shape tables that follow from the degrees (ranks, groups, frames), and
+work arrays for the kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FEW = 1 << 16
 def work_arrays(
     pieces: int, stages: int, machines: int = 1
 ) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
-    """Where `cost_shapes` works: layouts, groups of stages, traffic of pieces, stages."""
+    """Work arrays of `cost_shapes`: layouts, groups of stages, traffic of pieces, stages."""
     return (
         np.zeros((3, pieces, stages)),
         np.zeros(stages, GROUP_ROW),
@@ -42,14 +42,14 @@ def work_arrays(
 
 
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:
-    """A row of the shape table for layouts that have multi-token prediction apart, or have not."""
+    """A row of the shape table, with multi-token prediction in a block of its own or not."""
     one_shape = shape.copy()
     one_shape[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
     return one_shape
 
 
 def with_ranks(table: Array) -> Array:
-    """The key table of its first columns, with the ranks that follow from the degrees."""
+    """The key table from its first columns, completed by the ranks that follow from them."""
     keys = np.zeros((len(table), f.KEY_COLUMNS))
     keys[:, [f.KEY["kept"], f.KEY["computed"]]] = 1.0
     keys[:, : table.shape[1]] = table
@@ -63,7 +63,7 @@ def with_ranks(table: Array) -> Array:
 
 
 def exchange_ranks(kind: ContextKind, keys: Array, job: Job, domain: float) -> NDArray[np.int64]:
-    """Ranks of keys that exchange heads in a kind of exchange of context parallelism
+    """Ranks that exchange heads under a kind of context parallelism, for each key
     (`constraints.context_exchange.inner_ranks`); `domain`: GPUs of a scale-up domain."""
     columns = {axis: keys[:, f.KEY[axis]].astype(np.int64) for axis in ("tp", "cp")}
     model = model_numbers(job.model, job.seq)
@@ -71,11 +71,11 @@ def exchange_ranks(kind: ContextKind, keys: Array, job: Job, domain: float) -> N
 
 
 def fill_groups(shapes: Array, keys: Array) -> None:
-    """Fill the groups that shard parameters: columns `shards`, `expert_shards`, `replicas`.
+    """Fill columns `shards`, `expert_shards`, `replicas`: the groups that shard parameters.
 
-    Dense parameters are divided over all of dp·cp, experts over edp = dp·cp·tp/(ep·etp), or under
-    hybrid sharding (HSDP, `shard` ranks) over that part of them that holds one replica,
-    neighbours in rank order.
+    Dense parameters are divided over dp·cp, experts over edp = dp·cp·tp/(ep·etp); under hybrid
+    sharding (HSDP, `shard` ranks) over the part of them that holds one replica, which is
+    contiguous in rank order.
     """
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     ranks = shapes[:, f.SHAPE["dp"]] * key[:, f.KEY["cp"]]
@@ -89,7 +89,7 @@ def fill_groups(shapes: Array, keys: Array) -> None:
 
 
 def numbered(table: Array) -> NDArray[np.int64]:
-    """A number for each row of a table, the same for equal rows."""
+    """A number for each row of a table; equal rows get the same one."""
     codes = np.zeros(len(table), dtype=np.int64)
     for column in table.T:
         ranks, count = _ranks(column)
@@ -99,7 +99,7 @@ def numbered(table: Array) -> NDArray[np.int64]:
 
 
 def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
-    """(place of each value among the different ones, how many these are)."""
+    """(rank of each value among the distinct ones, number of distinct values)."""
     whole = column.astype(np.int64)
     if len(column) and whole.min() >= 0 and whole.max() < _FEW and (whole == column).all():
         there = np.zeros(int(whole.max()) + 1, dtype=np.int64)
@@ -111,8 +111,8 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 
 def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill column `frame`: which shapes differ in micro-batch and recompute mode alone, apart from
-    those of one micro-batch a step; in order of their layouts."""
+    """Fill column `frame`, equal for shapes that differ only in micro-batch and recompute mode;
+    shapes with one micro-batch a step have frames of their own. Ordered by layout."""
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
     grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone", "place") if name != "grad_acc"]

@@ -1,7 +1,7 @@
 """A plan's layers, op by op: seconds of each kernel, and the volume of each collective.
 
-A view of the compiled core, which `planner explain` shows: the figures are those that the step is
-summed from (`planner.cost.piece_compute.compute_terms`, `piece_traffic.communication_terms`).
+`planner explain` shows this view of the compiled core; the step is the sum of these figures
+(`planner.cost.piece_compute.compute_terms`, `piece_traffic.communication_terms`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from planner.predict.pictures import timed_pictures
 from planner.predict.plan import Plan
 from planner.predict.sample_costs import timed_keys
 
-# Kinds of rows in words; what bounds the time of each.
+# What bounds the time of each kind of row, in words.
 BOUNDS = {
     OpKind.GEMM: "matrix products",
     OpKind.GROUPED_GEMM: "matrix products",
@@ -51,9 +51,9 @@ class OpProfile(Frozen):
 class CollectiveProfile(Frozen):
     """One collective of a layer, for one micro-batch.
 
-    `size`: ranks of the group. `tensor_bytes`: the whole, ungathered tensor; of an all-to-all the
-    bytes that one rank sends. `forward`, `backward`: how many times it happens in each pass.
-    `seconds`: of one of them, hidden or not.
+    `size`: ranks of the group. `tensor_bytes`: the whole tensor, ungathered; for an all-to-all the
+    bytes that one rank sends. `forward`, `backward`: how often it happens in each pass. `seconds`:
+    of one of them, hidden or not.
     """
 
     name: str
@@ -69,9 +69,9 @@ class CollectiveProfile(Frozen):
 class LayerProfile(Frozen):
     """A layer of one kind, the embedding, or the output head.
 
-    `layers`: how many the slowest pipeline stage holds. `waiting_s`: seconds that the GPU waits for
-    the CPU in both passes. `accumulation_s`: seconds of adding gradients to their buffers;
-    `again_s`: of running forward again where the layer recomputes.
+    `layers`: how many the slowest pipeline stage holds. `waiting_s`: seconds in which the GPU waits
+    for the CPU, both passes. `accumulation_s`: seconds of adding gradients to their buffers.
+    `again_s`: seconds of repeating the forward pass where the layer recomputes.
     """
 
     name: str
@@ -84,7 +84,7 @@ class LayerProfile(Frozen):
 
 
 class StepProfile(Frozen):
-    """The layers of a plan; `micro_batches`: passes of a step through the slowest stage."""
+    """The layers of a plan; `micro_batches`: how many pass through the slowest stage in a step."""
 
     layers: tuple[LayerProfile, ...]
     micro_batches: float
@@ -103,7 +103,7 @@ class StepProfile(Frozen):
 
 
 def step_profile(job: Job, plan: Plan) -> StepProfile | None:
-    """The layers of a plan of a job; None on GPUs of several types, whose stages differ."""
+    """The layers of a job's plan; None on GPUs of several types, whose stages differ."""
     if plan.stage_gpus:
         return None
     configuration = Configuration.of_plan(job, plan)
@@ -123,7 +123,7 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
 
 
 class _CoreView:
-    """The core's inputs for the seconds of one shape, in the form that its plain functions take."""
+    """The core's inputs for the seconds of one shape, as its plain functions take them."""
 
     def __init__(self, cost_model: CostModel, keys: Array, costs: Rows) -> None:
         self.cost_model, self.costs = cost_model, costs
@@ -131,7 +131,7 @@ class _CoreView:
         timed, of_job = timed_keys(cost_model.job, of_job, keys)
         inputs = [of_job, *inputs]
         self.key = rows(timed[0], f.KEY_ROW)
-        # Records stand for the named tuples that the core's signatures name.
+        # Records stand in for the named tuples in the core's signatures.
         self.job: Any
         self.framework: Any
         self.gpu: Any
@@ -174,8 +174,8 @@ class _CoreView:
         return found
 
     def _collectives(self, index: int, piece: Piece) -> list[CollectiveProfile]:
-        """Those that the plan has: of more than one rank, in this exchange of context parallelism,
-        and with sequence parallelism where they need it."""
+        """Collectives that the plan runs: those with more than one rank, in its exchange of context
+        parallelism, and under sequence parallelism if they need it."""
         mine = [row for row in self.collectives if int(row.piece) == index]
         named = [collective for op in piece.ops for collective in op.collectives]
         found = []

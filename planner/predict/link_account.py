@@ -1,15 +1,15 @@
-"""Which link binds: the one account of what a step waits for its links, by bandwidth and latency.
+"""The one account of what a step waits for its links, by bandwidth and latency.
 
 Each figure is a difference of predictions. The bandwidth of a link is worth what the step loses
-when that link alone is infinitely fast; a link that is twice as fast saves about half of that to
-all of it: the step is a sum of the larger of two times, so nearly convex in the time of a byte (a
-collective that may go two ways takes the faster, which is not). Latency is worth what is saved
-beyond infinite bandwidth when no hop takes time; what is left of exposed communication is its
-start: launches, kernels that send tokens, the CPU that posts them. Exchanges that run while the CPU
-launches kernels count with these launches, for faster links would leave the step as long.
+when that link alone is infinitely fast; a link twice as fast saves about half of that or more: the
+step is a sum of maxima of two times, so it is nearly convex in the time per byte (except where a
+collective chooses the faster of two algorithms). Latency is worth what zero time per hop saves
+beyond infinite bandwidth. The rest of exposed communication is start-up: launches, kernels that
+dispatch tokens, the CPU that posts them. Exchanges that run while the CPU launches kernels count as
+launches, since faster links would not shorten the step.
 
 `planner compare`, `planner explain` and the pages show this account; `planner explain --what-if`
-changes the same numbers of the cost core (`RATES_OUT`, `RATES_UP`, `LATENCIES`).
+changes the same inputs of the cost core (`RATES_OUT`, `RATES_UP`, `LATENCIES`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from planner.predict.cost_model import CostModel
 from planner.predict.mixture import cost_layout
 from planner.predict.plan import Plan
 
-# Rates of what leaves a scale-up domain, of what stays inside, and times of every hop, by their
-# names in the cost core. A link is faster whichever way it is used.
+# Inputs of the cost core: rates between scale-up domains, rates inside one, and times per hop. A
+# faster link is faster for every use of it.
 RATES_OUT = (
     "scale_out_bytes_per_s", "scale_out_pair_bytes_per_s", "scale_out_exchange_bytes_per_s",
     "scale_out_dispatch_bytes_per_s", "in_network_bytes_per_s",
@@ -43,20 +43,20 @@ LATENCIES = (
     "in_network_tier_s", "scale_up_reduction_latency_s",
 )  # fmt: skip
 _INFINITE = 1e12
-# Terms of a step that are exposed communication, as they are called.
+# Terms of a step that are exposed communication, with the group that communicates.
 TRAFFIC = {term.field: term.traffic for term in TRAFFIC_TERMS}
-# The part of compute in which the GPU waits for the CPU to launch kernels; exchanges hide in it.
+# The part of compute in which the GPU waits for the CPU to launch kernels.
 LAUNCHES = "launches_s"
-# Traffic that makes less than this share of a figure is not named with it.
+# Traffic below this share of a figure is not named with it.
 _LEAST_TRAFFIC = 0.2
 
 Part = Literal["bandwidth", "latency", "start", "term"]
 
 
 class LinkShare(Frozen):
-    """A part of the step: `resource` names it, `traffic` whose exchanges wait for it; `part`:
-    bandwidth of one link, latency of all, the start of exchanges, or a term beside communication
-    (its field in `planner.predict.plan.TimeTerms`, or `LAUNCHES`)."""
+    """A part of the step. `resource`: what the step waits for; `traffic`: whose exchanges wait;
+    `part`: bandwidth of one link, latency of all, the start of exchanges, or a term beside
+    communication (`term`: its field in `planner.predict.plan.TimeTerms`, or `LAUNCHES`)."""
 
     resource: str
     traffic: str
@@ -87,24 +87,25 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
     """
     if plan.stage_gpus:
         return ()
-    terms = _Altered(job, plan)
-    now = terms.under({})
-    out, inside = (terms.under(_fast(names)) for names in (RATES_OUT, RATES_UP))
-    both = terms.under(_fast((*RATES_OUT, *RATES_UP)))
-    instant = terms.under(
-        {**_fast((*RATES_OUT, *RATES_UP)), **dict.fromkeys(LATENCIES, 1.0 / _INFINITE)}
+    configuration = Configuration.of_plan(job, plan)
+    both_rates, hops = (*RATES_OUT, *RATES_UP), dict.fromkeys(LATENCIES, 1.0 / _INFINITE)
+    now = _terms_under(configuration, {})
+    out, inside, both = (
+        _terms_under(configuration, dict.fromkeys(names, _INFINITE))
+        for names in (RATES_OUT, RATES_UP, both_rates)
     )
-    total = _total(now)
+    instant = _terms_under(configuration, dict.fromkeys(both_rates, _INFINITE) | hops)
+    total, total_both = sum(now.values()), sum(both.values())
     out_name, up_name = scale_out_name(job.cluster), scale_up_name(job.cluster)
-    of_both = total - _total(both)
-    of_out = _within(total - _total(out), of_both)
-    of_inside = _within(total - _total(inside), of_both - of_out)
+    of_both = total - total_both
+    of_out = _clipped(total - sum(out.values()), of_both)
+    of_inside = _clipped(total - sum(inside.values()), of_both - of_out)
     rest = of_both - of_out - of_inside
     rows: list[tuple[str, str, Part, float, str]] = [
         (f"{out_name} bandwidth", _waiting(now, out), "bandwidth", of_out, ""),
         (f"{up_name} bandwidth", _waiting(now, inside), "bandwidth", of_inside, ""),
         (f"{out_name} and {up_name} bandwidth", _waiting(now, both), "bandwidth", rest, ""),
-        ("latency", _waiting(both, instant), "latency", _total(both) - _total(instant), ""),
+        ("latency", _waiting(both, instant), "latency", total_both - sum(instant.values()), ""),
     ]
     for name, seconds in instant.items():
         if name in TRAFFIC:
@@ -120,38 +121,21 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
     return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
-class _Altered:
-    """A plan, costed with factors on the numbers of its links."""
-
-    def __init__(self, job: Job, plan: Plan) -> None:
-        self.configuration = Configuration.of_plan(job, plan)
-
-    def under(self, factors: Factors) -> Mapping[str, float]:
-        """Seconds of each term of the step."""
-        configuration = self.configuration
-        model = CostModel(configuration.job, factors, compiled=False)
-        priced = model.price_shapes(configuration.columns)
-        step = cost_layout(model, priced, 0, configuration).step
-        terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
-        waiting = min(float(step[f.STEP_ISSUE]), terms["compute_s"])
-        return {**terms, "compute_s": terms["compute_s"] - waiting, LAUNCHES: waiting}
+def _terms_under(configuration: Configuration, factors: Factors) -> Mapping[str, float]:
+    """Seconds of each term of the step, with factors on inputs of the core."""
+    model = CostModel(configuration.job, factors, compiled=False)
+    step = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration).step
+    terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
+    waiting = min(float(step[f.STEP_ISSUE]), terms["compute_s"])
+    return {**terms, "compute_s": terms["compute_s"] - waiting, LAUNCHES: waiting}
 
 
-def _fast(names: tuple[str, ...]) -> Factors:
-    return dict.fromkeys(names, _INFINITE)
-
-
-def _total(terms: Mapping[str, float]) -> float:
-    return sum(terms.values())
-
-
-def _within(seconds: float, most: float) -> float:
-    """No less than nothing, and no more than what is there."""
+def _clipped(seconds: float, most: float) -> float:
     return min(max(0.0, seconds), max(0.0, most))
 
 
 def _waiting(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """The groups whose exchanges make most of a difference, as `EP` or `EP, DP`."""
+    """The groups whose exchanges make most of a difference: `EP` or `EP, DP`."""
     gains = {TRAFFIC[name]: before[name] - after[name] for name in TRAFFIC}
     whole = sum(gain for gain in gains.values() if gain > 0.0)
     named = [one for one, gain in gains.items() if whole and gain >= _LEAST_TRAFFIC * whole]

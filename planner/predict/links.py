@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from hardware.schema import Cluster
 
 
-# A rate at which any transfer takes for ever, where there is no network.
+# Stands for the rate of a network that does not exist: transfers take for ever.
 _NO_LINK = sys.float_info.min
 
 
 def _rate(nominal_bytes_per_s: float, share: Coefficient | None) -> float:
-    """A share of a nominal rate; unlimited where the curve has none, or there is no link."""
+    """A share of a nominal rate; unlimited if the curve has none or there is no link."""
     return nominal_bytes_per_s * share.value or math.inf if share else math.inf
 
 
@@ -54,11 +54,10 @@ def assemble(
 ) -> LinkInputs:
     """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s.
 
-    `pair_bytes_per_s` is the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
+    `pair_bytes_per_s`: the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
     the leaf switch, where the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf
-    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs, `nic_sharers`: how many
-    GPUs have a NIC between them else; `stores`: tokens go to
-    experts by loads and stores, as DeepEP's kernels send them.
+    switch (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs; `nic_sharers`:
+    GPUs that share a NIC; `stores`: tokens reach experts by loads and stores, as in DeepEP.
     """
     up, out = curves.scale_up, curves.scale_out
     nominal = scale_out_bytes_per_s if nic_bytes_per_s is None else nic_bytes_per_s
@@ -110,10 +109,8 @@ def assemble(
 def with_in_network(
     links: LinkInputs, curve: InNetworkCurve, nominal_bytes_per_s: float, nic_per_gpu: bool
 ) -> LinkInputs:
-    """The links with reductions in the switches, on a NIC share of so many bytes/s a GPU.
-
-    Gathers and scatters need a NIC for each GPU (NCCL 2.21, tuning.cc).
-    """
+    """The links with reductions in the switches, for a NIC share of so many bytes/s a GPU. Gathers
+    and scatters need a NIC for each GPU (NCCL 2.21, tuning.cc)."""
     return links._replace(
         in_network_bytes_per_s=nominal_bytes_per_s * curve.share.value,
         in_network_latency_s=curve.latency_s.value,
@@ -125,8 +122,8 @@ def with_in_network(
 
 
 def network(links: LinkInputs) -> NDArray[Any]:
-    """What the compiled core takes: [2] records of the links, as seen through the spine and as
-    groups below one leaf switch see them, with every NIC's full rate."""
+    """The links as the core takes them: [2] records, of groups that cross the spine and of groups
+    below one leaf switch, which have every NIC's full rate."""
     kinds = ("", "pair_", "exchange_", "dispatch_")
     rates = [f"scale_out_{kind}bytes_per_s" for kind in kinds]
     full = links._replace(**{name: getattr(links, name) * links.oversubscription for name in rates})
@@ -137,9 +134,9 @@ def network(links: LinkInputs) -> NDArray[Any]:
 def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> int:
     """GPUs of each scale-up domain that a job is placed on.
 
-    A job larger than a domain takes whole nodes, equally many in each: 256 GPUs on racks of 72
-    run as 4 × 64, so that groups of 32 stay inside (what schedulers' segments are for). Without
-    such a split the domains are filled.
+    A job larger than a domain takes whole nodes, equally many per domain: 256 GPUs on racks of 72
+    run as 4 × 64, so that groups of 32 stay inside (schedulers call these segments). If no such
+    split exists, domains are filled.
     """
     if num_gpus <= domain_gpus:
         return domain_gpus
@@ -165,39 +162,37 @@ def channels_at(bytes_per_s: float) -> int:
 
 
 # NCCL 2.29, src/graph/paths.cc: twice as many channels as NVLink links join two GPUs, as a power of
-# two and at most 32; two for all pairs of a group that leaves its domain.
+# two and at most 32; two channels for all pairs of a group that leaves its domain.
 _MOST_PEER_CHANNELS, FAR_PEER_CHANNELS = 32, 2
 
 
 def peer_channels(cluster: Cluster) -> int:
-    """Channels by which an all-to-all inside a scale-up domain joins two of its ranks."""
+    """Channels that join two ranks of an all-to-all inside a scale-up domain."""
     most: int = 2 ** (channels(cluster) - 1).bit_length()
     return min(_MOST_PEER_CHANNELS, most)
 
 
 def job_domain_gpus(cluster: Cluster) -> int:
-    """GPUs of each scale-up domain that the cluster's job is placed on; a box of PCIe links is
-    one."""
+    """GPUs of each scale-up domain that the job is placed on; a box of PCIe links counts as one."""
     if is_pcie_box(cluster):
         return cluster.gpus_per_node
     return placed_domain_gpus(cluster.num_gpus, cluster.scale_up_domain_gpus, cluster.gpus_per_node)
 
 
 def _scale_up_bytes_per_s(cluster: Cluster) -> float:
-    """Link rate of a GPU inside its node; without a scale-up domain over all of it, PCIe's."""
+    """Link rate of a GPU inside its node: PCIe's if no scale-up domain covers the node."""
     if is_pcie_box(cluster):
         return cluster.gpu.host_link_bytes_per_s_per_direction
     return cluster.scale_up_bytes_per_s_per_gpu_per_direction
 
 
 def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
-    """Link inputs of `cluster`; `stores`: see `assemble`.
+    """Link inputs of a cluster with its transports (`hardware.transport`); `stores`: see
+    `assemble`.
 
-    As its transports are (`hardware.transport`).
-
-    A node without a scale-up domain over all its GPUs becomes one domain of PCIe links at the
-    GPUs' host-link rate. Oversubscription divides each GPU's NIC share: what leaves a domain is
-    taken to cross the spine.
+    A node without a scale-up domain over all its GPUs becomes one domain of PCIe links at the GPUs'
+    host-link rate. Oversubscription divides each GPU's NIC share: traffic that leaves a domain is
+    assumed to cross the spine.
     """
     curves = load_link_curves(cluster)
     usable = curves.scale_out.usable(cluster.nic_bytes_per_s)
@@ -222,7 +217,7 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
 
 
 def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
-    """The links as NCCL's variables leave them: no reductions in the NVLink switches, a protocol
+    """The links under NCCL's variables: without reductions in NVLink switches, or with a protocol
     that sends flags beside the data."""
     if not cluster.nvlink_reductions:
         links = links._replace(scale_up_reduction_gain=1.0, scale_up_reduction_latency_s=math.inf)
@@ -232,6 +227,5 @@ def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
     return links
 
 
-# Rates of NCCL's collectives; its sends and receives, and kernels that send tokens to experts, use
-# other protocols.
+# Rates of NCCL's collectives; its sends and receives, and expert dispatch, use other protocols.
 _COLLECTIVE_RATES = ("scale_up_bytes_per_s", "scale_up_mesh_bytes_per_s", "scale_out_bytes_per_s")

@@ -1,14 +1,14 @@
-"""Layers of one kind that are not alike, costed by the kernel as so many kinds of layers.
+"""Layouts whose layers of one kind are not alike, costed by the kernel as several kinds.
 
-A layer that recomputes in another mode than the shape's own becomes a kind of its own. For memory
-it is a plain layer that keeps and works with what the mode leaves it, and whose backward contains
-what runs again; so every maximum and phase of the cost core holds for it unchanged. So does a layer
-whose activations stay where a fraction of those that can leave the GPU does: a framework's fraction
-leaves the last groups of every chunk there (`constraints.offload`). A layer of which some groups
-stay counts as one that stays in bytes and as one that leaves in seconds: a plan holds and takes no
-more than is said, by less than a layer of each chunk.
+A layer that recomputes in another mode than its shape's becomes a separate kind. For memory it is a
+plain layer that keeps and needs what the mode leaves it, and whose backward contains the repeated
+work; so every maximum and phase of the cost core holds for it. The same goes for layers whose
+activations stay on the GPU where only a fraction is offloaded: a framework's fraction leaves the
+last groups of every chunk there (`constraints.offload`). A layer with some groups on the GPU counts
+as resident in bytes and as offloaded in seconds, which overstates both by less than a layer of each
+chunk.
 
-The pieces are the kinds, the kinds once more for each way, then the ends. No search chooses either.
+Pieces are the kinds, the kinds once more for each variant, then the ends. No search chooses these.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _OF_TIME = [f.STAGE_FORWARD_S, f.STAGE_BACKWARD_S, f.STAGE_OFFLOADED]
 
 @dataclass(frozen=True)
 class CostedLayout:
-    """A layout costed by the kernel: STEP_*, [stage, STAGE_*]; counts of its pieces, and costs on
-    the first machine; what its memory was costed from on each."""
+    """A layout costed by the kernel: STEP_* vector, [stage, STAGE_*] matrix, pieces per stage,
+    their costs on the first machine, and the inputs of its memory on each machine."""
 
     step: Array
     stages: Array
@@ -55,7 +55,7 @@ def cost_layout(
     row: int,
     configuration: Configuration,
 ) -> CostedLayout:
-    """The kernel's figures for a configuration, whose shape is a row of those that are costed."""
+    """The kernel's figures for a configuration whose shape is row `row` of `costed`."""
     heavy, timed = zip(
         *(
             kernel_inputs(machine, costed, row, configuration, at)
@@ -80,9 +80,8 @@ def kernel_inputs(
     configuration: Configuration,
     machine: int = 0,
 ) -> tuple[LayoutInputs, LayoutInputs]:
-    """(of its memory, of its seconds) what a configuration is costed from on a machine, of which
-    `cost_model` is the model; the same where all layers of a kind are alike, but for those that do
-    not recompute."""
+    """Inputs for costing (memory, seconds) of a configuration on a machine, whose model is
+    `cost_model`; the same object unless layers of a kind differ."""
     layout, ctx, groups = configuration.layout, configuration.context, configuration.groups
     counts = configuration.kernel_layout(cost_model)
     plain = cost_model.layout_inputs(costed, row, counts, machine)
@@ -98,7 +97,7 @@ def kernel_inputs(
         return plain, plain
     find = cost_model.job.framework.recompute_mode
     others = [mode_costs(cost_model, plain.key, find(name)) for name in ctx.modes[1:]]
-    # The same layers once as such that recompute: what runs again is then named as such.
+    # For time these layers count as recomputing, so that the repeated work is named as such.
     heavy, timed = (_mixed(counts, layout, ctx, again=again) for again in (False, True))
     return (
         replace(_wider(plain, list(map(as_plain, others))), layout=heavy),
@@ -115,7 +114,7 @@ def mode_costs(cost_model: CostModel, key: Array, mode: RecomputeMode) -> Array:
 
 
 def as_plain(costs: Array) -> Array:
-    """Layers that recompute, as plain layers that keep and take as much; see the module."""
+    """Costs of recomputing layers as plain layers that keep and need as much (see the module)."""
     out = costs.copy()
     out[:, f.BACKWARD_COLUMNS] += out[:, f.RECOMPUTE_COLUMNS]
     out[:, f.RECOMPUTE_COLUMNS] = 0.0
@@ -131,7 +130,7 @@ def as_plain(costs: Array) -> Array:
 def _wider(
     plain: LayoutInputs, others: list[Array], framework: FrameworkInputs | None = None
 ) -> LayoutInputs:
-    """Inputs with the kinds of layers once more for each of other costs."""
+    """Inputs with the kinds of layers once more for each of `others`, which holds their costs."""
     job, kinds = plain.job, plain.job.kinds
     return replace(
         plain,
@@ -146,7 +145,7 @@ def _wider(
 
 
 def stack(base: Array, others: list[Array], kinds: int) -> Array:
-    """Rows of the kinds, of the kinds once more for each other way, then of the ends."""
+    """Rows of the kinds, of the kinds once more for each variant, then of the ends."""
     rows = [base[:kinds], *(other[:kinds] for other in others), base[kinds:]]
     return np.ascontiguousarray(np.concatenate(rows))
 
@@ -154,7 +153,7 @@ def stack(base: Array, others: list[Array], kinds: int) -> Array:
 def _mixed(
     counts: KernelLayout, layout: Layout, ctx: LayoutContext, *, again: bool
 ) -> KernelLayout:
-    """Counts with layers in other modes as kinds of their own; `again`: as such that recompute."""
+    """Pieces per stage, with layers in other modes as separate kinds; `again`: as recomputing."""
     taken = np.array(ctx.mode_counts(layout)[1:], dtype=float).transpose(0, 2, 1)
     kinds, plain = taken.shape[1], counts.counts.copy()
     plain[:kinds] -= taken.sum(axis=0)
@@ -167,7 +166,7 @@ def _mixed(
 
 
 def _split(plain: KernelLayout, resident: Array, kinds: int) -> KernelLayout:
-    """Counts of pieces with so many layers of each kind as layers that stay."""
+    """Pieces per stage, with `resident` layers of each kind as a separate kind."""
 
     def parts(counts: Array, stay: Array) -> Array:
         leave = counts.copy()

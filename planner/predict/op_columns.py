@@ -1,12 +1,12 @@
-"""The op table as the arrays that the compiled core reads: nothing is counted here.
+"""The op table as the arrays that the compiled core reads.
 
-A column of a record (`planner.cost.fields`) is the field of that name of a row of the op table, but
-for what depends on the job.
+A column of a record (`planner.cost.fields`) is the field of that name in a row of the op table,
+except for columns that depend on the job. Nothing is counted here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,12 @@ from planner.cost import fields as f
 from planner.cost.codes import HOOKED, OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
 from planner.job.frameworks.profile import FrameworkProfile
-from planner.job.frameworks.tables import Kernels
 from planner.job.job import Job
 from planner.predict.cost_tables import class_names, quantised_copy_bytes
 from planner.predict.ops.rows import OPERATOR_SHARE, Op, Piece
 from planner.predict.optimizer_terms import parameter_update
 
-# Rows by the beginning of their names -> whether a graph holds them.
+# Start of a row's name -> setting that says whether a CUDA graph holds such rows.
 _CAPTURED = {
     "attention/": "attention_captured",
     "state/": "state_captured",
@@ -34,43 +33,35 @@ _CAPTURED = {
 def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     """Op table of the pieces as arrays."""
     numbers = {name: number for number, name in enumerate(class_names(all_pieces))}
-    rows = [(index, *row) for index, piece in enumerate(all_pieces) for row in _ordered(piece)]
-    return OpTable(
-        ops=_table(f.OP_ROW, ((op, {"piece": i} | _op_columns(op, job)) for i, op, _ in rows)),
-        parameters=_table(
-            f.PARAM_ROW,
-            (
-                (
-                    _update(op, count, job),
-                    {"piece": index, "parameter_class": numbers[op.parameter_class]}
-                    | _parameters(op, count, shard, behind),
-                )
-                for index, op, behind in rows
+    ops: list[_Line] = []
+    parameters: list[_Line] = []
+    saved: list[_Line] = []
+    collectives: list[_Line] = []
+    for index, piece in enumerate(all_pieces):
+        # Whether the row comes after the core of attention in forward.
+        behind = False
+        for op in piece.ops:
+            ops.append((op, {"piece": index} | _op_columns(op, job)))
+            of_op = {"piece": index, "parameter_class": numbers.get(op.parameter_class, 0)}
+            parameters += [
+                (_update(op, count, job), of_op | _parameter_columns(op, count, shard, behind))
                 for count, shard in op.parameters
                 if count
-            ),
-        ),
-        saved=_table(
-            f.SAVED_ROW,
-            (
-                (saved, {"piece": index, "after_core": behind})
-                for index, op, behind in rows
-                for saved in op.saved
-            ),
-        ),
-        collectives=_table(
-            f.COMM_ROW,
-            (
-                (comm, {"piece": index, "group": GROUPS.index(comm.group)})
-                for index, op, _ in rows
-                for comm in op.collectives
-            ),
-        ),
-    )
+            ]
+            saved += [(row, {"piece": index, "after_core": behind}) for row in op.saved]
+            collectives += [
+                (one, {"piece": index, "group": GROUPS.index(one.group)}) for one in op.collectives
+            ]
+            behind = behind or op.kind is OpKind.ATTENTION
+    records = f.OP_ROW, f.PARAM_ROW, f.SAVED_ROW, f.COMM_ROW
+    return OpTable(*map(_table, records, (ops, parameters, saved, collectives)))
 
 
-def _table(record: np.dtype[Any], rows: Iterable[tuple[object, Mapping[str, float]]]) -> Array:
-    """One line a row: of each column what is given, else the row's field of that name."""
+# A row, and the columns that are not its fields.
+_Line = tuple[object, Mapping[str, float]]
+
+
+def _table(record: np.dtype[Any], rows: Iterable[_Line]) -> Array:
     names = record.names or ()
     lines = [
         [more[name] if name in more else getattr(row, name) for name in names] for row, more in rows
@@ -78,17 +69,12 @@ def _table(record: np.dtype[Any], rows: Iterable[tuple[object, Mapping[str, floa
     return np.array(lines, dtype=np.float64).reshape(len(lines), len(names))
 
 
-def _ordered(piece: Piece) -> Iterator[tuple[Op, bool]]:
-    """(row, whether it is behind the core of attention in forward)."""
-    behind = False
-    for op in piece.ops:
-        yield op, behind
-        behind = behind or op.kind is OpKind.ATTENTION
-
-
 def _op_columns(op: Op, job: Job) -> dict[str, float]:
     copies = quantised_copy_bytes(job, job.framework.in_precision(job.precision))
     low = op.low_precision and _quantises(op, job.framework)
+    # Backward makes no weight gradient of a frozen product; a row below which nothing is trained
+    # has no backward.
+    untrained = op.is_product and not op.derives
     return {
         "tokens_shard": op.tokens,
         "low_precision": low,
@@ -97,53 +83,41 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
         "trained": op.derives,
         "returns": HOOKED if op.hooked else op.returns,
         "partial": op.hooked or not op.returns or op.unpacked > 0.0 or op.transient > 0.0,
-        "backward_kernels": _backward_kernels(op),
+        "backward_kernels": (op.backward_kernels - untrained) if op.returns else 0.0,
     }
 
 
-def _backward_kernels(op: Op) -> float:
-    """Kernels of a row's backward: of a product with frozen weights one less, of a row below which
-    nothing is trained none."""
-    untrained = op.is_product and not op.derives
-    return (op.backward_kernels - untrained) if op.returns else 0.0
-
-
-def _parameters(op: Op, count: float, shard: ParamShard, behind: bool) -> dict[str, float]:
-    """Columns of some parameters of a row that do not depend on the optimizer. Vocabulary-parallel
-    tables are padded; a position table in the same row is not."""
-    pads = op.pads_vocabulary and shard is ParamShard.TP
+def _parameter_columns(op: Op, count: float, shard: ParamShard, behind: bool) -> dict[str, float]:
+    """Columns that do not depend on the optimizer. Vocabulary-parallel tables are padded; a
+    position table in the same row is not."""
     return {
         "count": count,
         "shard": shard,
-        "pads_vocabulary": pads,
+        "pads_vocabulary": op.pads_vocabulary and shard is ParamShard.TP,
         "after_core": behind,
         "apart": op.apart,
     }
 
 
 def _update(op: Op, count: float, job: Job) -> object:
-    """What the optimizer adds for some parameters of a row."""
+    """What the optimizer adds for these parameters."""
     hidden = float(job.model.hidden)
     return parameter_update(op, count, job.optimizer_setting, job.framework, hidden)
 
 
 def issue_factor(op: Op, job: Job) -> float:
-    """CPU time of a row over that of as many kernels of modules: nothing where a CUDA graph holds
-    it; torch's operators run at the host's speed of bare launches."""
-    if op.captured and _captured(op, job.framework.kernels):
+    """CPU time of a row, relative to as many kernels of modules: 0 if a CUDA graph holds the row;
+    torch's operators run at the host's speed of bare launches."""
+    kernels = job.framework.kernels
+    graphs = (name for start, name in _CAPTURED.items() if op.name.startswith(start))
+    if op.captured and kernels.captured and all(getattr(kernels, name) for name in graphs):
         return 0.0
     if not op.torch_operators:
         return 1.0
     return OPERATOR_SHARE * job.cluster.host_speed / job.cluster.host_launch_speed
 
 
-def _captured(op: Op, kernels: Kernels) -> bool:
-    """Whether CUDA graphs hold the module that a row is of."""
-    held = (name for start, name in _CAPTURED.items() if op.name.startswith(start))
-    return kernels.captured and all(getattr(kernels, name) for name in held)
-
-
 def _quantises(op: Op, profile: FrameworkProfile) -> bool:
-    """Whether a framework runs products of the row's kind in the job's 8 or 4 bits."""
+    """Whether the framework runs products of the row's kind in the job's 8 or 4 bits."""
     experts = op.kind is OpKind.GROUPED_GEMM
     return profile.kernels.quantises_experts if experts else profile.kernels.quantises_linears

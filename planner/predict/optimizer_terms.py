@@ -1,7 +1,6 @@
-"""What an optimizer, its kernel and its offload change, as numbers for the cost core.
+"""The effect of an optimizer, its kernel and its offload, as numbers for the cost core.
 
-`trained_profile` gives a framework profile whose `state` holds what stays on the GPU; the memory
-timeline reads it as it is, the compiled core through `planner.predict.cost_tables`.
+`trained_profile` returns a framework profile whose `state` holds what stays on the GPU.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from planner.predict.homes import nvme_bytes_per_s, weights_home
 from planner.predict.links import link_inputs
 from planner.predict.ops.rows import Op
 
-# What every optimizer step moves per parameter besides the states: the fp32 gradient twice
+# Bytes per parameter that every optimizer step moves besides the states: the fp32 gradient twice
 # (norm, update), the fp32 master weight read and written, the low-precision weight written.
 BASE_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
 _FP32 = 4.0
-# torch's foreach AdamW in tensors a parameter, of the type of what it updates: decay 2, first
-# moment 3, second 2 + 4, root 2, bias correction 2, epsilon 2, update 4, of which one fused kernel
-# moves 7 (torch.optim.adamw, `_multi_tensor_adamw`).
+# Tensors per parameter that torch's foreach AdamW moves, of the type that it updates: decay 2,
+# first moment 3, second 2 + 4, root 2, bias correction 2, epsilon 2, update 4; one fused kernel
+# moves 7 of them (torch.optim.adamw, `_multi_tensor_adamw`).
 FOREACH_TENSORS = 21 - 7
 # Newton-Schulz: iterations, and per iteration X·Xᵀ, A·A and B·X of an m × n matrix, m <= n
 # (Jordan et al. 2024, modded-nanogpt).
 NEWTON_SCHULZ_STEPS = 5
 _HALF = 2.0
-# Optimizers whose kernels torch chooses; quantised ones and Muon bring their own.
+# Family whose kernels are torch's; quantised optimizers and Muon bring their own.
 _TORCH = "adamw"
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterUpdate:
-    """Beyond a fixed number of bytes a parameter: state of one row of the op table, bytes of the
-    temporaries of its largest tensor, FLOP of its matrix products."""
+    """Costs beyond a fixed number of bytes per parameter: state of one row of the op table, bytes
+    of the temporaries of its largest tensor, FLOP of its matrix products."""
 
     state_bytes: float = 0.0
     temporary_bytes: float = 0.0
@@ -44,32 +43,27 @@ class ParameterUpdate:
 
 
 def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> FrameworkProfile:
-    """The profile with master weights, gradients and temporaries as the optimizer has them.
-
-    Offloaded master weights have left the GPU; the moments are `moment_bytes`.
-    """
-    optimizer, state = setting.optimizer, profile.state
+    """The profile with the optimizer's master weights, gradients and temporaries; offloaded master
+    weights have left the GPU. `moment_bytes` gives the moments."""
+    optimizer, state, kernels = setting.optimizer, profile.state, profile.kernels
     gradient = optimizer.gradient_bytes
     changes: dict[str, object] = {}
     if gradient is not None:
         changes["gradient_bytes"] = gradient
+        kernels = kernels.model_copy(update={"gradient_communication_bytes": gradient})
     if state.master_bytes:
         changes["master_bytes"] = _master_bytes(profile, setting) * (1.0 - setting.on_cpu)
     if setting.on_cpu and profile.optimizer.offload_parameters:
         changes["zero3_keeps_weight_shard"] = False
     temporaries = foreach_temporary_bytes(profile, setting) + _cast_bytes(profile, setting)
-    # An update in backward is of one layer's tensors.
+    # An update in backward handles one layer's tensors at a time.
     changes["optimizer_temporary_bytes"] = 0.0 if state.updates_in_backward else temporaries
-    kernels = profile.kernels
-    if gradient is not None:
-        kernels = kernels.model_copy(update={"gradient_communication_bytes": gradient})
-    return profile.model_copy(
-        update={"state": state.model_copy(update=changes), "kernels": kernels}
-    )
+    state = state.model_copy(update=changes)
+    return profile.model_copy(update={"state": state, "kernels": kernels})
 
 
 def _cast_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes per parameter of the fp32 copy of gradients that are not fp32 themselves."""
+    """Bytes per parameter of the fp32 copy of gradients that have another type."""
     state, chosen = profile.state, setting.optimizer.gradient_bytes
     gradient = state.gradient_bytes if chosen is None else chosen
     if gradient >= _FP32:
@@ -85,10 +79,10 @@ def foreach_temporary_bytes(profile: FrameworkProfile, setting: OptimizerSetting
 
 
 def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes of optimizer state per parameter on the GPU, master weight apart.
+    """Bytes of optimizer state per parameter on the GPU, without the master weight.
 
-    torch's AdamW makes its moments in the type of the weights, unless told otherwise. Paged ones
-    are no part of what torch allocates (`paged_bytes`).
+    torch's AdamW makes its moments in the type of the weights by default. torch does not allocate
+    paged states (`paged_bytes`).
     """
     if setting.optimizer.paged:
         return 0.0
@@ -96,7 +90,7 @@ def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 
 def state_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes of optimizer state per parameter wherever they are, master weight apart."""
+    """Bytes of optimizer state per parameter wherever they are, without the master weight."""
     scale = 1.0
     if setting.optimizer.follows_weights:
         scale = profile.state.optimizer_state_element_bytes / _FP32
@@ -104,8 +98,8 @@ def state_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 
 def _host_gradient_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes of a gradient as an update on the CPU reads it: fp32, or of the type of the weights
-    where these are updated themselves."""
+    """Bytes of a gradient as an update on the CPU reads it: fp32, or the type of the weights if
+    these are updated directly."""
     alone = not profile.state.master_bytes and setting.optimizer.follows_weights
     return profile.state.gradient_bytes if alone else _FP32
 
@@ -117,10 +111,8 @@ def paged_bytes(setting: OptimizerSetting) -> float:
 
 
 def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes per parameter that the GPU's part of an update moves.
-
-    Without a master weight torch's AdamW works in the type of the weights, and writes no other.
-    """
+    """Bytes per parameter that the GPU's part of an update moves. Without a master weight torch's
+    AdamW works in the type of the weights and writes no copy."""
     alone = not profile.state.master_bytes and setting.optimizer.follows_weights
     element = profile.state.weight_bytes if alone else _FP32
     whole = _lone_traffic_bytes(profile) if alone else _traffic_bytes(setting.optimizer)
@@ -130,7 +122,7 @@ def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
 
 
 def _lone_traffic_bytes(profile: FrameworkProfile) -> float:
-    """The gradient twice (norm, update), weight and moments read and written."""
+    """The gradient twice (norm, update); weight and moments read and written."""
     state = profile.state
     moments = ADAMW_STATE_BYTES / _FP32 * state.optimizer_state_element_bytes
     return 2.0 * (state.gradient_bytes + state.weight_bytes + moments)
@@ -150,9 +142,9 @@ def offload_seconds_per_parameter(
     """Seconds that offload adds per parameter of the rank.
 
     Gradients go down and low-precision weights come back over the host's link (one GPU, one
-    direction), between them CPU-Adam runs; what the framework sends during backward is hidden,
-    nothing else is (Ren et al. 2021, section 4). Weights whose home is off the GPU stay there once
-    the CPU has updated them, and go there where the GPU has.
+    direction); in between CPU-Adam runs. Only what the framework sends during backward is hidden
+    (Ren et al. 2021, section 4). Weights whose home is off the GPU stay there after an update on
+    the CPU, and move there after one on the GPU.
     """
     home = weights_home(profile, setting)
     host_bytes_per_s = float(link_inputs(cluster).host_bytes_per_s)
@@ -166,10 +158,10 @@ def offload_seconds_per_parameter(
 def _states_seconds(
     profile: FrameworkProfile, setting: OptimizerSetting, cluster: Cluster
 ) -> float:
-    """The part of `offload_seconds_per_parameter` for states that are not on the GPU."""
+    """The part of `offload_seconds_per_parameter` for states off the GPU."""
     host_bytes_per_s = float(link_inputs(cluster).host_bytes_per_s)
     if setting.paged_out:
-        # Blocks leave for those that come: both directions of the link at once.
+        # Blocks swap places, so that both directions of the link are busy at once.
         return setting.paged_out * setting.optimizer.state_bytes / host_bytes_per_s
     if not setting.on_cpu:
         return 0.0
@@ -191,8 +183,8 @@ def updated_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
     """Bytes per parameter of the rank that the CPU holds for its update: states, the weight that it
     updates, and the gradient.
 
-    Where they are on NVMe, a step writes all of them once and reads them once; without
-    `pipeline_read` and `pipeline_write` one after the other, beside nothing (DeepSpeed,
+    On NVMe a step writes all of them once and reads them once; without `pipeline_read` and
+    `pipeline_write` one after the other, overlapping with nothing (DeepSpeed,
     runtime/swap_tensor/partitioned_optimizer_swapper.py).
     """
     held = state_bytes(profile, setting) + _master_bytes(profile, setting)
@@ -200,8 +192,8 @@ def updated_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
 
 
 def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Host memory that offload takes per parameter of the rank: states, master, gradients; of a
-    paged optimizer its states, of those on NVMe nothing."""
+    """Host memory that offload takes per parameter of the rank: states, master weight, gradient;
+    the states of a paged optimizer; nothing if they are on NVMe."""
     if setting.paged_out:
         return setting.paged_out * setting.optimizer.state_bytes
     if profile.state.states_home == "nvme":
@@ -219,7 +211,7 @@ def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
 
 @dataclass(frozen=True, slots=True)
 class _Updated:
-    """Some parameters of a row, and how they are updated; `hidden`: width of the model."""
+    """Parameters of a row and their optimizer; `hidden`: width of the model."""
 
     op: Op
     count: float
@@ -229,15 +221,13 @@ class _Updated:
 
     @property
     def on_gpu(self) -> float:
-        """Share of the optimizer that stays."""
+        """Share of the optimizer that stays on the GPU."""
         return 1.0 - self.setting.on_cpu
 
     @property
     def matrix(self) -> tuple[float, float, float]:
-        """(matrices, rows, columns) among the parameters of a product; none in other rows.
-
-        A bias comes as one more column of its matrix; on its own it is no matrix.
-        """
+        """(matrices, rows, columns) of a product's parameters; zeros for other rows. A bias counts
+        as one more column of its matrix; by itself it is not a matrix."""
         op = self.op
         for rows in (op.out_width, op.kv_out_width) if op.is_product else ():
             for columns in (op.in_width, op.in_width + 1.0):
@@ -247,18 +237,14 @@ class _Updated:
 
 
 def parameter_update(
-    op: Op,
-    count: float,
-    setting: OptimizerSetting,
-    profile: FrameworkProfile,
-    hidden: float,
+    op: Op, count: float, setting: OptimizerSetting, profile: FrameworkProfile, hidden: float
 ) -> ParameterUpdate:
-    """What the update of `count` parameters of a row needs beyond the fixed bytes of each."""
+    """Costs of updating `count` parameters of a row beyond the fixed bytes of each."""
     return UPDATES[setting.optimizer.scope](_Updated(op, count, setting, profile, hidden))
 
 
 def _elementwise(one: _Updated) -> ParameterUpdate:
-    """Square root and quotient of the second moment: two tensors, where torch loops over them."""
+    """Square root and quotient of the second moment, two tensors, if torch loops over tensors."""
     if one.setting.kernel != "forloop" or one.setting.optimizer.family != _TORCH:
         return ParameterUpdate()
     largest = one.count / one.op.groups
@@ -267,10 +253,9 @@ def _elementwise(one: _Updated) -> ParameterUpdate:
 
 
 def _muon(one: _Updated) -> ParameterUpdate:
-    """Momentum of matrices, AdamW's two moments of the rest.
+    """Momentum for matrices, AdamW's two moments for the rest, including the LM head.
 
-    The LM head is a product, but Muon leaves it to AdamW. Temporaries: the matrix and its product
-    with B, A = X·Xᵀ and B, in bf16.
+    Temporaries: the matrix and its product with B, A = X·Xᵀ and B, in bf16.
     """
     number, rows, columns = (0.0, 0.0, 0.0) if one.op.pads_vocabulary else one.matrix
     others = one.count - number * rows * columns
@@ -285,7 +270,7 @@ def _muon(one: _Updated) -> ParameterUpdate:
 
 
 def _factored(one: _Updated) -> ParameterUpdate:
-    """fp32 sums over rows and columns of each matrix; of a vector, one for each entry."""
+    """fp32 sums over rows and columns of each matrix; for a vector one per entry."""
     number, rows, columns = one.matrix
     sums = one.count
     if number:
@@ -296,5 +281,5 @@ def _factored(one: _Updated) -> ParameterUpdate:
 
 
 Update = Callable[[_Updated], ParameterUpdate]
-# What an update needs, by the optimizer's scope (`planner/job/optimizers.toml`).
+# The update of each scope of optimizers (`planner/job/optimizers.toml`).
 UPDATES: Mapping[str, Update] = {"all": _elementwise, "matrices": _muon, "factored": _factored}

@@ -1,8 +1,8 @@
-"""The passes of a step: what each of them reads or trains, how long it takes, what it holds.
+"""The passes of a step: what each reads or trains, how long it takes, what it holds.
 
-A step is passes in order on shared GPUs. Their seconds add up to the step's, term by term, and its
-peak is the most that one of them holds. What a model that is only read adds to a step is what the
-kernel says of the step with it, less what it says of the step without it.
+Passes share the GPUs and follow each other: their seconds add up to the step's, term by term, and
+the peak of the step is that of its heaviest pass. A model that is only read costs the difference
+between the kernel's figures for the step with it and without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.plan import StepPass, TimeTerms
 from planner.predict.stage import Stage
 
-# Terms of a step's seconds that lie between the last backward and the next forward.
+# Terms of a step's seconds between the last backward and the next forward.
 _OF_UPDATE = ("dp_s", "optimizer_s", "host_s")
 _GIVES = {
     "policy": "log-probabilities of mismatched answers",
@@ -42,8 +42,8 @@ Terms = Mapping[str, float]
 def step_passes(
     configuration: Configuration, cost_model: CostModel, costed: CostedLayout
 ) -> tuple[StepPass, ...]:
-    """The passes of a step, in order; none where a step is next-token prediction alone. `costed`:
-    the configuration as the kernel has costed it."""
+    """The passes of a step, in order; none for next-token prediction. `costed`: the configuration
+    as the kernel has costed it."""
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
@@ -53,7 +53,7 @@ def step_passes(
 
 
 def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
-    """The same of a configuration that nobody has costed yet."""
+    """The passes of a configuration that nobody has costed yet."""
     if configuration.job.objective.kind == "lm":
         return ()
     model = CostModel(configuration.job, compiled=False)
@@ -62,7 +62,7 @@ def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
 
 
 def _reading(configuration: Configuration, cost_model: CostModel, reads: int) -> CostedLayout:
-    """The step with the first `reads` alone of the models that it reads."""
+    """The step with only the first `reads` of the models that it reads."""
     job = replace(configuration.job, reads=configuration.job.reads[:reads])
     less, model = replace(configuration, job=job), cost_model.of(job)
     return cost_layout(model, model.price_shapes(less.columns), 0, less)
@@ -70,7 +70,7 @@ def _reading(configuration: Configuration, cost_model: CostModel, reads: int) ->
 
 @dataclass(frozen=True)
 class _Account:
-    """A configuration costed without what it reads, then with one model more each time."""
+    """A configuration costed without the models that it reads, then with one more each time."""
 
     configuration: Configuration
     steps: tuple[CostedLayout, ...]
@@ -81,20 +81,18 @@ class _Account:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The stage that decides whether the plan fits, of each of the steps."""
+        """For each of the steps, the stage that decides whether the plan fits."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
         return tuple(Stage(one.memory[machine], at) for one in self.steps)
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Bytes of the weights that stay on that stage, by the model that they are of."""
+        """Bytes of the weights that stay on that stage, by model."""
         sizes = [float(stage.rest.resting.weights) for stage in self.stages]
-        added = {read.name: more - less for read, (less, more) in self._beside(sizes)}
+        pairs = zip(self.job.reads, pairwise(sizes), strict=True)
+        added = {read.name: more - less for read, (less, more) in pairs}
         return {"model": sizes[0]} | {name: size for name, size in added.items() if size}
-
-    def _beside(self, sizes: list[float]) -> Iterator[tuple[Read, tuple[float, float]]]:
-        return zip(self.job.reads, pairwise(sizes), strict=True)
 
     def reads(self) -> Iterator[StepPass]:
         """Forward passes of models that are only read."""
@@ -111,7 +109,7 @@ class _Account:
             )
 
     def trained(self) -> Iterator[StepPass]:
-        """Forward and backward of the model that is trained, and its update."""
+        """Forward and backward of the trained model, and its update."""
         seconds, stage = _seconds(self.steps[0].step), self.stages[-1]
         passing = {name: 0.0 if name in _OF_UPDATE else value for name, value in seconds.items()}
         rest = {name: value - passing[name] for name, value in seconds.items()}
@@ -119,11 +117,7 @@ class _Account:
         yield self._trained("update", _while_updated(stage), rest, "weights")
 
     def _trained(
-        self,
-        work: Literal["forward and backward", "update"],
-        held: Terms,
-        seconds: Terms,
-        gives: str,
+        self, work: Literal["forward and backward", "update"], held: Terms, time: Terms, gives: str
     ) -> StepPass:
         return StepPass(
             name="model",
@@ -131,12 +125,12 @@ class _Account:
             model=self.job.model.name,
             rows=0 if work == "update" else self.job.rows,
             gives=gives,
-            time=TimeTerms(**seconds),
+            time=TimeTerms(**time),
             held=self._split(held),
         )
 
     def _split(self, terms: Terms) -> dict[str, float]:
-        """Terms that hold anything, weights by the model that they are of."""
+        """Terms that are not zero, with weights by model."""
         others = {name: size for name, size in terms.items() if size and name != "weights"}
         return {f"weights of the {name}": size for name, size in self.weights.items()} | others
 
@@ -150,8 +144,8 @@ def _live(terms: PhaseTerms) -> dict[str, float]:
 
 
 def _while_trained(stage: Stage) -> Terms:
-    """Live tensors at the fullest of forward and backward; what the core knows inside the layers
-    as one maximum, and nobody can name, is in the working set."""
+    """Live tensors at the fullest moment of forward and backward. Tensors inside the layers that
+    the core knows only as one maximum count as working set."""
     framework = stage.inputs.framework
     every = passes(stage.held, stage.grid.grad_acc, framework)
     phases = [
@@ -173,11 +167,11 @@ def _while_updated(stage: Stage) -> Terms:
 
 
 def _while_read(stage: Stage, job: Job, read: Read) -> Terms:
-    """Live tensors as a model is read.
+    """Live tensors while a model is read.
 
-    Where a framework reads between the policy's forward and backward, the policy's activations and
-    logits are alive, and the logits of both as the read ends (`losses.toml`). Elsewhere, and of the
-    policy itself, it reads before, beside nothing of that micro-batch.
+    A framework that reads between the policy's forward and backward keeps the policy's activations
+    and logits alive, and the logits of both as the read ends (`losses.toml`). Otherwise, and for
+    the policy itself, reading comes first, when nothing of that micro-batch is alive.
     """
     one_pass = fullest_pass(stage.held, stage.grid.grad_acc, stage.inputs.framework)
     terms = _live(stage.terms(FORWARD_END, one_pass))

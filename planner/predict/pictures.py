@@ -1,9 +1,10 @@
-"""What a vision tower reads of samples of unlike lengths: it follows the sample, not its tokens.
+"""Patches that a vision tower reads of samples of different lengths.
 
-The op table has a tower's rows for each token of the language model, by the mean of all samples.
-Padding has no images, and the longest sample need not have the most: the rows are costed at the
-patches that a micro-batch has, twice, as all else is (`planner.predict.sample_costs`). Memory holds
-the longest row and the most patches at once, whether or not one sample has both.
+The op table has the tower's rows per token of the language model, averaged over all samples. But
+padding has no images, and the longest sample need not have the most patches, so the rows are costed
+at the patches of a micro-batch: once for memory and once for time
+(`planner.predict.sample_costs`). Memory holds the longest row and the most patches at once, whether
+or not one sample has both.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from functools import lru_cache
 from planner.job.job import Job
 from planner.predict.ops.rows import Piece, times
 
-# What names of a vision part's rows begin with.
+# Prefix of the names of a vision part's rows.
 VISION = "vision/"
 
 
 def is_pictured(job: Job) -> bool:
-    """Whether patches are counted by the sample."""
+    """Whether patches are counted per sample."""
     lengths = job.samples.lengths
     return lengths is not None and bool(lengths.mean_patches) and bool(job.model.images.patches)
 
 
 def held_pictures(job: Job, mbs: int) -> float:
-    """Patches of a row of the micro-batch with the most, over those of as many tokens of the
-    longest; 1 where they are spread over tokens."""
+    """Patches of a row in the micro-batch with the most, over the average for as many tokens as the
+    longest row has; 1 where patches are spread evenly over tokens."""
     if not is_pictured(job):
         return 1.0
     row = job.row(mbs)
@@ -35,7 +36,7 @@ def held_pictures(job: Job, mbs: int) -> float:
 
 
 def timed_pictures(job: Job, mbs: int) -> float:
-    """The same of a row on average, over those of as many tokens as are computed."""
+    """Patches of a mean row, over the average for as many tokens as it computes."""
     if not is_pictured(job):
         return 1.0
     row = job.row(mbs)
@@ -43,7 +44,7 @@ def timed_pictures(job: Job, mbs: int) -> float:
 
 
 def with_pictures(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
-    """The pieces with so many times the patches."""
+    """The pieces with `factor` times as many patches."""
     return tuple(pieces) if factor == 1.0 else _scaled(tuple(pieces), factor)
 
 

@@ -1,7 +1,7 @@
-"""Pipeline schedules played out pass by pass: the oracle of the closed forms.
+"""Pipeline schedules simulated pass by pass: the oracle of the closed forms.
 
-An order lists, for each device, the passes it runs; the simulation starts each one as soon as
-the device is free and what it depends on is done. Plain Python, for tests and for people.
+An order lists the passes that each device runs; the simulation starts each one as soon as the
+device is free and its dependencies are done. Plain Python, for tests and for charts.
 
 Sources: GPipe (Huang et al. 2019, arXiv 1811.06965, Figure 2), 1F1B and interleaving (Narayanan
 et al. 2021, arXiv 2104.04473, Figures 3 and 4), ZB-H1, ZB-H2 and ZB-V (Qi et al. 2024, arXiv
@@ -29,7 +29,7 @@ class SimulatedPass(NamedTuple):
     microbatch: int
 
 
-# Passes that run as one: each starts when all can, and all end together.
+# Passes that run as one: the step starts when all of them can, and they end together.
 Step = tuple[SimulatedPass, ...]
 
 
@@ -52,8 +52,8 @@ class ChunkTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Steps of every device in order; `device[chunk]`, and the `chains` in which chunks follow
-    each other: one, or two where micro-batches enter the pipeline from both ends."""
+    """Steps of every device in order, `device[chunk]`, and the `chains` in which chunks follow each
+    other: one, or two if micro-batches enter the pipeline from both ends."""
 
     steps: tuple[tuple[Step, ...], ...]
     device: tuple[int, ...]
@@ -62,11 +62,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class SimulatedPipeline:
-    """Seconds at which devices start and end, and what they hold at their peak.
+    """Start and end of each device, s, and its memory at the peak.
 
-    `full[device]`: most chunks between a forward and the backward of the same micro-batch, and
-    `peak[device]` the most of `full + share·deferred`, deferred ones having only W left.
-    `played[device]`: its passes in order, each with start and end; those of one step in turn.
+    `full[device]`: most chunks between a forward and the backward of the same micro-batch;
+    `peak[device]`: the most of `full + share·deferred`, where deferred chunks have only W left;
+    `played[device]`: its passes in order, with start and end; those of one step in turn.
     """
 
     start_s: tuple[float, ...]
@@ -85,9 +85,7 @@ def simulate(
     schedule: Schedule, times: Sequence[ChunkTimes], deferred_share: float = 1.0
 ) -> SimulatedPipeline:
     """Play a schedule. `times[chunk]`; `deferred_share`: memory that W keeps, over all of it.
-
-    ValueError if the order waits for itself.
-    """
+    ValueError if the order waits for itself."""
     chain = _neighbours(schedule)
     ended: dict[SimulatedPass, float] = {}
     clock = [0.0] * len(schedule.steps)
@@ -127,7 +125,7 @@ def simulate(
     )
 
 
-# Neighbours of each chunk in its chain: the earlier one, the later one.
+# Neighbours of each chunk in its chain: the one before, the one after.
 _Neighbours = tuple[dict[int, int], dict[int, int]]
 
 
@@ -137,7 +135,7 @@ def _neighbours(schedule: Schedule) -> _Neighbours:
 
 
 def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) -> float | None:
-    """When all that a step depends on is done; None if something is not."""
+    """When all dependencies of a step are done; None if something is not."""
     ready = 0.0
     for item in step:
         for needed in _needed(item, chain):
@@ -149,7 +147,7 @@ def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) 
 
 
 def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[SimulatedPass, ...]]:
-    """What a pass waits for, each as options of which one exists."""
+    """Dependencies of a pass, each as alternatives of which one exists."""
     kind, chunk, microbatch = one_pass
     earlier, later = chain
     if kind == "F":
@@ -192,8 +190,8 @@ def _folded(pp: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
 
 
 def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tuple[int, int]]:
-    """(chunk of the device, micro-batch) in the order of interleaving: pp micro-batches through
-    one chunk, then the same through the next."""
+    """(chunk of the device, micro-batch) in interleaved order: pp micro-batches through one chunk,
+    then the same through the next."""
     order = []
     for start in range(0, grad_acc, pp):
         group = range(start, min(grad_acc, start + pp))
@@ -205,10 +203,10 @@ def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tupl
 def _in_turn(
     pp: int, vpp: int, grad_acc: int, warm_up: Callable[[int], int], later: int | None = None
 ) -> Schedule:
-    """Forwards to warm up, then one forward and one backward in turn, and what is left.
+    """Forwards to warm up, then one forward and one backward in turn, then the rest.
 
-    `warm_up`: how many, by the number of stages behind; `later`: W is a pass of its own, so many
-    chunks a stage behind its B.
+    `warm_up`: number of forwards, given the number of stages behind; `later`: W is a separate pass,
+    this many chunks per stage behind its B.
     """
     forward = _in_groups(pp, vpp, grad_acc, backward=False)
     backward = _in_groups(pp, vpp, grad_acc, backward=True)
@@ -257,7 +255,7 @@ def zero_bubble(pp: int, grad_acc: int, vpp: int = 1, rounds: int = 1) -> Schedu
 
 
 class _Emitter:
-    """Passes of one device, micro-batches counted for each chunk and kind."""
+    """Emits the passes of one device; micro-batches are counted per chunk and kind."""
 
     def __init__(self, grad_acc: int) -> None:
         self.grad_acc = grad_acc
@@ -273,7 +271,7 @@ class _Emitter:
         return SimulatedPass(kind, chunk, index) if index < self.grad_acc else None
 
     def run(self, *wanted: tuple[Kind, int]) -> None:
-        """One step of the passes that exist; W of the longest deferred for kind W."""
+        """One step with those of the wanted passes that are left; defers W after each B."""
         step = [
             one_next for kind, chunk in wanted if (one_next := self._next(kind, chunk)) is not None
         ]
@@ -290,8 +288,8 @@ class _Emitter:
                 return
 
     def play(self, times: int, order: str, chunks: tuple[int, int]) -> None:
-        """An order of passes, so many times: `F0+D1 W0 W`, with the numbers of `chunks`; passes
-        joined by a plus are one step, W without a chunk is the longest deferred."""
+        """An order of passes, repeated: `F0+D1 W0 W`, with the numbers of `chunks`. Passes joined
+        by a plus are one step; W without a chunk is the longest deferred."""
         for word in order.split() * times:
             if word[0] == "W":
                 self.weight(chunks[int(word[1])] if word[1:] else None)
@@ -299,14 +297,14 @@ class _Emitter:
                 self.run(*((_KINDS[one[0]], chunks[int(one[1])]) for one in word.split("+")))
 
     def rest(self) -> tuple[Step, ...]:
-        """All W that are left; then every step."""
+        """Emit all W that are left; then return every step."""
         while self.waiting:
             self.weight()
         return tuple(self.steps)
 
 
 def zb_v(pp: int, grad_acc: int) -> Schedule:
-    """ZB-V: two chunks on each device in a V, W at once but for those that end the step."""
+    """ZB-V: two chunks on each device in a V; W at once except at the end of the step."""
     steps = []
     for stage in range(pp):
         emitter, chunks = _Emitter(grad_acc), (stage, 2 * pp - 1 - stage)
@@ -326,10 +324,10 @@ def zb_v(pp: int, grad_acc: int) -> Schedule:
 def _dual_steps(
     emitter: _Emitter, near: int, far: int, rank: int, ranks: int, pairs: int
 ) -> tuple[Step, ...]:
-    """A device of DualPipe that is `rank` of `ranks` from its end of the pipeline.
+    """A DualPipe device that is `rank` of `ranks` from its end of the pipeline.
 
-    `near`: the chunk that micro-batches from this end pass, `far` those from the other; `pairs`
-    micro-batches each. Phases as drawn in arXiv 2412.19437, Figure 5.
+    `near`: the chunk for micro-batches that enter at this end, `far`: for those from the other end,
+    `pairs` micro-batches each. Phases as in arXiv 2412.19437, Figure 5.
     """
     inner, chunks = ranks - rank - 1, (near, far)
     both = pairs - 2 * ranks + rank + 1

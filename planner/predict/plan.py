@@ -25,7 +25,7 @@ from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 7
 
-# Fields of a layout in JSON.
+# Fields of a layout in JSON; the degrees say the rest.
 WRITTEN_LAYOUT = ("block_layers", "recomputed", "placement", "mtp_standalone")
 
 
@@ -65,7 +65,7 @@ class Degrees(Frozen):
         return int(product_of(EXPERTS, self.__dict__))
 
     def filling(self, gpus: int, gbs: int) -> Degrees | None:
-        """With the dp and grad_acc of so many GPUs and sequences; None where they do not divide."""
+        """Degrees with dp and grad_acc for these GPUs and sequences; None if they do not divide."""
         dp, rest = divmod(gpus, self.tp * self.pp * self.cp)
         grad_acc, left = divmod(gbs, self.mbs * max(1, dp))
         if rest or left or not dp * grad_acc:
@@ -81,7 +81,7 @@ Kind = TypeVar("Kind", bound=Frozen)
 
 
 def with_terms(terms: Iterable[StageTerm | TimeTerm]) -> Callable[[type[Kind]], type[Kind]]:
-    """Gives a class a field for each term of a table, behind its own."""
+    """Decorator that adds a field for each term of a table."""
     fields: dict[str, Any] = {
         term.field: (float, Field(0.0 if term.added else ...)) for term in terms
     }
@@ -110,7 +110,7 @@ class TimeTerms(Frozen):
 
 
 class StageContents(Frozen):
-    """A pipeline stage, and micro-batches that it has in flight."""
+    """A pipeline stage and the micro-batches that it has in flight."""
 
     stage: int
     layers: int
@@ -119,7 +119,7 @@ class StageContents(Frozen):
 
 @with_terms(MEMORY_TERMS)
 class HeldMemory(StageContents):
-    """With the terms of its peak (`planner.cost.terms`), bytes."""
+    """A stage with the terms of its peak (`planner.cost.terms`), bytes."""
 
     if TYPE_CHECKING:
 
@@ -129,9 +129,9 @@ class HeldMemory(StageContents):
 class StageMemory(HeldMemory):
     """Bytes on one GPU of a pipeline stage at its peak.
 
-    The terms are those of its heaviest moment, in the phase that `phase` names, so some are zero
-    (logits inside a layer's backward, activations in the update). `weights` includes what else
-    stays for good: mask buffers, input ids, gradient buckets and library workspaces.
+    The terms are those of its heaviest moment, in `phase`, so some are zero (logits inside a
+    layer's backward, activations in the update). `weights` includes everything else that always
+    stays: mask buffers, input ids, gradient buckets and library workspaces.
     """
 
     allocated: float
@@ -139,17 +139,17 @@ class StageMemory(HeldMemory):
     phase: Literal["backward", "optimizer", "forward"]
     forward_s: float
     backward_s: float
-    # Activations of this GPU in host memory, beside the terms above.
+    # Activations of this GPU in host memory, in addition to the terms above.
     offloaded: float = 0.0
 
 
 class SampleFigures(Frozen):
-    """What samples of unlike lengths make of a step.
+    """Figures of a step with samples of different lengths.
 
-    `lengths`: where they come from; `mean_tokens`: of a sample, cut at the limit, which shortens a
-    share `cut` of them. `samples`: of a step; `computed_tokens_per_s` counts padding, where a
-    plan's `tokens_per_s` counts samples alone, and so does `mfu_counted`, with attention within
-    each sample (full square, as `mfu`).
+    `lengths`: their origin; `mean_tokens`: of a sample, after cutting at the limit, which shortens
+    a share `cut` of them; `samples`: of a step. `computed_tokens_per_s` includes padding, a plan's
+    `tokens_per_s` does not; neither does `mfu_counted`, with attention within each sample (full
+    square, as in `mfu`).
     """
 
     lengths: str
@@ -164,10 +164,8 @@ class SampleFigures(Frozen):
 
 
 class Interval(Frozen):
-    """Where the true value lies with 80 % probability, and the measured rows that say so.
-
-    `beyond`: what lies outside these rows, for which the interval is wider.
-    """
+    """80 % interval of a figure. `family`: the measured runs behind it; `beyond`: conditions that
+    they do not cover, which widen the interval."""
 
     low: float
     high: float
@@ -177,23 +175,19 @@ class Interval(Frozen):
 
     @property
     def basis(self) -> str:
-        """The rows, and what it is wider for."""
-        wider = (
-            f"; wider because nothing like it was measured: {', '.join(self.beyond)}"
-            if self.beyond
-            else ""
-        )
-        return self.family + wider
+        """The measured runs behind the interval, and why it is wider."""
+        wider = "; wider because nothing like it was measured: "
+        return self.family + (wider + ", ".join(self.beyond) if self.beyond else "")
 
 
 class StepPass(Frozen):
     """One pass of a step.
 
-    `name`: of the model that it is about, as the step knows it (`model`: the one that is trained,
-    `policy`: the same read without gradients, `reference`, `teacher`); `model`: what that is
-    called; `rows`: rows of a sample that pass through it; `time`: seconds of a step by term;
-    `held`: bytes of live tensors at its heaviest, on a GPU of the stage that decides whether the
-    plan fits; `gives`: what it leaves behind for later passes.
+    `name`: role of its model in the step (`model`: the trained one, `policy`: the same model read
+    without gradients, `reference`, `teacher`); `model`: name of the model; `rows`: rows of a sample
+    that pass through it; `time`: seconds of a step by term; `held`: bytes of live tensors at its
+    heaviest, on a GPU of the stage that decides whether the plan fits; `gives`: what it leaves for
+    later passes.
     """
 
     name: str
@@ -216,8 +210,8 @@ class StepPass(Frozen):
 
 
 class PlanBatch(Frozen):
-    """A batch of a ramp before the last: `until_tokens` of training, the same plan with another
-    gradient accumulation. `step_time_s` as the plan's; its interval is as wide in proportion."""
+    """A batch of a ramp before the last one: until `until_tokens` of training, the same plan with
+    another gradient accumulation. The interval of `step_time_s` is as wide in proportion."""
 
     gbs: int = Field(ge=1, le=LARGEST_DEGREE * MOST_MICRO_BATCHES)
     grad_acc: int = Field(ge=1, le=MOST_MICRO_BATCHES)
@@ -226,10 +220,10 @@ class PlanBatch(Frozen):
 
 
 class FullMemory(Frozen):
-    """The chance that what the allocator reserves does not fit, and what follows.
+    """The chance that the allocator's reserved memory does not fit, and the consequence.
 
-    `step_time_s`: seconds of a step that goes on then, None where no measured run says;
-    `note`: what was measured near the limit.
+    `step_time_s`: seconds of a step that then continues, None if no measured run says; `note`: what
+    was measured near the limit.
     """
 
     probability: float
@@ -238,27 +232,27 @@ class FullMemory(Frozen):
 
 
 def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
-    """Seconds of a step at the expected throughput, (1 - p)/t + p/full: what plans of equal risk
-    are ranked by. A run that dies instead does no better than one that crawls."""
+    """Seconds of a step at the expected throughput, (1 - p)/t + p/full, which ranks plans of equal
+    risk. A run that dies instead does no better than one that crawls."""
     if full_s is None:
         return step_time_s
     return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
 
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# How near a plan's step time is to the best possible where it is called optimal.
+# Largest distance of an "optimal" plan's step time from the best possible.
 OPTIMAL_WITHIN = Resolution().time
 
 
 class Plan(Named):
-    """One configuration and what it costs. Times in seconds, memory in bytes.
+    """One configuration and its cost. Times in seconds, memory in bytes.
 
-    `gbs_tokens`, `tokens_per_s`: tokens that count; `mfu`: model FLOP of those that are computed
-    (`samples`), with the full attention square, over dense 16-bit peak; `mfu_causal` counts
-    the lower triangle; `mfu_precision` is against the peak of the training precision.
-    `schedule`: name of the pipeline schedule (`planner.job.schedules`). `status`: `optimal` if it
-    is proven that no plan of its job is faster by more than OPTIMAL_WITHIN at no more memory, by
-    the cost model; else `feasible` with `gap`, or `evaluated` for a configuration that was given.
+    `gbs_tokens`, `tokens_per_s`: tokens of samples; `mfu`: model FLOP of the computed tokens
+    (`samples`), with the full attention square, over dense 16-bit peak; `mfu_causal` counts the
+    lower triangle; `mfu_precision` is against the peak of the training precision. `schedule`: name
+    of the pipeline schedule (`planner.job.schedules`). `status`: `optimal` if by the cost model it
+    is proven that no plan of its job is faster by more than OPTIMAL_WITHIN at no more memory; else
+    `feasible` with `gap`, or `evaluated` for a configuration that was given.
     """
 
     degrees: Degrees
@@ -290,7 +284,7 @@ class Plan(Named):
     status: Literal["optimal", "feasible", "evaluated"]
     gap: float = 0.0
     assumptions: tuple[str, ...] = ()
-    # GPU type of each stage, where they differ.
+    # GPU type of each stage, if they differ.
     stage_gpus: tuple[str, ...] = ()
     optimizer: str = "adamw"
     optimizer_kernel: str = ""
@@ -298,17 +292,17 @@ class Plan(Named):
     optimizer_flags: str = ""
     # Modules whose activations are kept on the host.
     activation_offload: tuple[str, ...] = ()
-    # Of the groups of these modules' activations that leave the GPU.
+    # Fraction of the groups of these modules' activations that leaves the GPU.
     activation_offload_fraction: float = 1.0
     activation_offload_flags: str = ""
     # Techniques of the framework that the plan uses, and their flags.
     techniques: tuple[str, ...] = ()
     technique_flags: str = ""
-    # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty where
-    # cp is 1, and in plans written before the choice existed (p2p).
+    # How context parallelism exchanges, and the ranks of the two levels of `a2a+p2p`; empty if cp
+    # is 1, and in plans from before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""
     cp_sizes: tuple[int, ...] = ()
-    # None where memory is safe, and in plans written before the field existed.
+    # None if memory is safe, and in plans from before the field existed.
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
@@ -331,7 +325,7 @@ class Plan(Named):
 
     @field_serializer("layout")
     def _written_layout(self, layout: Layout) -> dict[str, Any]:
-        """What the degrees do not say."""
+        """The fields that the degrees do not say."""
         return {name: getattr(layout, name) for name in WRITTEN_LAYOUT}
 
     @property
@@ -341,7 +335,7 @@ class Plan(Named):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Recompute modes that it has, its first the one of the other layers of its shape."""
+        """Recompute modes in use, starting with that of the shape."""
         return tuple(dict.fromkeys((self.recompute, *self.layout.recomputed)))
 
     @property
@@ -351,8 +345,8 @@ class Plan(Named):
         return ",".join((*steps, str(self.gbs))) if steps else ""
 
     def steps_of(self, tokens: float) -> Iterator[tuple[int, float, float]]:
-        """(batch in tokens, seconds a step, steps) of a training on so many tokens, by batch of
-        the ramp; a last step that is not full counts in part."""
+        """(batch in tokens, seconds a step, steps) of a training on so many tokens, by batch of the
+        ramp; an incomplete last step counts in part."""
         done = 0.0
         for batch in self.ramp:
             until = min(float(batch.until_tokens), tokens)
@@ -366,7 +360,7 @@ class Plan(Named):
         return sum(seconds * steps for _, seconds, steps in self.steps_of(tokens))
 
     def __repr__(self) -> str:
-        """One line: degrees, batch, recompute mode, time, speed, memory, how surely it fits."""
+        """One line: degrees, batch, recompute mode, time, speed, memory, probability of fitting."""
         degrees = self.degrees
         return (
             f"Plan({degrees}, {degrees.mbs}×{degrees.grad_acc}, {self.recompute}: "
@@ -378,11 +372,11 @@ class Plan(Named):
     __str__ = __repr__
 
     def plot(self, figure: Literal["all", "memory", "time", "schedule"] = "all") -> Any:
-        """An Altair chart, which notebooks show: `memory` of each pipeline stage at its peak, GiB;
-        `time` of a step by term, s; the `schedule` of the pipeline; or `all` of them. UsageError
-        without the extra `plot`."""
+        """An Altair chart for notebooks: `memory` of each pipeline stage at its peak, GiB; `time`
+        of a step by term, s; the `schedule` of the pipeline; or `all` of them. UsageError without
+        the extra `plot`."""
         return displays().plot_plan(self, figure)
 
     def _repr_html_(self) -> str:
-        """What notebooks show of a plan: its figures, as a table."""
+        """The plan's figures as a table, for notebooks."""
         return displays().plan_html(self)

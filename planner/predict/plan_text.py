@@ -25,16 +25,13 @@ from planner.predict.plan import Degrees, Interval, Plan
 FitVerdict = Literal[
     "fits", "probably fits", "cannot tell", "probably does not fit", "does not fit"
 ]
-# From this probability on it probably fits; below one less this it probably does not.
+# A plan probably fits from this probability on, and probably does not below one minus this.
 PROBABLE = 0.6
 
 
 def fit_verdict(probability: float) -> FitVerdict:
-    """The word for a probability that the memory suffices.
-
-    From 80 % on it fits, which is what a search asks for; below 20 % it does not. Around an even
-    chance nobody can tell.
-    """
+    """The word for a probability that the memory suffices: from 80 % on it fits, which a search
+    demands; below 20 % it does not; around an even chance nobody can tell."""
     if probability >= SURE_TO_FIT:
         return "fits"
     if probability >= PROBABLE:
@@ -46,9 +43,9 @@ def fit_verdict(probability: float) -> FitVerdict:
 
 # Below this probability of fitting, tables mark a plan's peak memory.
 LIKELY_TO_FIT = 0.9
-# Batches of a ramp that are listed one by one.
+# Longest list of a ramp's batches.
 _MOST_SHOWN = 4
-# Sides of an error bar that differ by so many points are printed as one.
+# Percentage points by which both sides of an error bar may differ and still print as one.
 _ALIKE = 2
 
 
@@ -62,8 +59,8 @@ _NAMED_DEGREES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP"}
 
 
 def plan_name(plan: Plan) -> str:
-    """What people call a plan: `TP 8 × PP 2 × DP 4`, `DP 8, ZeRO-3, recomputing`; its batch and
-    layout are left to `configuration_text`."""
+    """A plan's name for people: `TP 8 × PP 2 × DP 4`, `DP 8, ZeRO-3, recomputing`; for batch and
+    layout see `configuration_text`."""
     found = [
         f"{word} {getattr(plan.degrees, axis)}"
         for axis, word in _NAMED_DEGREES.items()
@@ -85,7 +82,7 @@ def batch_text(degrees: Degrees) -> str:
 
 
 def batch_difference(plan: Plan, target_sequences: float) -> float:
-    """How far the plan's global batch is from the one asked for, as a share of it."""
+    """Distance of the plan's global batch from the target, as a share of the target."""
     return plan.gbs / target_sequences - 1
 
 
@@ -108,12 +105,12 @@ def _rows_text(plan: Plan) -> str:
 
 
 def batch_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """What stands beside the batch of a plan: its ramp, its samples; none of pretraining."""
+    """Rows of facts beside the batch of a plan: its ramp and its samples."""
     return (*ramp_rows(plan), *sample_rows(plan))
 
 
 def sample_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """What samples of unlike lengths make of a step, as rows of facts; none without them."""
+    """Rows of facts about samples of different lengths; none without them."""
     samples = plan.samples
     if samples is None:
         return ()
@@ -133,7 +130,7 @@ def sample_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """What a batch ramp is and takes, as a row of facts; none without one."""
+    """Rows of facts about a batch ramp; none without one."""
     if not plan.ramp:
         return ()
     steps = [
@@ -165,16 +162,14 @@ def _standalone_mark(plan: Plan) -> str:
 
 def blocks_text(plan: Plan) -> str:
     """Layers of each virtual-pipeline block where they differ, else an empty text."""
-    return (
-        ""
-        if plan.layout.is_even
-        else run_lengths(plan.layout.block_layers) + _standalone_mark(plan)
-    )
+    if plan.layout.is_even:
+        return ""
+    return run_lengths(plan.layout.block_layers) + _standalone_mark(plan)
 
 
 def stage_gpus_text(plan: Plan) -> str:
-    """GPU type of the stages, where there are several: `stages 0-1 H100, 2 A100`; whole names
-    where their first words do not tell them apart."""
+    """GPU type of the stages, if there are several: `stages 0-1 H100, 2 A100`; full names where the
+    first words are ambiguous."""
     kinds = set(plan.stage_gpus)
     short = {gpu: gpu.partition("-")[0] for gpu in kinds}
     names = short if len(set(short.values())) == len(kinds) else {gpu: gpu for gpu in kinds}
@@ -185,7 +180,7 @@ def stage_gpus_text(plan: Plan) -> str:
 
 
 def recompute_text(plan: Plan) -> str:
-    """The modes, and how many layers where it is not all of them: `full 8/20, mlp 4/20`."""
+    """The modes, and the number of layers unless it is all of them: `full 8/20, mlp 4/20`."""
     layers = sum(plan.layout.stage_layers)
     counts = plan.layout.recomputed or {plan.recompute: ()}
     if plan.recompute == "none" or sum(counts.get(plan.recompute, ())) == layers:
@@ -198,12 +193,12 @@ def _mode_text(mode: str) -> str:
 
 
 def schedule_text(plan: Plan) -> str:
-    """The pipeline schedule where the degrees do not say it: an empty text for 1F1B."""
+    """The pipeline schedule, unless the degrees say it; empty for 1F1B."""
     return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
 def exchange_text(plan: Plan) -> str:
-    """`cp a2a+p2p 2·4`: how context parallelism exchanges where it is no plain ring, or empty."""
+    """`cp a2a+p2p 2·4`: the exchange of context parallelism; empty for a plain ring."""
     if plan.cp_comm_type in ("", "p2p"):
         return ""
     sizes = "·".join(str(size) for size in plan.cp_sizes)
@@ -216,8 +211,8 @@ def offload_text(
     fraction: float = 1.0,
     optimizer_name: str = "",
 ) -> str:
-    """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; an empty text where all of it
-    stays on the GPU. `modules`: those of which a `fraction` of the activations is on the host."""
+    """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; empty if nothing is
+    offloaded. `fraction`: of the activations of `modules` that is on the host."""
     optimizer = f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
     if share_on_cpu and optimizer_name and load_optimizer(optimizer_name).paged:
         optimizer = "optimizer states in host memory"
@@ -227,14 +222,14 @@ def offload_text(
 
 
 def techniques_text(plan: Plan, but: Sequence[str] = ()) -> str:
-    """`ep-overlap, no tp-overlap`: techniques that the plan uses `but` for some, and those of them
-    that it could and does not; or empty."""
+    """`ep-overlap, no tp-overlap`: techniques of the plan except those in `but`, and techniques in
+    `but` that the plan could use and does not."""
     more = [name for name in plan.techniques if name not in but]
     return ", ".join((*more, *(f"no {name}" for name in but if does_without(plan, name))))
 
 
 def does_without(plan: Plan, technique: str) -> bool:
-    """Whether a plan could use a technique and does not: `tp-overlap` needs a tp above 1."""
+    """Whether a plan could use a technique and does not: `tp-overlap` needs tp above 1."""
     degree = technique.partition("-")[0]
     return technique not in plan.techniques and getattr(plan.degrees, degree, 2) > 1
 
@@ -281,7 +276,7 @@ def fraction_text(modules: Sequence[str], fraction: float) -> str:
 
 
 def error_text(value: float, interval: Interval) -> str:
-    """`±8 %`: the larger side; `-4/+9 %` where the other is clearly smaller, by a third or more."""
+    """`±8 %` for the larger side, or `-4/+9 %` where the other is smaller by a third or more."""
     if not value:
         return "±0 %"
     below, above = (round(abs(end / value - 1.0) * 100) for end in (interval.low, interval.high))

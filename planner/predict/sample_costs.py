@@ -1,17 +1,17 @@
-"""Costs of micro-batches of samples of unlike lengths: bytes of the longest, seconds of the mean.
+"""Costs of micro-batches with samples of different lengths: bytes of the longest, mean seconds.
 
-A rank's memory has to hold the longest micro-batch that occurs, its time is a sum over all of them.
-So pieces are costed twice, from the same op table by the same kernel: at the longest rows, and at
-rows as they are on average. Of these the kernel is told a number and a length that have the mean
-micro-batch's computed tokens and squared lengths:
+A rank's memory must hold the longest micro-batch that occurs; its time is a sum over all of them.
+So pieces are costed twice by the same kernel, from the same op table: at the longest rows and at
+average rows. For the latter the kernel gets a number and a length of sequences that reproduce the
+computed tokens and the squared lengths of a mean micro-batch:
 
     b' = tokens / l,  s' = l = squared lengths / tokens,  so that b'·s' = tokens, b'·s'² = squares
 
-Attention is so costed at the length that a token attends to, and everything else by tokens. Ignores
-that attention's rate is not the same for all lengths around l.
+So attention is costed at the mean length that a token attends to, and the rest by tokens. Ignores
+that attention's rate varies with length.
 
-Where the ranks that share a sample follow its length (`planner.job.rank_groups`), a mean
-micro-batch is a sum over the kinds of passes, each costed so on its own number of ranks.
+If the number of ranks that share a sample depends on its length (`planner.job.rank_groups`), a mean
+micro-batch is a sum over kinds of passes, each costed on its own number of ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from planner.job.job import Job
 from planner.job.rank_groups import Pass, passes_of
 from planner.predict.pictures import held_pictures, is_pictured, timed_pictures
 
-# Costs of keys for numbers of a job, with so many times the patches of images.
+# Costs of keys, given inputs of a job and a factor on the patches of images.
 Cost = Callable[[Array, JobInputs, float], Array]
 
 # Columns of a piece that are seconds of a micro-batch.
@@ -41,14 +41,14 @@ TIMED = np.array(
         *range(f.PIECE_LINKS, f.PIECE_ISSUE_AGAIN + 1),
     ]
 )
-# Columns of a key: its micro-batch, the ranks of its group of context parallelism.
+# Columns of a key: its micro-batch; the ranks of its context-parallel group.
 MBS = [f.KEY["mbs"]]
 CP_RANKS = f.KEY["ranks"] + GROUP_CP
 PASSES = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS]
 
 
 def with_computed(keys: Array, job: Job) -> Array:
-    """The keys with the tokens of the longest micro-batch, and of one on average."""
+    """The keys with the tokens of the longest and of a mean micro-batch."""
     if job.samples.differ:
         for mbs in np.unique(keys[:, f.KEY["mbs"]]):
             row, of_size = job.row(int(mbs)), keys[:, f.KEY["mbs"]] == mbs
@@ -97,7 +97,7 @@ def _held(
 def _parts(
     job: Job, inputs: JobInputs, keys: Array, more_tokens: float, longer: float
 ) -> Iterator[tuple[float, tuple[Array, JobInputs]]]:
-    """Of a mean micro-batch of one size: (how often it has a kind of pass, that as it is timed)."""
+    """Kinds of passes in a mean micro-batch: (how often, its keys and inputs for timing)."""
     if not job.samples.by_sample:
         yield 1.0, timed_keys(job, inputs, keys, more_tokens, longer)
         return
@@ -113,8 +113,8 @@ def _parts(
 
 
 def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
-    """The passes of a rank in a mean micro-batch of so many packs, of samples that are split over
-    as many ranks as they need."""
+    """The passes of a rank in a mean micro-batch of `mbs` packs whose samples are split over as
+    many ranks as they need."""
     lengths, packed = job.samples.lengths, job.samples.balance == "dynamic-cp"
     if lengths is None:
         return ()
@@ -125,7 +125,7 @@ def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
 def timed_keys(
     job: Job, inputs: JobInputs, keys: Array, more_tokens: float = 1.0, longer: float = 1.0
 ) -> tuple[Array, JobInputs]:
-    """Keys of one micro-batch size, and numbers of the job, as the kernel times them."""
+    """Keys of one micro-batch size, and inputs of the job, as the kernel times them."""
     if not job.samples.differ:
         return keys, inputs
     mbs = int(keys[0, f.KEY["mbs"]])

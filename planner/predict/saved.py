@@ -1,5 +1,4 @@
-"""Rows of the op table as one rank holds them, by the byte functions of the cost core, and the
-groups in which a framework offloads them."""
+"""Bytes of rows of the op table on one rank, and the groups in which a framework offloads them."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ Key = Any
 def rank_key(
     recompute: Module = Module.NOTHING, sequence_parallel: bool = True, **degrees: int
 ) -> Key:
-    """Degrees (1 where none is given), and modules that run again; without what only seconds depend
-    on. Samples fill their row."""
+    """A key with these degrees (1 by default) and modules that run again, without columns that only
+    seconds depend on. Samples fill their row."""
     sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
         **sizes,
@@ -42,8 +41,8 @@ def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
 
 
 def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
-    """Groups of activations of a layer of each kind that leave the GPU under a recompute mode and
-    degrees: one for each offloaded module with a tensor of the framework's least size."""
+    """Groups of activations of a layer of each kind that leave the GPU: one for each offloaded
+    module that has a tensor of the framework's least size."""
     context, kinds = op_context(job), len(job.model.piece_kinds)
     key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
     return tuple(

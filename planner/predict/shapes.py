@@ -33,7 +33,7 @@ from planner.predict.space import (
 
 @dataclass(frozen=True)
 class Candidates:
-    """Legal shapes of a job, perhaps on fewer GPUs than were given (`notes` then say so)."""
+    """Legal shapes of a job, perhaps on fewer GPUs than were given, as `notes` then say."""
 
     job: Job
     columns: dict[str, IntArray]
@@ -42,9 +42,10 @@ class Candidates:
 
 
 def rule_context(job: Job) -> RuleContext:
-    """The plain numbers that rules over shapes read."""
+    """Input of the rules over shapes."""
     cluster = job.cluster
     domain = int(link_inputs(cluster).scale_up_domain)
+    layer, head = greedy_costs(job.model, job.framework.parallelism)
     context = RuleContext(
         model=model_numbers(job.model, job.seq),
         cluster=ClusterNumbers(cluster.num_gpus, cluster.gpus_per_node, domain),
@@ -63,24 +64,20 @@ def rule_context(job: Job) -> RuleContext:
         context_kinds=job.context_kinds,
         context_inner=job.context_inner,
         ramp=tuple(_goal(entry.batch) for entry in job.ramp),
-        filled_pipelines=_filled_pipelines(job),
+        filled_pipelines=(
+            filled_pipelines(len(job.model.piece_sequence), layer, head) if layer else frozenset()
+        ),
     )
     if not job.activation_offload:
         return context
-    host_bytes = cluster.host_memory_bytes_per_node / cluster.gpus_per_node
     return replace(
         context,
         offloaded={
             name: job.offload_fraction * size for name, size in offloaded_per_token(job).items()
         },
-        host_bytes_per_gpu=host_bytes,
+        host_bytes_per_gpu=cluster.host_memory_bytes_per_node / cluster.gpus_per_node,
         offload_modules=grouped_modules(job.framework, job.activation_offload),
     )
-
-
-def _filled_pipelines(job: Job) -> frozenset[int]:
-    layer, head = greedy_costs(job.model, job.framework.parallelism)
-    return filled_pipelines(len(job.model.piece_sequence), layer, head) if layer else frozenset()
 
 
 def _goal(batch: BatchTarget) -> BatchGoal:
@@ -88,7 +85,7 @@ def _goal(batch: BatchTarget) -> BatchGoal:
 
 
 def offloaded_per_token(job: Job) -> dict[str, float]:
-    """Bytes per token of all layers that leave the GPU, by what divides them on a rank."""
+    """Bytes per token of all layers that leave the GPU, by the degree that divides them."""
     found: dict[str, float] = {}
     kinds = job_pieces(job)[: len(job.model.piece_kinds)]
     for kind in job.model.piece_indices:
@@ -109,10 +106,11 @@ def degree_limit(values: Iterable[int]) -> DegreeLimit:
 
 
 def legal_candidates(job: Job) -> Candidates:
-    """Legal shapes on all GPUs; where no configuration at all uses all of them, whatever the user's
-    limits, on the most that some does. UsageError if there are none.
+    """Legal shapes on all GPUs. If no configuration can use all of them, whatever the user's
+    limits, legal shapes on as many as possible. UsageError if there are none.
 
-    Were it the limits that decide, more of them could make the answer faster.
+    With the user's limits in force, dropping GPUs could make the answer faster, which would hide
+    that the limits are to blame.
     """
     if job.pool is not None:
         return _pool_candidates(job, job.pool)
@@ -125,8 +123,7 @@ def legal_candidates(job: Job) -> Candidates:
     usable = largest_usable(free)
     if not 0 < usable < job.cluster.num_gpus:
         raise UsageError(no_legal_shape(ctx, shapes))
-    free_shapes = enumerate_shapes(free)
-    conflict = minimal_conflict(free_shapes.columns, free, rules_of(free))
+    conflict = minimal_conflict(enumerate_shapes(free).columns, free, rules_of(free))
     reason = "; ".join(rule.explain(free) for rule in conflict)
     note = (
         f"planned on {usable:,} of the {job.cluster.num_gpus:,} GPUs: no configuration uses all "
@@ -142,8 +139,8 @@ def legal_candidates(job: Job) -> Candidates:
 
 
 def _pool_candidates(job: Job, pool: Pool) -> Candidates:
-    """Shapes that are legal on every machine of a pool and whose stages fill each, each with every
-    place that its stages may have there (column `place`). UsageError if there are none."""
+    """Shapes that are legal on every machine of a pool and whose stages fill each machine, with
+    every place that the stages may have (column `place`). UsageError if there are none."""
     legal: list[dict[tuple[int, ...], None]] = []
     names: tuple[str, ...] = ()
     considered = 0
@@ -171,15 +168,15 @@ def _pool_candidates(job: Job, pool: Pool) -> Candidates:
 
 
 def _placed(shapes: Shapes, pool: Pool) -> int:
-    """Candidates on a pool: each shape with every place that its stages may have there, and once
-    where they fill none."""
+    """Number of candidates on a pool: each shape with every place that its stages may have, or once
+    if they have none."""
     degrees, counts = np.unique(shapes.degrees["pp"], return_counts=True)
     places = [max(1, len(pool.places_of(pp))) for pp in degrees.tolist()]
     return shapes.modes * int(counts @ places)
 
 
 def unfilled(pool: Pool) -> str:
-    """That no stages fill the clusters of a pool, and what would."""
+    """Why no stages fill the clusters of a pool, and what would."""
     counts = " and ".join(str(part.num_gpus) for part in pool.parts)
     return (
         f"no legal configuration has pipeline stages that fill {counts} GPUs: tp·cp·dp must "
@@ -189,14 +186,13 @@ def unfilled(pool: Pool) -> str:
 
 
 def _with_name(text: str, name: str) -> str:
-    """What a rule says, and its name where that is not what it says."""
+    """A rule's sentence, with the rule's name if the sentence does not contain it."""
     said = name in text or name.replace(", which needs", " needs") in text
     return text if said else f"{text}  [{name}]"
 
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
     """The rules that contradict each other, and batch sizes or GPUs that would work."""
-
     conflict = minimal_conflict(shapes.columns, ctx, rules_of(ctx))
     lines = ["no configuration obeys these rules together:"]
     lines += [f"  - {_with_name(rule.explain(ctx), rule.name)}" for rule in conflict]
@@ -215,8 +211,8 @@ def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
 def nearest_batches(ctx: RuleContext) -> tuple[int, ...]:
     """The nearest global batches below and above the goal that some legal shape has, sequences.
 
-    Candidates are multiples of the data-parallel degrees that the other rules leave; each is
-    tried against all rules.
+    Candidates are multiples of the data-parallel degrees that the other rules allow; each is tried
+    against all rules.
     """
     others = tuple(rule for rule in rules_of(ctx) if rule.name != "batch-size")
     columns, report = legal_shapes(ctx, enumerate_shapes(ctx), others)
@@ -262,10 +258,8 @@ def _broken_on(job: Job, degrees: Degrees) -> dict[str, str]:
 def condition_hints(
     ctx: RuleContext, shapes: Shapes, conflict: Sequence[ShapeRule]
 ) -> Iterator[str]:
-    """For each condition in a conflict: what there is to choose from, and what leaving it gives.
-
-    Counts are of configurations that were enumerated and obey every other rule.
-    """
+    """For each condition in a conflict: the choices there are, and how many configurations would be
+    legal without it, among those that were enumerated and obey every other rule."""
     names = {rule.name for rule in conflict}
     for condition in ctx.conditions:
         if condition.option not in names:
@@ -277,14 +271,14 @@ def condition_hints(
             yield f"none of the {what} configurations that are tried obeys it" + (
                 f"; {tried}" if tried else ""
             )
-        # A part of the model that demands it cannot be left out.
+        # A condition that part of the model demands cannot be left out.
         if count and condition.option.startswith("-"):
             noun = "configuration is" if count == 1 else "configurations are"
             yield f"without {condition.option}: {count:,} {noun} legal"
 
 
 def without(ctx: RuleContext, dropped: UserCondition) -> tuple[int, Columns]:
-    """How many configurations are legal without one condition, and their columns."""
+    """Number of legal configurations without one condition, and their columns."""
     others = tuple(condition for condition in ctx.conditions if condition is not dropped)
     freed = replace(ctx, conditions=others)
     columns, report = legal_shapes(freed, enumerate_shapes(freed))

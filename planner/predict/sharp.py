@@ -1,8 +1,8 @@
-"""Which communicators of a plan the switches reduce for (SHARP), and what stands against it.
+"""Which communicators of a plan use reductions in the switches (SHARP), and what prevents it.
 
-NCCL's plugin serves one kind of communicator, the first that is made with NCCL_COLLNET_ENABLE=1.
-A framework has to make it so: Megatron's --use-sharp does for its data-parallel groups (`dp`) or,
-with several instances of the distributed optimizer, for those between the instances
+NCCL's plugin serves one kind of communicator: the first one made with NCCL_COLLNET_ENABLE=1.
+Frameworks must arrange for that: Megatron's --use-sharp does so for its data-parallel groups (`dp`)
+or, with several instances of the distributed optimizer, for those between the instances
 (`dp_replica`) (megatron/core/parallel_state.py @00caa53a, initialize_model_parallel). The compiled
 core decides the same from the links: `planner.cost.in_network`.
 """
@@ -28,8 +28,8 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class SharpUse:
-    """`group`: which communicators a plan has the switches for, of `size` ranks each, `groups` of
-    them; `reason`: why the switches do not reduce, empty if they do."""
+    """`group`: the communicators that may use the switches, `groups` of them with `size` ranks
+    each; `reason`: why the switches do not reduce, empty if they do."""
 
     group: SharpGroup
     size: int
@@ -38,7 +38,7 @@ class SharpUse:
 
 
 def sharp_use(job: Job, degrees: Degrees) -> SharpUse | None:
-    """What the switches do for a plan; None where the job has none that reduce."""
+    """How a plan uses the switches; None if the job's switches do not reduce."""
     if not job.cluster.sharp:
         return None
     ranks = degrees.dp * degrees.cp
@@ -69,7 +69,7 @@ def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:
 
 
 def sharp_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """What a plan takes for granted of switches that reduce, or why they reduce nothing of it."""
+    """Assumptions about switches that reduce, or why they reduce nothing of the plan."""
     use = sharp_use(job, degrees)
     if use is None:
         return ()
@@ -79,11 +79,8 @@ def sharp_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
 def or_by_hosts(
     interval: Interval, step_time_s: float, by_hosts: Interval, by_hosts_s: float
 ) -> Interval:
-    """The interval of a step with SHARP, which nobody measured here: up to what it may take if
-    the switches bring nothing.
-
-    `by_hosts`, `by_hosts_s`: of the same plan with collectives through the hosts alone.
-    """
+    """Interval of a step with SHARP, which nobody has measured with this model: up to the upper end
+    if the switches bring nothing (`by_hosts`, `by_hosts_s`: the plan without SHARP)."""
     ratio = by_hosts_s / step_time_s
     if ratio <= 1.0 + 1e-9:
         return interval

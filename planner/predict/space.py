@@ -1,8 +1,7 @@
 """Degrees of parallelism as integer columns: enumerate the shapes, keep the legal ones.
 
-Enumeration proposes and rules dispose: a value is left out here only when it is useless (the
-bounds below), or when no split of the GPUs has it; what is *forbidden* is left to the rules,
-so that a conflict can name them.
+Enumeration leaves a value out only if it is useless (the bounds below) or if no split of the GPUs
+has it. What is *forbidden* is left to the rules, so that a conflict can name them.
 """
 
 from __future__ import annotations
@@ -28,20 +27,19 @@ from constraints.registry import rules_of
 from constraints.rule import ShapeRule
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-# A rank's slice of a sequence shorter than this makes its GEMMs too thin to be worth a cp more.
+# A shorter slice of a sequence per rank makes GEMMs too thin for a larger cp to pay.
 LEAST_TOKENS_PER_RANK = 1024
-# A micro-batch beyond this many tokens per rank of tp·cp fills every GPU already and only costs
-# memory.
+# With more tokens per rank of tp·cp a micro-batch fills every GPU and only costs memory.
 MOST_TOKENS_PER_RANK = 65_536
-# Widest tensor parallelism tried across scale-up domains, when the user allows that.
+# Widest tensor parallelism tried across scale-up domains, if the user allows that.
 MOST_TENSOR_ACROSS_NODES = 64
-# Interleaving beyond this is tried only where it gives equal chunks.
+# With more chunks per stage, interleaving is tried only if all chunks are equal.
 MOST_UNEVEN_CHUNKS = 4
-# `largest_usable`: node counts tried one by one before only powers of two are.
+# `largest_usable` tries this many node counts one by one, then only powers of two.
 NODE_COUNTS_TRIED = 64
 
-# Shard groups of so many scale-up domains are tried, where ZeRO shards more than the state. As
-# negative numbers they stand for the sizes, until these are known.
+# Sizes of shard groups, in scale-up domains, where ZeRO shards more than the state. As negative
+# numbers they stand for the sizes until these are known.
 SHARD_DOMAINS = (1, 2, 4, 8, 16)
 
 Shape = dict[str, IntArray]
@@ -70,11 +68,8 @@ class Shapes:
 
 @dataclass(frozen=True)
 class LegalityReport:
-    """What became of the candidates.
-
-    `removed` counts for each rule, in the order of the registry, the shapes that it was the
-    first to reject; they add up to considered - legal.
-    """
+    """The fate of the candidates. `removed`: for each rule, in the order of the registry, how many
+    shapes it was the first to reject; they add up to considered - legal."""
 
     considered: int
     legal: int
@@ -84,12 +79,12 @@ class LegalityReport:
 def enumerate_shapes(ctx: RuleContext) -> Shapes:
     """Every candidate shape, legal or not, without duplicates.
 
-    Degrees tried: tp any divisor of the GPUs inside a scale-up domain; pp any divisor of the
-    GPUs; cp powers of two that leave LEAST_TOKENS_PER_RANK; ep any divisor of the experts; etp 1
-    or tp; vpp where chunks are equal (with or without the embedding and the head counted as
-    layers), or up to MOST_UNEVEN_CHUNKS where the framework takes any layout; MICRO_BATCHES
-    up to MOST_TOKENS_PER_RANK. dp and grad_acc follow. A number that the user names in a limit
-    is tried as well, even where it cannot work: the rules then say why.
+    Degrees tried: tp any divisor of the GPUs inside a scale-up domain; pp any divisor of the GPUs;
+    cp powers of two that leave LEAST_TOKENS_PER_RANK; ep any divisor of the experts; etp 1 or tp;
+    vpp with equal chunks (with or without embedding and head counted as layers), or up to
+    MOST_UNEVEN_CHUNKS if the framework takes any layout; MICRO_BATCHES up to MOST_TOKENS_PER_RANK.
+    dp and grad_acc follow. Any number that the user names in a limit is tried as well, even if it
+    cannot work: the rules then say why.
     """
     shape = _parallel_degrees(ctx)
     shape = _interleaving(ctx, shape)
@@ -106,10 +101,8 @@ def enumerate_shapes(ctx: RuleContext) -> Shapes:
 def legal_shapes(
     ctx: RuleContext, shapes: Shapes, rules: Sequence[ShapeRule] | None = None
 ) -> tuple[Shape, LegalityReport]:
-    """The shapes that obey every rule (None: all of `ctx`), and how many each rule removed.
-
-    No rule reads the recompute mode, so each row of degrees is judged once for all modes.
-    """
+    """The shapes that obey every rule (None: all of `ctx`), and how many each rule removed. No rule
+    reads the recompute mode, so each row of degrees is judged once for all modes."""
     columns, removed = shapes.degrees, {}
     for rule in rules_of(ctx) if rules is None else rules:
         before = len(columns["tp"])
@@ -122,10 +115,8 @@ def legal_shapes(
 
 
 def largest_usable(ctx: RuleContext) -> int:
-    """Most GPUs, not above those given, for which some shape is legal; 0 if there are none.
-
-    Tries one whole node less at a time, at most NODE_COUNTS_TRIED times, then powers of two.
-    """
+    """Most GPUs, not above those given, for which some shape is legal; 0 if there are none. Tries
+    one node less at a time, at most NODE_COUNTS_TRIED times, then powers of two."""
     single_mode = replace(ctx, recompute_modes=1)
     for num_gpus in _gpu_counts(ctx.cluster):
         smaller = replace(single_mode, cluster=replace(ctx.cluster, num_gpus=num_gpus))
@@ -136,7 +127,7 @@ def largest_usable(ctx: RuleContext) -> int:
 
 
 def _gpu_counts(cluster: ClusterNumbers) -> list[int]:
-    """Numbers of GPUs to try, downwards: as given, whole nodes, part of one node."""
+    """Numbers of GPUs to try, descending: as given, whole nodes, part of one node."""
     nodes = cluster.num_gpus // cluster.gpus_per_node
     tried = set(range(max(1, nodes - NODE_COUNTS_TRIED + 1), nodes + 1))
     tried |= {1 << power for power in range(nodes.bit_length())}
@@ -149,7 +140,7 @@ def _gpu_counts(cluster: ClusterNumbers) -> list[int]:
 
 
 def _parallel_degrees(ctx: RuleContext) -> Shape:
-    """Columns tp, pp, cp, dp: splits of the GPUs, and whatever the user names."""
+    """Columns tp, pp, cp, dp: splits of the GPUs, and values that the user names."""
     gpus = ctx.cluster.num_gpus
     widest = ctx.cluster.scale_up_domain
     if ctx.allow_tp_across_nodes:
@@ -171,7 +162,7 @@ def _interleaving(ctx: RuleContext, shape: Shape) -> Shape:
     layers = ctx.model.layers
     shape = _cross(shape, "vpp", {*range(1, max(1, layers // 2) + 1), *ctx.named("vpp")})
     chunks = shape["pp"] * shape["vpp"]
-    # The embedding and the head may count as a layer each: 126 + 2 = 128 (Llama 3.1 405B).
+    # Embedding and head may count as a layer each: 126 + 2 = 128 (Llama 3.1 405B).
     useful = (layers % chunks == 0) | ((layers + 2) % chunks == 0)
     if ctx.framework.layouts == "any":
         useful |= shape["vpp"] <= MOST_UNEVEN_CHUNKS
@@ -197,8 +188,8 @@ def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
 def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     """Column shard: all of dp·cp (0), the ranks of a stage in SHARD_DOMAINS, named sizes.
 
-    Fewer than all only where ZeRO gathers weights or scatters gradients at every micro-batch
-    (stages 2 and 3): for the one reduction of a step it costs memory and saves nothing.
+    Smaller groups help only where ZeRO gathers weights or scatters gradients at every micro-batch
+    (stages 2 and 3); for a single reduction per step they cost memory and save nothing.
     """
     limit = ctx.limits.get("shard")
     named = ctx.named("shard")
@@ -212,19 +203,19 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least))
     useful &= (ranks % np.maximum(1, inside) == 0) & ~np.isin(inside, _values(tried))
     shape["shard"] = np.where(is_inside, inside, shape["shard"])
-    # All of dp·cp, by its number, is the 0 that is there already, unless the user wants that one.
+    # The number dp·cp repeats the 0, unless the user wants that number.
     repeated = (shape["shard"] == ranks) & ((not named) | (0 in tried))
     return _keep(shape, (~is_inside | useful) & ~repeated)
 
 
 def _batches(ctx: RuleContext, shape: Shape) -> Shape:
-    """Columns mbs, grad_acc, gbs: each shape's own global batch, nearest to the one wanted."""
+    """Columns mbs, grad_acc, gbs: each shape's own global batch, nearest to the goal."""
     goal = ctx.batch.sequences
     shape = _cross(shape, "mbs", {*MICRO_BATCHES, *ctx.named("mbs")})
     tokens = shape["mbs"] * ctx.model.seq // (shape["cp"] * shape["tp"])
     useful = tokens <= MOST_TOKENS_PER_RANK
     useful &= shape["mbs"] * shape["dp"] <= goal + ctx.batch.largest_difference
-    # The smallest micro-batch stays, so that the rule on the batch says what is wrong.
+    # Keep the smallest micro-batch, so that the rule on the batch can say what is wrong.
     shape = _keep(shape, useful | (shape["mbs"] == 1) | _names_any(ctx, shape, ("mbs",)))
     shape["grad_acc"] = accumulation(shape, ctx)
     shape = _with_missing(ctx, shape, "grad_acc")
@@ -233,7 +224,7 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
 
 
 def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
-    """Adds rows for values that the user names but that no row has by derivation."""
+    """Add rows for values that the user names and that no row has."""
     missing = sorted({*ctx.named(name)} - set(shape[name].tolist()))
     if not missing:
         return shape

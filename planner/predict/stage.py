@@ -1,6 +1,6 @@
 """A pipeline stage as the cost core sees it: its contents, and what it holds in each phase.
 
-Nothing is computed here that the core does not compute: its functions run as plain Python.
+All figures come from the core's functions, run as plain Python.
 """
 
 from __future__ import annotations
@@ -14,29 +14,13 @@ from typing import Any
 import numpy as np
 
 from planner.cost import fields as f
+from planner.cost import phase_records as records
+from planner.cost import stage as core
 from planner.cost.light import light, light_records
 from planner.cost.phase_passes import passes
-from planner.cost.phase_records import (
-    GROUP_ROW,
-    LAYER,
-    LAYER_AGAIN,
-    LAYER_LAST,
-    LAYER_SECOND,
-    LayerMaxima,
-    LayerParts,
-    Pass,
-)
+from planner.cost.phase_records import LAYER, LAYER_AGAIN, LAYER_LAST, LAYER_SECOND, Pass
 from planner.cost.phases import at_rest, gives_back, phase_terms
 from planner.cost.schedule import Held, held_microbatches
-from planner.cost.stage import (
-    fill_stage,
-    fill_terms,
-    heaviest_phase,
-    layer_maxima,
-    layer_parts,
-    stage_maxima,
-    stage_memory,
-)
 from planner.cost.tables import Array
 from planner.cost.terms import LIVE_PLACES, MEMORY_TERMS, MovingTerms, PhaseTerms
 from planner.predict.cost_model import LayoutInputs
@@ -46,8 +30,8 @@ _INSIDE = (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
 
 @dataclass(frozen=True)
 class OneLayer:
-    """A layer that a phase is about: its kind, whether it recomputes, and how many micro-batches
-    keep it beside what `KeptCopies` says of all."""
+    """The layer that a phase is about: its kind, whether it recomputes, and how many micro-batches
+    keep it in addition to `KeptCopies`."""
 
     kind: int
     again: bool
@@ -77,13 +61,13 @@ class Stage:
         return light(self.inputs.costs, f.PIECE_ROW)
 
     def counts(self, piece: int) -> tuple[float, float]:
-        """(pieces of a kind, those of them that recompute) on the stage."""
+        """(pieces of a kind on the stage, how many of them recompute)."""
         layout = self.inputs.layout
         count, again = layout.counts[piece, self.index], layout.recomputed[piece, self.index]
         return float(count), float(again)
 
     @cached_property
-    def _told(self) -> tuple[Any, ...]:
+    def _inputs(self) -> tuple[Any, ...]:
         inputs = self.inputs
         counts = inputs.layout.counts, inputs.layout.recomputed
         return (*counts, self.costs, self.key, self.grid, inputs.job, inputs.framework)
@@ -91,14 +75,14 @@ class Stage:
     @cached_property
     def holds(self) -> Any:
         """Contents of the stage (`planner.cost.phase_records`), as an object."""
-        holds = light_records(np.zeros(1, GROUP_ROW))[0]
-        fill_stage(self.index, float(self.index), *(*self._told, holds))
+        holds = light_records(np.zeros(1, records.GROUP_ROW))[0]
+        core.fill_stage(self.index, float(self.index), *(*self._inputs, holds))
         return holds
 
     @cached_property
-    def most(self) -> LayerMaxima:
-        """Maxima over its kinds of layers."""
-        return stage_maxima(self.index, *self._told)
+    def most(self) -> records.LayerMaxima:
+        """Maxima over the kinds of layers on the stage."""
+        return core.stage_maxima(self.index, *self._inputs)
 
     @cached_property
     def held(self) -> Held:
@@ -114,9 +98,9 @@ class Stage:
 
     @cached_property
     def heaviest(self) -> tuple[int, Pass]:
-        """The phase in which it holds most, and the pass that it is in."""
+        """Its heaviest phase, and the pass that the phase belongs to."""
         inputs = self.inputs
-        phase, within, _ = heaviest_phase(
+        phase, within, _ = core.heaviest_phase(
             self.holds, self.most, self.held, True, self.key, self.grid, inputs.job,
             inputs.framework,
         )  # fmt: skip
@@ -125,22 +109,22 @@ class Stage:
     def memory(self) -> Any:
         """The stage's STAGE_* columns on memory, as an object."""
         out = _stage_row()
-        stage_memory(self.index, float(self.index), *(self.holds, *self._told, out))
+        core.stage_memory(self.index, float(self.index), *(self.holds, *self._inputs, out))
         return out
 
     def terms(self, phase: int, one_pass: Pass) -> PhaseTerms:
         """Terms in one phase of a pass, as the core adds them up."""
-        told = self.inputs
+        inputs = self.inputs
         return phase_terms(
-            phase, self.rest, self.holds, self.most, one_pass, self.key, self.grid, told.job,
-            told.framework,
+            phase, self.rest, self.holds, self.most, one_pass, self.key, self.grid, inputs.job,
+            inputs.framework,
         )  # fmt: skip
 
     # --- the layer that a phase is about ---------------------------------------------------------
 
     def phase_detail(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
-        """Terms of a phase with what the core adds up inside the layers under its names, and the
-        layers that it is about, the one at work first."""
+        """Terms of a phase, with the core's maxima inside layers split by name, and the layers that
+        the phase is about, the working one first."""
         resting, moving = self.terms(phase, one_pass)
         layers: tuple[OneLayer, ...] = ()
         if phase in _INSIDE and self.holds.layers:
@@ -150,7 +134,7 @@ class Stage:
     def _inside(
         self, phase: int, one_pass: Pass, terms: MovingTerms
     ) -> tuple[MovingTerms, tuple[OneLayer, ...]]:
-        """The same inside the layers."""
+        """`phase_detail` for a phase inside the layers."""
         if phase == LAYER_LAST:
             return self._at_last(terms)
         at_work = self._at_work(phase, one_pass)
@@ -171,8 +155,8 @@ class Stage:
         return OneLayer(self._kind(name, getattr(most, name)), not plain)
 
     def _at_last(self, terms: MovingTerms) -> tuple[MovingTerms, tuple[OneLayer, ...]]:
-        """The last layer in backward, the stage's first: it is still kept, and has made no
-        gradients."""
+        """The last layer in backward, which is the stage's first: it is still kept and has made no
+        gradients yet."""
         kind = self._kind("last", self.most.last)
         parts, again = self._parts(kind), self.counts(kind)[1] > 0.0
         kept = parts.light if again else parts.kept
@@ -187,7 +171,7 @@ class Stage:
         ), (OneLayer(kind, again, float(stays)),)
 
     def _behind(self, terms: MovingTerms, one_pass: Pass) -> tuple[MovingTerms, OneLayer]:
-        """The first layer in backward is done as the second runs."""
+        """The first layer in backward, which is done while the second one runs."""
         name = "done_making" if one_pass.accumulates == 0.0 else "done"
         change = getattr(self.most, name)
         kind = self._kind(name, change)
@@ -205,13 +189,13 @@ class Stage:
         return changed, OneLayer(kind, remade, -1.0 if gone else 0.0)
 
     def _kind(self, name: str, value: float) -> int:
-        """The kind that a maximum is of."""
+        """The kind of layer that a maximum comes from."""
         held = (kind for kind in range(self.inputs.job.kinds) if self.counts(kind)[0])
-        maxima = ((kind, layer_maxima(*self._layer(kind))) for kind in held)
+        maxima = ((kind, core.layer_maxima(*self._layer(kind))) for kind in held)
         return next(kind for kind, most in maxima if getattr(most, name) == value)
 
-    def _parts(self, kind: int) -> LayerParts:
-        return layer_parts(*self._layer(kind))
+    def _parts(self, kind: int) -> records.LayerParts:
+        return core.layer_parts(*self._layer(kind))
 
     def _layer(self, kind: int) -> tuple[Any, ...]:
         count, again = self.counts(kind)
@@ -225,13 +209,13 @@ def _stage_row() -> Any:
 
 
 def named_terms(stages: Array, inputs: Sequence[LayoutInputs], place: Sequence[int]) -> Array:
-    """[stage, STAGE_*] with what the core adds up inside the layers under its names; `inputs`: of
-    each machine, `place`: the machine of each stage."""
+    """[stage, STAGE_*] with the core's maxima inside layers split by name. `inputs`: of each
+    machine, `place`: the machine of each stage."""
     named = stages.copy()
     for index, machine in enumerate(place):
         stage, row = Stage(inputs[machine], index), _stage_row()
         if stage.heaviest[0] in _INSIDE:
-            fill_terms(stage.phase_detail(*stage.heaviest)[0], row)
+            core.fill_terms(stage.phase_detail(*stage.heaviest)[0], row)
             live = list(LIVE_PLACES)
             named[index, live] = np.array(row.terms)[live]
     return named

@@ -1,4 +1,4 @@
-"""Which of a job's techniques a plan of it uses, and how they are launched."""
+"""The techniques of a job that a plan uses, and their flags."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from planner.predict.shapes import rule_context
 
 
 def used_techniques(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """Those of the job's techniques that work with the degrees."""
+    """The job's techniques that work with these degrees."""
     return tuple(name for name in job.techniques if works_with(job, degrees, name))
 
 
 def works_with(job: Job, degrees: Degrees, name: str) -> bool:
-    """Whether a technique of the job's framework works with the degrees."""
+    """Whether a technique of the job's framework works with these degrees."""
     columns, sizes = degree_columns([degrees]), rule_context(job)
     conditions = technique_conditions(job.framework, (name,))
     return all(bool(one.mask(columns, sizes)[0]) for one in conditions)
 
 
 def further_techniques(job: Job, degrees: Degrees, recompute: str) -> Iterator[Technique]:
-    """Techniques of the job's framework that a configuration does without and could have."""
+    """Techniques of the framework that a configuration could use and does not."""
     inside = degrees.tp <= job.cluster.scale_up_domain_gpus
     site = site_of(
         job.framework, job.model, job.cluster, inside=inside, tuning=job.tuning, samples=job.samples
@@ -40,7 +40,7 @@ def further_techniques(job: Job, degrees: Degrees, recompute: str) -> Iterator[T
 
 
 def technique_flags(job: Job, names: tuple[str, ...]) -> str:
-    """The flags of techniques, in a line."""
+    """The flags of some techniques, in a line."""
     found = (job.framework.technique(name) for name in names)
     return " ".join(flags_for(job, one) for one in found if one and one.flags)
 
@@ -52,8 +52,8 @@ def flags_for(job: Job, technique: Technique) -> str:
 
 
 def _graphed(job: Job) -> str:
-    """Modules that CUDA graphs capture: not experts, which have no fixed number of tokens, and not
-    what pads their number for quantised products (Megatron's transformer_config.py)."""
+    """Modules that CUDA graphs capture: not experts, whose number of tokens varies, nor what pads
+    that number for quantised products (Megatron's transformer_config.py)."""
     modules = ["attn", *(["mamba"] if job.model.has_states else [])]
     if job.model.moe is None:
         modules.append("mlp")

@@ -1,4 +1,4 @@
-"""Rows of a table shared out among threads, for compiled loops that let go of the interpreter."""
+"""Shares the rows of a table out among threads, for compiled loops that release the interpreter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextvars import ContextVar
 from functools import cache
 from threading import Lock
 
-# Rows below which starting threads takes longer than the work, and calling the core longer than
-# what a part of it costs.
+# With fewer rows, starting threads takes longer than the work, and so does calling the core for
+# smaller parts.
 _FEWEST = 128
-# Parts for each thread, so that none waits long for the others' last, and rows of a part at most:
-# between parts Ctrl-C and the deadline are heard.
+# Parts per thread, so that no thread waits long for the last part, and the most rows of a part:
+# Ctrl-C and the deadline take effect between parts.
 _PARTS = 4
 _MOST_ROWS = 8192
 
@@ -24,7 +24,7 @@ _most_threads: ContextVar[int | None] = ContextVar("most_threads", default=None)
 
 
 def limit_threads(count: int) -> None:
-    """Let `in_threads` take so many threads at most, in a process that shares the machine."""
+    """Limit the threads of `in_threads`, for a process that shares the machine."""
     _most_threads.set(count)
 
 
@@ -34,7 +34,7 @@ class OutOfTimeError(Exception):
 
 @contextmanager
 def until(deadline: float | None) -> Iterator[None]:
-    """Let `in_threads` raise OutOfTimeError after a deadline (`time.perf_counter`, None: none)."""
+    """Make `in_threads` raise OutOfTimeError after a deadline (`time.perf_counter`, None: none)."""
     token = _deadline.set(deadline)
     try:
         yield
@@ -43,8 +43,8 @@ def until(deadline: float | None) -> Iterator[None]:
 
 
 def in_threads(work: Callable[[slice], None], count: int) -> None:
-    """Call `work` on slices that cover `count` rows, on as many threads as there are processors, or
-    as `limit_threads` says."""
+    """Call `work` on slices that cover `count` rows, on as many threads as there are processors or
+    `limit_threads` allows."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, min(_most_threads.get() or threads or 1, threads or 1, count // _FEWEST))
     shares = threads * min(_PARTS, count // (_FEWEST * threads)) if threads > 1 else 1
@@ -68,7 +68,7 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
     try:
         take()
     finally:
-        # Where one fails, or was interrupted, the others end with the part they are at.
+        # If one part fails or is interrupted, the other threads stop after their current part.
         with lock:
             parts.close()
         wait(others)
@@ -78,7 +78,7 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that stay: starting one takes as long as costing hundreds of configurations."""
+    """Threads are kept: starting one takes as long as costing hundreds of configurations."""
     return ThreadPoolExecutor(threads)
 
 

@@ -1,17 +1,18 @@
-"""How long ranks wait for those with more work in their samples.
+"""How long ranks wait for those whose samples need more work.
 
-A micro-batch's seconds are w = c + a·t + b·q + p·i of its tokens t, squared lengths q and patches i
-of images, each by itself: with images the sum of maxima is the most that ranks wait. Ranks that
-share the data of a step wait for the slowest: at its end, or at each micro-batch where they
-exchange weights or tokens in every layer (ZeRO-3, expert parallelism). In a pipeline micro-batches
-follow each other through equal stages, for sum(w) + (p - 1)/v · max(w) (a flow shop whose jobs take
-the same time on every machine). So of m micro-batches on n ranks, of which g go in step,
+A micro-batch takes w = c + a·t + b·q + p·i seconds for its tokens t, squared lengths q and image
+patches i, each treated separately: with images the sum of maxima is an upper bound on the waiting.
+Ranks that share the data of a step wait for the slowest: at the end of the step, or at each
+micro-batch if they exchange weights or tokens in every layer (ZeRO-3, expert parallelism). In a
+pipeline, micro-batches follow each other through equal stages in sum(w) + (p - 1)/v · max(w) (a
+flow shop whose jobs take the same time on every machine). So for m micro-batches on n ranks, of
+which g run in step,
 
     unequal = m·(E[max_n/g of mean_m of max_g of w] - E[w]) + (p - 1)/v·(E[max_mn of w] - E[w])
 
-in seconds of a stage; the means and maxima are of independent draws from the distribution of w. The
-rank with the largest sum need not have the largest micro-batch: both maxima together err by up to
-7 % of the waiting, upwards (`tests/predict/test_unequal.py` simulates ranks).
+in seconds of a stage, where means and maxima are over independent draws from the distribution of w.
+The rank with the largest sum need not have the largest micro-batch: taking both maxima overstates
+the waiting by up to 7 % (`tests/predict/test_unequal.py` simulates ranks).
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from planner.predict.sample_costs import PASSES
 # Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
 Price = Callable[..., Array]
 
-# Elasticities are differences to micro-batches so much larger.
+# Elasticities come from comparing with micro-batches that are larger by this factor.
 _STEP = 1.25
 
 
 class Waiting(NamedTuple):
-    """Of micro-batches, by which work at its maximum exceeds its mean: of their tokens, of squared
-    lengths and of patches of images, in units of a mean micro-batch's."""
+    """Excess of the maximum over the mean for tokens, squared lengths and image patches of a step,
+    each in units of a mean micro-batch's."""
 
     tokens: float
     squares: float
@@ -52,8 +53,8 @@ def waiting(
     distribution: tuple[Array, Array], draws: int, micro_batches: int, ranks: int, in_step: int,
     filling: float,
 ) -> float:  # fmt: skip
-    """Seconds that ranks wait in a step, in those of a mean micro-batch; see the module. `draws`:
-    of the distribution in each micro-batch; `filling`: (p - 1)/v."""
+    """Seconds that ranks wait in a step, in units of a mean micro-batch (see the module). `draws`:
+    from the distribution, per micro-batch; `filling`: (p - 1)/v."""
     one = sum_of(*distribution, draws).largest_of(in_step)
     if len(one.values) == 1:
         return 0.0
@@ -68,51 +69,55 @@ def waits(
     samples: Samples, seq: int, mbs: int, micro_batches: int, ranks: int, in_step: int,
     filling: float,
 ) -> Waiting:  # fmt: skip
-    """`waiting` of the samples of a job, for tokens, for squared lengths and for patches."""
+    """`waiting` for the job's samples: of tokens, squared lengths and patches."""
     lengths = samples.lengths
     if lengths is None or not samples.differ:
         return Waiting(0.0, 0.0)
-    how = micro_batches, ranks, in_step, filling
-    seen = _waiting_for_images(samples, lengths, seq, mbs, how)
-    return _waits_of_tokens(samples, lengths, seq, mbs, how)._replace(patches=seen)
+    schedule = micro_batches, ranks, in_step, filling
+    seen = _waiting_for_images(samples, lengths, seq, mbs, schedule)
+    return _waits_of_tokens(samples, lengths, seq, mbs, schedule)._replace(patches=seen)
 
 
-How = tuple[int, int, int, float]
+# (micro_batches, ranks, in_step, filling) of `waiting`.
+_Schedule = tuple[int, int, int, float]
 
 
-def _waiting_for_images(samples: Samples, lengths: Lengths, seq: int, mbs: int, how: How) -> float:
-    """`waiting` for patches, drawn with their samples: in packs of samples, or row by row."""
+def _waiting_for_images(
+    samples: Samples, lengths: Lengths, seq: int, mbs: int, schedule: _Schedule
+) -> float:
+    """`waiting` for patches, which are drawn with their samples: by pack, or row by row."""
     if not lengths.mean_patches or samples.balance == "tokens":
         return 0.0
     if samples.is_packed:
         patches = packs_of(lengths, seq, samples.packer).patches
         even = np.full(len(patches), 1.0 / len(patches))
-        return waiting((patches, even), mbs, *how) if patches.any() else 0.0
-    return waiting((np.array(lengths.patches), np.array(lengths.shares)), mbs, *how)
+        return waiting((patches, even), mbs, *schedule) if patches.any() else 0.0
+    return waiting((np.array(lengths.patches), np.array(lengths.shares)), mbs, *schedule)
 
 
-def _waits_of_tokens(samples: Samples, lengths: Lengths, seq: int, mbs: int, how: How) -> Waiting:
-    micro_batches, ranks, in_step, filling = how
+def _waits_of_tokens(
+    samples: Samples, lengths: Lengths, seq: int, mbs: int, schedule: _Schedule
+) -> Waiting:
+    draws = mbs
     if samples.packing == "longest":
         tokens, shares = longest_classes(lengths, samples.balance, mbs)
         if samples.balance == "tokens":
-            tokens_s, squares_s = (_sorted(values, ranks) for values in (tokens, tokens**2))
-            return Waiting(micro_batches * tokens_s, micro_batches * squares_s)
-        return Waiting(waiting((tokens, shares), 1, *how), waiting((tokens**2, shares), 1, *how))
-    if samples.balance != "none":
+            micro_batches, ranks = schedule[:2]
+            return Waiting(*(micro_batches * _sorted(one, ranks) for one in (tokens, tokens**2)))
+        draws = 1
+    elif samples.balance != "none":
         return Waiting(0.0, 0.0)
-    if samples.packing == "padding-free":
-        lengths_s, shares = np.array(lengths.tokens), np.array(lengths.shares)
-        return Waiting(
-            waiting((lengths_s, shares), mbs, *how), waiting((lengths_s**2, shares), mbs, *how)
-        )
-    squares = packs_of(lengths, seq, samples.packer).squares
-    even = np.full(len(squares), 1.0 / len(squares))
-    return Waiting(0.0, waiting((squares, even), mbs, micro_batches, ranks, in_step, filling))
+    elif samples.packing == "padding-free":
+        tokens, shares = np.array(lengths.tokens), np.array(lengths.shares)
+    else:
+        squares = packs_of(lengths, seq, samples.packer).squares
+        even = np.full(len(squares), 1.0 / len(squares))
+        return Waiting(0.0, waiting((squares, even), mbs, *schedule))
+    return Waiting(*(waiting((one, shares), draws, *schedule) for one in (tokens, tokens**2)))
 
 
 def _sorted(values: Array, ranks: int) -> float:
-    """Mean over neighbours in a sorted list, one a rank, of the largest over the mean, less 1."""
+    """Mean over groups of neighbours in a sorted list, one per rank, of max over mean, less 1."""
     together = min(ranks, SORTED_BATCHES)
     starts = range(0, len(values) - together + 1, together)
     return float(np.mean([values[at : at + together].max() for at in starts]) / values.mean() - 1.0)
@@ -121,9 +126,9 @@ def _sorted(values: Array, ranks: int) -> float:
 def unequal_seconds(
     job: Job, price: Price, totals: Array, shapes: Array, keys: Array, costs: Array
 ) -> Array:
-    """Seconds of each shape's step that ranks wait for those with more work in their samples.
+    """Seconds of each shape's step in which ranks wait for those whose samples need more work.
 
-    Of the passes of a stage on average, everything that the mode recomputes run again.
+    For the passes of an average stage, with everything that the mode recomputes run again.
     `costs[key, machine, piece]`: as priced; `totals[piece]`: how many of each the model has.
     """
     of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
@@ -158,10 +163,8 @@ def _waits(job: Job, row: Array) -> Waiting:
 def elastic_seconds(
     price: Price, totals: Array, keys: Array, costs: Array
 ) -> tuple[Array, Array, Array]:
-    """Of all pieces' seconds of a micro-batch those that grow with tokens, with squared lengths and
-    with neither: a·t, b·q and c. The first two are differences to a larger micro-batch, `_STEP`
-    times."""
-
+    """Seconds of a micro-batch, all pieces, that grow with tokens, with squared lengths and with
+    neither: a·t, b·q and c. The first two are differences to a larger micro-batch (`_STEP`)."""
     now = _seconds(totals, keys, costs)
     both = _seconds(totals, keys, price(keys, more_tokens=_STEP)) - now
     longer = _seconds(totals, keys, price(keys, longer=_STEP)) - now
@@ -172,7 +175,7 @@ def elastic_seconds(
 
 
 def image_seconds(job: Job, price: Price, totals: Array, keys: Array, costs: Array) -> Array:
-    """Of all pieces' seconds of a micro-batch those that grow with the patches of its images."""
+    """Seconds of a micro-batch, all pieces, that grow with the patches of its images."""
     now = _seconds(totals, keys, costs)
     if not is_pictured(job):
         return np.zeros(len(now))

@@ -62,11 +62,10 @@ def check_report(
 ) -> Iterator[Block]:
     """The whole report: verdict, problems, prediction, changes, measurement. `advice`: what would
     make it fit, where it does not surely fit."""
+    leading = () if advice is None else leading_facts(advice)
     facts = list(_head_facts(assessment, explanation))
-    if advice is not None:
-        at = next(index for index, (name, _) in enumerate(facts) if name == "verdict") + 1
-        facts[at:at] = leading_facts(advice)
-    yield Facts(tuple(facts))
+    answer = [row for row in facts if row[0] == "verdict"]
+    yield Facts((*answer, *leading, *(row for row in facts if row not in answer)))
     # What the head says of the network is not said again.
     problems = [
         one for one in assessment.problems

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
+from statistics import median
 from typing import Any
 
 from hardware.calibration import PARAMETERS, Calibration
@@ -20,6 +21,7 @@ from planner.evidence.runs.report import (
     FamilyReport,
     Summary,
     comparison,
+    error_of,
     family_report,
     family_reports,
     in_doubt,
@@ -47,6 +49,7 @@ _MOST_RUNS = 6
 _TITLES: dict[str, Figure] = {"Step time": "time", "Peak memory": "memory"}
 # Views of the same rows (`planner.evidence.runs.bars`), as titles of tables say them.
 _VIEWS = {"known": "", "left_out": ", source left out", "first_sight": ", at first sight"}
+_FIGURES: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
 _IN_DOUBT = ", in doubt"
 
 
@@ -94,11 +97,30 @@ def validation_report(
             ),
         ),
     ]
+    yield Notes((validation_headline(predictions),))
     yield from (one for one in tables if one.rows)
     if opened := tuple(_open_sentences(predictions)):
         yield Notes(opened)
     shown = (*parts, *((_IN_DOUBT,) if doubted else ()))
     yield Notes(tuple(_notes(found, shown)))
+
+
+def validation_headline(predictions: Sequence[Prediction]) -> str:
+    """How far predictions are off: half and nine in ten of them."""
+    return f"{'; '.join(_spreads(predictions)) or 'nothing was measured'}.".capitalize()
+
+
+def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
+    for figure, name in _FIGURES.items():
+        errors = sorted(
+            abs(off) for one in predictions if (off := error_of(one, figure)) is not None
+        )
+        if errors:
+            most = errors[int(0.9 * (len(errors) - 1))]
+            yield (
+                f"{name}: half of {plural(len(errors), 'run')} within {share(median(errors))}, "
+                f"nine in ten within {share(most)}"
+            )
 
 
 def _reports(
@@ -210,9 +232,6 @@ def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
     if total.refused:
         for reason, count in islice(shown.refusals.items(), _SHOWN_REFUSALS):
             yield f"  {plural(count, 'row')}: {reason}"
-
-
-_FIGURES = {"time": "step time", "memory": "peak memory"}
 
 
 @as_report

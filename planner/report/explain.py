@@ -38,6 +38,7 @@ from planner.report.plan_table import full_memory_facts, limit_text, stage_row
 from planner.report.said import described, fact_rows, notes, said, table_of
 from planner.report.search import error_note, job_facts, metric_note
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.verdict import PlanCard
 from planner.search.explanation import (
     SAME_SPEED,
     Explanation,
@@ -55,11 +56,16 @@ _HEADED = [term for term in MEMORY_TERMS if term.heading]
 
 @as_report
 def explanation_report(
-    explanation: Explanation, findings: Findings | None = None, taken: tuple[str, ...] = ()
+    explanation: Explanation,
+    findings: Findings | None = None,
+    taken: tuple[str, ...] = (),
+    card: PlanCard | None = None,
 ) -> Iterator[Block]:
     """The whole report; `findings`: of a measured run; `taken`: what was taken for granted of the
-    request."""
+    request; `card`: the answer, on top."""
     plan = explanation.plan
+    if card is not None:
+        yield from card.blocks
     yield Facts(tuple(_plan_facts(explanation)))
     yield memory_table(explanation)
     yield stage_table(explanation)

@@ -115,7 +115,7 @@ def fit_report(
         leading = () if advice is None else leading_facts(advice)
         job = answer.request.resolve()
         asked = job_facts(job_summary(job, job.cluster.num_gpus))
-        yield Facts((*asked, ("fits", _no(answer.why)), *leading))
+        yield Facts((("fits", _no(answer.why)), *leading, *asked))
         yield from nothing_fits_report(answer.why).blocks
     if answer.other is not None:
         yield Facts(tuple(_other(answer.other)), "As another training")
@@ -162,7 +162,7 @@ def _fitting(result: SearchResult, training: str) -> Iterator[Block]:
     batch = batch_sentence(best, result.job.batch_target_sequences)
     takes = (("training", training),) if training else ()
     beside = sample_rows(best)
-    yield Facts((*job_facts(result.job), ("batch", batch), *beside, ("fits", verdict), *takes))
+    yield Facts((("fits", verdict), *job_facts(result.job), ("batch", batch), *beside, *takes))
     named = (("→ use", best), ("lightest", lightest))[: 2 if lightest != best else 1]
     yield fitting_table("Plans", "plan", "as", named)
     yield from passes_blocks(best.passes)

@@ -56,10 +56,9 @@ def inference_report(
     warnings: Sequence[str],
     tuning: Tuning | None = None,
 ) -> Iterator[Block]:
-    yield _identity(result, model)
+    yield Facts((_verdict(result, solved), *_identity(result, model).rows))
     yield _terms_table(result)
     yield _cache_facts(result)
-    yield Facts((_verdict(result, solved),))
     if not result.fits:
         yield _advice(advice, result)
     if tuning is not None:

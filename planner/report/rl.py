@@ -30,17 +30,21 @@ def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[
 
 
 @as_report
-def rl_plan_report(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
-    """One plan: what it is, its phases on a clock, memory, what is assumed of its trainer."""
+def rl_plan_report(
+    result: RlResult, number: int, step: RlStep, saved_as: str | None = None
+) -> Iterator[Block]:
+    """One plan: the answer, what it is, its phases on a clock, memory, what is assumed of its
+    trainer."""
+    yield from verdict_blocks(result, saved_as, number)
     yield from plan_blocks(result, number, step)
 
 
 @as_report
 def rl_explanation_report(
-    result: RlResult, explanation: RlExplanation, step: RlStep
+    result: RlResult, explanation: RlExplanation, step: RlStep, saved_as: str
 ) -> Iterator[Block]:
     """One plan in full, why not its neighbours, and what changes of the job would bring."""
-    yield from plan_blocks(result, explanation.number, step)
+    yield from rl_plan_report(result, explanation.number, step, saved_as).blocks
     if explanation.neighbours:
         yield neighbours_table(explanation)
     if explanation.what_if:

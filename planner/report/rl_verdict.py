@@ -26,21 +26,28 @@ _MARKS = dict((*_KINDS.values(), _MOVES))
 
 @dataclass(frozen=True)
 class RlVerdict:
-    """What a search says in one look."""
+    """What a search says of the plan to take, or of plan `asked`, in one look."""
 
     result: RlResult
+    asked: int = 0
+
+    @property
+    def number(self) -> int:
+        """The plan's number."""
+        return self.asked or self.result.recommended
 
     @property
     def plan(self) -> RlPlan:
-        """The plan to take."""
-        return self.result.plans[self.result.recommended - 1]
+        """The plan."""
+        return self.result.plans[self.number - 1]
 
     @property
     def headline(self) -> str:
         """The answer as a sentence."""
         plan = self.plan
         return (
-            f"Use plan {self.result.recommended}, {name(plan)}: {seconds(plan.step_s)} a step "
+            f"{'Plan' if self.asked else 'Use plan'} {self.number}, {name(plan)}: "
+            f"{seconds(plan.step_s)} a step "
             f"({seconds(plan.low_s)} to {seconds(plan.high_s)}), "
             f"{short_count(plan.samples_per_gpu_hour)} samples an hour and GPU; "
             f"{self.memory_text}, fits with {percent_sure(plan.fit_probability)}."
@@ -93,7 +100,7 @@ class RlVerdict:
 
     def next(self, saved_as: str | None) -> str:
         """What to type next."""
-        number = self.result.recommended
+        number = self.number
         if saved_as is None:
             return (
                 f"add -o plans.json to keep the plans, then planner launch plans.json {number} "
@@ -110,7 +117,7 @@ class RlVerdict:
         named = [("the fastest placed otherwise", min(others, key=_step))] if others else []
         named.append(("the lightest", min(plans, key=lambda one: one[1].peak_share)))
         found = {number: (words, plan) for words, (number, plan) in reversed(named)}
-        found.pop(self.result.recommended, None)
+        found.pop(self.number, None)
         return [(number, *rest) for number, rest in sorted(found.items())]
 
     def than(self, plan: RlPlan) -> str:
@@ -149,9 +156,11 @@ def name(plan: RlPlan) -> str:
     return f"{plan.placement}{behind}, {trains} {samples} with {engines}"
 
 
-def verdict_blocks(result: RlResult, saved_as: str | None = None) -> Iterator[Block]:
-    """The card."""
-    verdict = RlVerdict(result)
+def verdict_blocks(
+    result: RlResult, saved_as: str | None = None, asked: int = 0
+) -> Iterator[Block]:
+    """The card of the plan to take, with others; or of plan `asked` alone."""
+    verdict = RlVerdict(result, asked)
     bar = drawn(((verdict.memory_share, "█"),), 1.0)
     yield Notes((verdict.headline,))
     yield Facts(
@@ -163,7 +172,7 @@ def verdict_blocks(result: RlResult, saved_as: str | None = None) -> Iterator[Bl
             ("next", verdict.next(saved_as)),
         )
     )
-    if verdict.alternatives:
+    if verdict.alternatives and not asked:
         yield _instead(verdict)
 
 

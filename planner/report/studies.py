@@ -14,6 +14,7 @@ from planner.job.quantities import HOUR_S, short_count
 from planner.report.plan_table import plan_table
 from planner.report.said import NONE, described, facts, notes, said, table_of
 from planner.report.study_words import (
+    budget_headline,
     critical_text,
     decision_facts,
     headline,
@@ -67,6 +68,7 @@ def _reasons(rows: tuple[BuyRow, ...]) -> Iterator[str]:
 def budget_report(found: Budget) -> Iterator[Block]:
     run = found.run
     price = run and run.batch_price
+    yield Notes((budget_headline(found),))
     yield facts(
         "budget.facts", found, price=price, ratio=found.tokens.value / found.parameters,
         best_tokens=found.flop.value / 6.0 / found.best_parameters.value,
@@ -88,9 +90,10 @@ TITLES: dict[Batch, str] = {
 @as_report
 def scaling_report(scaling: Scaling) -> Iterator[Block]:
     tokens = short_count(scaling.tokens)
-    yield Facts((("model", scaling.model), ("GPUs", scaling.gpu), ("tokens", tokens)))
     if scaling.decision is not None:
+        yield Notes((headline(scaling.decision, scaling.currency),))
         yield decision_facts(scaling.decision, scaling.currency)
+    yield Facts((("model", scaling.model), ("GPUs", scaling.gpu), ("tokens", tokens)))
     yield from (_table(scaling, batch) for batch in TITLES if scaling.series(batch))
     yield _plan_table(scaling)
     if failed := tuple(

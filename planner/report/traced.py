@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -13,8 +13,8 @@ from planner.evidence.traces.rank import TERMS, RankTrace
 from planner.evidence.traces.snapshot import Snapshot
 from planner.job.quantities import GIB, seconds
 from planner.predict.plan import Plan
-from planner.report.said import described, facts, table_of
-from planner.report.tables import Block, Notes, TableData, as_report
+from planner.report.said import described, fact_rows, facts, table_of, words_of
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
 
 _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 
@@ -28,11 +28,55 @@ class Pair:
     measured: float
 
 
+# Bars that are the sum of others.
+_SUMS = ("step", "total", "peak")
+Panels = Mapping[str, tuple[Sequence[Pair], str]]
+
+
+def panels_of_trace(ranks: Sequence[RankTrace], plan: Plan | None) -> Panels:
+    """Bars of a step of the median rank, with their unit, under their title."""
+    return {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
+
+
+def panels_of_snapshots(found: Sequence[Snapshot], plan: Plan | None) -> Panels:
+    """Bars of each snapshot's peak, with their unit, under their title."""
+    return {f"{one.path}, at the peak": (snapshot_pairs(one, plan), "GiB") for one in found}
+
+
+def pairs_verdict(panels: Panels) -> tuple[str, tuple[tuple[str, str], ...]] | None:
+    """The answer in a sentence, and rows of risk and next step; None where nothing was measured.
+    The largest measured part and, beside a prediction, where it differs most."""
+    every = [
+        (pair, unit) for pairs, unit in panels.values() for pair in pairs if pair.label not in _SUMS
+    ]
+    if not every:
+        return None
+    largest, unit = max(every, key=lambda one: one[0].measured)
+    furthest, furthest_unit = max(every, key=lambda one: _off(one[0]))
+    known = furthest.predicted is not None
+    far, far_unit = (furthest, furthest_unit) if known else (None, "")
+    rows = fact_rows(f"traced.verdict.{'memory' if unit == 'GiB' else 'time'}", far)
+    return words_of("traced.headline", largest, far=far, unit=unit, far_unit=far_unit), rows
+
+
+def _off(pair: Pair) -> float:
+    """How far a measured part is from its prediction; below any where there is none."""
+    return -1.0 if pair.predicted is None else abs(pair.measured - pair.predicted)
+
+
+def _verdict_blocks(panels: Panels) -> Iterator[Block]:
+    verdict = pairs_verdict(panels)
+    if verdict is not None:
+        yield Notes((verdict[0],))
+        yield Facts(verdict[1])
+
+
 @as_report
 def trace_report(
     ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None
 ) -> Iterator[Block]:
-    """Facts, terms of the median rank (against the plan), ranks, patterns."""
+    """The answer, facts, terms of the median rank (against the plan), ranks, patterns."""
+    yield from _verdict_blocks(panels_of_trace(ranks, plan))
     yield facts(
         "traced.facts", None, count=len(ranks), steps=median(len(rank.steps) for rank in ranks),
         step_s=_median(ranks, "step_s"), unmarked=not all(rank.marked for rank in ranks),
@@ -105,7 +149,8 @@ def _predicted_terms(plan: Plan) -> dict[str, float]:
 
 @as_report
 def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Block]:
-    """Each snapshot's peak by category, against the plan's heaviest stage."""
+    """The answer; each snapshot's peak by category, against the plan's heaviest stage."""
+    yield from _verdict_blocks(panels_of_snapshots(found, plan))
     for one in found:
         frames = one.made and ("; ".join(one.made.frames) or "no stack")
         yield facts("traced.snapshot", one, title=str(one.path), plan=plan, frames=frames)

@@ -50,8 +50,96 @@ class Alternative:
         return ratio_text(self.ratio)
 
 
+class PlanBars:
+    """Memory and step time of `plan` in words and as bars."""
+
+    plan: Plan
+
+    @property
+    def memory_shares(self) -> tuple[float, float]:
+        """What the fullest GPU holds, and what more it may hold with 80 %, over its memory."""
+        plan = self.plan
+        whole = max(plan.usable_bytes, plan.peak_interval.high)
+        return plan.peak_bytes / whole, (plan.peak_interval.high - plan.peak_bytes) / whole
+
+    @property
+    def memory_text(self) -> str:
+        """`68.3 of 79.1 GiB`."""
+        return f"{gib(self.plan.peak_bytes)} of {gib(self.plan.limit_bytes)} GiB"
+
+    @property
+    def time_text(self) -> str:
+        """`55.7 s, 51.5 s to 63.9 s`."""
+        step = self.plan.step_time
+        return f"{seconds(self.plan.step_time_s)}, {seconds(step.low)} to {seconds(step.high)}"
+
+    @property
+    def memory_bar(self) -> str:
+        """The fullest GPU against its memory, with the 80 % interval."""
+        used, may = self.memory_shares
+        return f"{drawn(((used, _USED), (used + may, _MAY)), 1.0)} {self.memory_text}"
+
+    @property
+    def time_bar(self) -> str:
+        """The step by what its seconds go to, with the 80 % interval of their sum."""
+        return f"{stacked(kinds_of_time(self.plan), _KINDS)} {self.time_text}"
+
+    @property
+    def time_legend(self) -> str:
+        """What the marks of the bar of the time stand for."""
+        return legend(kinds_of_time(self.plan), _KINDS)
+
+
 @dataclass(frozen=True)
-class Verdict:
+class PlanCard(PlanBars):
+    """One plan in one look; `name`: what the sentence calls it, `next`: what to type next."""
+
+    plan: Plan
+    name: str
+    next: str
+
+    @property
+    def risk(self) -> str:
+        """What is likeliest to go otherwise than it says."""
+        return fit_risk(self.plan) or words_of("verdict.bounded")
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """The card."""
+        yield Notes((headline_of(self.plan, self.name),))
+        yield card_facts(self, self.risk, self.next)
+
+
+def headline_of(plan: Plan, name: str) -> str:
+    """`TP 2 × DP 8: 3.42 s a step (…), …`: what a plan takes, as a sentence."""
+    return words_of(
+        "verdict.headline", plan, name=name, low=plan.step_time.low, high=plan.step_time.high,
+        usable=plan.limit_bytes,
+    )  # fmt: skip
+
+
+def fit_risk(plan: Plan, surer: str = "a lighter plan or --hbm-reserve avoids it.") -> str:
+    """How likely a plan does not fit, and what avoids that; empty where it is likely to fit."""
+    if plan.fit_probability >= LIKELY_TO_FIT:
+        return ""
+    return words_of("verdict.unsure", None, missing=1.0 - plan.fit_probability, surer=surer)
+
+
+def card_facts(bars: PlanBars, risk: str, following: str) -> Facts:
+    """Bars of memory and time, the risk, and what to type next."""
+    return Facts(
+        (
+            ("memory", bars.memory_bar),
+            ("step", bars.time_bar),
+            ("", bars.time_legend),
+            ("risk", risk),
+            ("next", following),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Verdict(PlanBars):
     """What a search says in one look; there is a plan to take."""
 
     result: SearchResult
@@ -61,19 +149,15 @@ class Verdict:
         """The number of the plan to take."""
         return self.result.recommended
 
-    @property
-    def plan(self) -> Plan:
+    @cached_property
+    def plan(self) -> Plan:  # type: ignore[override]
         """The plan to take."""
         return self.result.plans[self.number - 1]
 
     @property
     def headline(self) -> str:
         """The answer as a sentence."""
-        plan = self.plan
-        return words_of(
-            "verdict.headline", plan, number=self.number, name=plan_name(plan),
-            low=plan.step_time.low, high=plan.step_time.high, usable=plan.limit_bytes,
-        )  # fmt: skip
+        return headline_of(self.plan, f"Use plan {self.number}, {plan_name(self.plan)}")
 
     @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
@@ -135,16 +219,12 @@ class Verdict:
     @property
     def risk(self) -> str:
         """What is likeliest to go otherwise than it says."""
-        if self.plan.fit_probability < LIKELY_TO_FIT:
-            surer = self._surer
-            instead = "a lighter plan or --hbm-reserve avoids it."
-            if surer is not None:
-                instead = f"plan {surer[0]} avoids it where a run that dies costs more."
-            missing = 1.0 - self.plan.fit_probability
-            return words_of("verdict.unsure", None, missing=missing, surer=instead)
+        if self._surer is not None:
+            instead = f"plan {self._surer[0]} avoids it where a run that dies costs more."
+            return fit_risk(self.plan, instead)
         if self.fears_luck:
             return words_of("verdict.lucky", self.result.luck)
-        return words_of("verdict.bounded", None)
+        return fit_risk(self.plan) or words_of("verdict.bounded")
 
     @property
     def fears_luck(self) -> bool:
@@ -152,40 +232,6 @@ class Verdict:
         luck, is_sure = self.result.luck, bool(self.result.recommended)
         is_sure = is_sure and self.plan.fit_probability >= LIKELY_TO_FIT
         return is_sure and luck is not None and luck.longer >= LEAST_LUCK
-
-    @property
-    def memory_shares(self) -> tuple[float, float]:
-        """What the fullest GPU holds, and what more it may hold with 80 %, over its memory."""
-        plan = self.plan
-        whole = max(plan.usable_bytes, plan.peak_interval.high)
-        return plan.peak_bytes / whole, (plan.peak_interval.high - plan.peak_bytes) / whole
-
-    @property
-    def memory_text(self) -> str:
-        """`68.3 of 79.1 GiB`."""
-        return f"{gib(self.plan.peak_bytes)} of {gib(self.plan.limit_bytes)} GiB"
-
-    @property
-    def time_text(self) -> str:
-        """`55.7 s, 51.5 s to 63.9 s`."""
-        step = self.plan.step_time
-        return f"{seconds(self.plan.step_time_s)}, {seconds(step.low)} to {seconds(step.high)}"
-
-    @property
-    def memory_bar(self) -> str:
-        """The fullest GPU against its memory, with the 80 % interval."""
-        used, may = self.memory_shares
-        return f"{drawn(((used, _USED), (used + may, _MAY)), 1.0)} {self.memory_text}"
-
-    @property
-    def time_bar(self) -> str:
-        """The step by what its seconds go to, with the 80 % interval of their sum."""
-        return f"{stacked(kinds_of_time(self.plan), _KINDS)} {self.time_text}"
-
-    @property
-    def time_legend(self) -> str:
-        """What the marks of the bar of the time stand for."""
-        return legend(kinds_of_time(self.plan), _KINDS)
 
     def next(self, saved_as: str | None) -> str:
         """What to type next."""
@@ -199,15 +245,7 @@ def verdict_blocks(result: SearchResult, saved_as: str | None = None) -> Iterato
         return
     verdict = Verdict(result)
     yield Notes((verdict.headline,))
-    yield Facts(
-        (
-            ("memory", verdict.memory_bar),
-            ("step", verdict.time_bar),
-            ("", verdict.time_legend),
-            ("risk", verdict.risk),
-            ("next", verdict.next(saved_as)),
-        )
-    )
+    yield card_facts(verdict, verdict.risk, verdict.next(saved_as))
     if verdict.alternatives:
         yield table_of("verdict.table", verdict.alternatives)
 

@@ -9,6 +9,7 @@ from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import linear_layers
 from planner.job.tuning import FULL, Tuning, read_tuning
+from planner.job.tuning_checks import checked
 
 
 def _model(name: str = "8b") -> ModelSpec:
@@ -98,7 +99,7 @@ def test_what_no_library_has_is_refused_with_the_nearest_fix(text: str, says: st
 )
 def test_what_a_model_has_not_is_refused(text: str, freeze: tuple[str, ...], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        read_tuning(text, freeze).checked(_model())
+        checked(read_tuning(text, freeze), _model())
 
 
 @pytest.mark.parametrize("freeze", ["", " ", ",", " , "])

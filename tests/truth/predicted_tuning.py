@@ -18,6 +18,7 @@ from planner.job.job import Job
 from planner.job.parameter_classes import parameter_classes
 from planner.job.recompute import Module
 from planner.job.tuning import Tuning, read_tuning
+from planner.job.tuning_checks import checked
 from planner.predict.cost_tables import class_names, held_classes, job_pieces
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece
@@ -72,7 +73,7 @@ def tuned_job(row: Row) -> Job:
     job = counted_job(
         model, profile, int(row.get("seq") or 2048), mode,
         attention="eager" if row.get("attention") == "eager" else "flash",
-        tuning=tuning.checked(model),
+        tuning=checked(tuning, model),
     )  # fmt: skip
     return replace(job, framework=tuned_profile(job.framework, tuning, model))
 

@@ -12,6 +12,7 @@ from planner.job.errors import UsageError
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
 from planner.job.tuning import Tuning, read_tuning
+from planner.job.tuning_checks import checked
 
 # peft's rank where a script gives none (src/peft/tuners/lora/config.py, LoraConfig.r).
 _USUAL_RANK = 8
@@ -31,7 +32,7 @@ def tuning_of(row: MeasuredRow, model: ModelSpec) -> Tuning:
     """How the row's weights were trained. UnpredictableRowError for what is not modelled, or what
     its model cannot have."""
     try:
-        return read_tuning(_method(row, model), _frozen(row, model)).checked(model)
+        return checked(read_tuning(_method(row, model), _frozen(row, model)), model)
     except UsageError as error:
         raise UnpredictableRowError(str(error).partition(";")[0]) from None
 

@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from hardware.files import shipped_toml
 from planner.job.errors import ModelError, validation_message
 from planner.job.models.hf_fields import Fields
+from planner.job.models.hf_projectors import PROJECTORS, Shape, positions
 from planner.job.vision import ProjectorSpec, TowerSpec, VisionSpec
-
-Shape = dict[str, Any]
 
 
 @cache
@@ -73,7 +72,7 @@ def read_vision(
     try:
         unread = _unread(row, whole, tower)
         shape = TowerSpec.model_validate(_TOWERS[row["tower"]](tower) | unread)
-        projector = _PROJECTORS[row["projector"]](tower, whole, shape, hidden)
+        projector = PROJECTORS[row["projector"]](tower, whole, shape, hidden)
         return VisionSpec(
             rule=_rule(row["rule"], tower),
             input_rows=row.get("input_rows", 0),
@@ -133,10 +132,6 @@ def _first_stated(fields: Fields, *keys: str) -> int:
     return next((size for size in found if size), 0) or fields.positive(keys[-1])
 
 
-def _places(fields: Fields) -> int:
-    return (fields.side("image_size") // fields.side("patch_size")) ** 2
-
-
 # --- towers ---------------------------------------------------------------------------------------
 
 
@@ -191,7 +186,7 @@ def clip(fields: Fields) -> Shape:
     return _trunk(fields) | {
         "kind": "clip",
         "patch_bias": False,
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "activation": "quick_gelu",
         "norm_before": True,
@@ -203,7 +198,7 @@ def clip(fields: Fields) -> Shape:
 def siglip(fields: Fields) -> Shape:
     return _trunk(fields) | {
         "kind": "siglip",
-        "positions": _places(fields),
+        "positions": positions(fields),
         "norm_after": True,
         "activation": "gelu_pytorch_tanh",
     }
@@ -223,7 +218,7 @@ def internvl(fields: Fields) -> Shape:
     bias = fields.flag("attention_bias")
     return _trunk(fields) | {
         "kind": "internvl",
-        "positions": (_places(fields) + 1) * fields.flag("use_absolute_position_embeddings"),
+        "positions": (positions(fields) + 1) * fields.flag("use_absolute_position_embeddings"),
         "class_tokens": 1,
         "layer_scale": True,
         "norm": "layernorm" if plain else "rmsnorm",
@@ -239,7 +234,7 @@ def intern_vit(fields: Fields) -> Shape:
     """
     return _trunk(fields) | {
         "kind": "intern_vit",
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "layer_scale": True,
         "norm": "layernorm" if fields.text("norm_type") == "layer_norm" else "rmsnorm",
@@ -296,7 +291,7 @@ def llama4(fields: Fields) -> Shape:
     return _trunk(fields) | {
         "kind": "llama4",
         "patch_bias": False,
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "rotary": True,
         "norm_before": True,
@@ -320,7 +315,7 @@ def mllama(fields: Fields) -> Shape:
         "ffn": fields.positive("intermediate_size"),
         "patch": fields.side("patch_size"),
         "patch_bias": False,
-        "positions": _places(fields) + 1,
+        "positions": positions(fields) + 1,
         "class_tokens": 1,
         "tiles": fields.positive("max_num_tiles"),
         "aspects": 8 if ratios is None else len(ratios),
@@ -330,126 +325,6 @@ def mllama(fields: Fields) -> Shape:
         "norm_before": True,
         "norm_after": True,
     }
-
-
-# --- projectors -----------------------------------------------------------------------------------
-
-
-def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Qwen's projector: a norm of each patch, then two layers over four concatenated patches.
-    Deepstack's projectors normalise the four together.
-    """
-    del whole
-    merged = tower.positive("spatial_merge_size") ** 2
-    wide = merged * shape.hidden
-    taps = tuple(tower.indices("deepstack_visual_indexes", below=shape.layers) or ())
-    norm = shape.norm
-    return {
-        "merged": merged,
-        "widths": (wide, wide, hidden),
-        "norm": norm,
-        "norm_width": shape.hidden,
-        "taps": taps,
-        "tap_norm_width": wide if taps else 0,
-    }
-
-
-def moonvit_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Kimi's projector: a norm of each patch, then two layers over concatenated squares of
-    patches.
-    """
-    del whole
-    merged = tower.side("merge_kernel_size") ** 2
-    wide = merged * shape.hidden
-    return {"merged": merged, "widths": (wide, wide, hidden), "norm_width": shape.hidden}
-
-
-def across(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Llama 3.2 Vision's projector: one layer over the concatenated outputs of several layers."""
-    del tower, whole
-    return {"widths": (shape.hidden * (1 + len(shape.outputs)), hidden)}
-
-
-def single(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """PaliGemma's projector: one layer."""
-    del tower, whole
-    return {"widths": (shape.hidden, hidden)}
-
-
-def phi3_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Phi-3-vision's projector: two layers over four concatenated patches. A learned vector of the
-    same width ends each row of patches, and another stands between the tiles and the view of the
-    whole image.
-    """
-    del tower, whole
-    wide = 4 * shape.hidden
-    return {"merged": 4, "widths": (wide, hidden, hidden), "row_ends": 2}
-
-
-def linear_pair(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """LLaVA's projector: two layers. From LLaVA-NeXT on a learned vector ends each row of
-    patches.
-    """
-    del tower
-    rows = int(whole.kind() in ("llava_next", "llava_onevision"))
-    bias = whole.flag("multimodal_projector_bias", default=True)
-    return {"widths": (shape.hidden, hidden, hidden), "bias": bias, "learned": rows}
-
-
-def internvl_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """InternVL's projector: a norm of the concatenated patches, and two layers."""
-    del tower
-    ratio = whole.number("downsample_ratio", default=0.5)
-    merged = round(1.0 / ratio) ** 2
-    wide = merged * shape.hidden
-    return {"merged": merged, "widths": (wide, hidden, hidden), "norm_width": wide}
-
-
-def gemma3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Gemma 3's projector: the mean of squares of patches, a norm, and one layer without bias."""
-    tokens = whole.optional_positive("mm_tokens_per_image") or 256
-    return {
-        "merged": _places(tower) // tokens,
-        "pooled": True,
-        "widths": (shape.hidden, hidden),
-        "bias": False,
-        "norm": "rmsnorm",
-        "norm_width": shape.hidden,
-    }
-
-
-def mistral3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Mistral 3's projector: a norm of each patch, a layer over a token's four patches, and two
-    more layers.
-    """
-    del tower
-    merged = (whole.optional_positive("spatial_merge_size") or 2) ** 2
-    widths = (merged * shape.hidden, shape.hidden, hidden, hidden)
-    return {
-        "merged": merged,
-        "widths": widths,
-        "plain": 1,
-        "bias": whole.flag("multimodal_projector_bias"),
-        "norm": "rmsnorm",
-        "norm_width": shape.hidden,
-    }
-
-
-def shuffled(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Projector of concatenated squares of patches and one layer without bias (pixel shuffle)."""
-    del tower
-    merged = (whole.optional_positive("scale_factor") or 2) ** 2
-    return {"merged": merged, "widths": (merged * shape.hidden, hidden), "bias": False}
-
-
-def llama4_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
-    """Llama 4's projector: two layers over four concatenated patches, and one to the language
-    model, all without bias.
-    """
-    del whole
-    merged = round(1.0 / tower.number("pixel_shuffle_ratio", default=0.5)) ** 2
-    into, out = tower.positive("projector_input_dim"), tower.positive("projector_output_dim")
-    return {"merged": merged, "widths": (merged * shape.hidden, into, out, hidden), "bias": False}
 
 
 _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
@@ -467,17 +342,4 @@ _TOWERS: Mapping[str, Callable[[Fields], Shape]] = {
     "phi3_clip": phi3_clip,
     "moonvit": moonvit,
     "mllama": mllama,
-}
-_PROJECTORS: Mapping[str, Callable[[Fields, Fields, TowerSpec, int], Shape]] = {
-    "merger": merger,
-    "linear_pair": linear_pair,
-    "internvl": internvl_projector,
-    "gemma3": gemma3,
-    "mistral3": mistral3,
-    "shuffled": shuffled,
-    "llama4": llama4_projector,
-    "moonvit": moonvit_projector,
-    "single": single,
-    "across": across,
-    "phi3": phi3_projector,
 }

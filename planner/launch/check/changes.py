@@ -79,7 +79,7 @@ def best_changes(
             continue
         watch("changes", index, len(candidates))
         try:
-            # Closely what its own open facts would make of it: the best are looked at again.
+            # A first estimate: the best changes get error bars from their own open facts below.
             plan = plan_in_doubt(changed.plan(), job, assessment.opened)
         except (UsageError, HardwareError, ConstraintError):
             continue  # it breaks a rule
@@ -140,7 +140,8 @@ def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterato
 
 
 def _key(proposal: Proposal) -> object:
-    """What tells configurations apart; a request does not show its overrides unasked."""
+    """A key that is equal for equal configurations; `repr` of a request leaves out its
+    overrides."""
     return repr(proposal), str(proposal.request.overrides)
 
 

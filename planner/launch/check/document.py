@@ -69,7 +69,7 @@ def as_json(
 
 
 def refusal_json(paths: Sequence[str], error: Exception) -> str:
-    """What is said where files cannot be read, or options are wrong: no prediction, and why."""
+    """The document where files cannot be read or options are wrong: no prediction, and why."""
     cannot_tell = isinstance(error, CannotTellError)
     document = {
         "files": list(paths),
@@ -100,7 +100,7 @@ def _rl(assessment: Assessment) -> Record | None:
 
 
 def _opened(assessment: Assessment) -> Record:
-    """Facts that nothing decides, what their values make of the plan, and which would tell most."""
+    """Facts that no file decides, the plan for each of their values, and the most telling one."""
     plan, opened = assessment.plan, assessment.opened
     said = opened_sentences(plan, opened) if plan else {}
     return {
@@ -157,7 +157,7 @@ def _configuration(proposal: Proposal) -> Record:
 
 
 def _overridden(request: Request) -> Record:
-    """What the files say of a launch beside its request."""
+    """Facts from the files that are not part of the request."""
     shape, launched = request.overrides.model, request.overrides.launched or Launched()
     return {
         "shape": shape and shape.model_dump(mode="json"),

@@ -303,7 +303,8 @@ class _Files:
     tried: set[tuple[str, str]] = field(default_factory=set)
 
     def assessed(self, texts: Mapping[str, str]) -> Assessment:
-        """What other texts say, on the same machine. UsageError, CannotTellError as reading."""
+        """The verdict on other texts, on the same machine. UsageError and CannotTellError as when
+        reading."""
         before = self.assessment
         request = before.proposal.request if before.proposal else None
         gpus, cluster = (request.gpus, request.cluster) if request else (None, None)
@@ -315,8 +316,8 @@ def fixed_files(
 ) -> Fixed:
     """The files with their problems mended and the best change that they can hold made.
 
-    What is written was read back and assessed: it runs, and fits unless nobody can tell. If nothing
-    makes it so, there are no texts, and `left` says why.
+    The result was read back and assessed: it runs, and it fits or may fit. Where no mend achieves
+    that, there are no texts and `left` says why.
     """
     files = _Files(assessment, read)
     for _ in range(_MOST_MENDS):

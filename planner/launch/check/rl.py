@@ -1,4 +1,4 @@
-"""Launches of reinforcement learning, predicted: a request and a layout of what files say, and its
+"""Predicts launches of reinforcement learning: files give a request and a layout, which give a
 step.
 
 Files state the most tokens that prompts and answers may have, never how long they are. Unless the
@@ -50,13 +50,13 @@ _USUAL_PROMPT = 512
 _SHORT = 16
 # The algorithm of groups of one.
 _ALONE = "reinforce"
-# What a refusal says of the planner's own options.
+# Advice on the planner's own options in a refusal.
 _OPTION = re.compile(r"^--[\w-]+ [^:]*: |; give --.*$|, or --rl \w+$")
 
 
 @dataclass(frozen=True)
 class RlCheck:
-    """What there is to say of a launch of reinforcement learning beside its files.
+    """The verdict on a launch of reinforcement learning.
 
     `at_limits`: whether all samples are as long as the files allow, for want of their lengths;
     `short_fits`: whether it fits with short ones. None: too little is known, or a rule is broken.
@@ -111,7 +111,7 @@ def _step(job: RlJob, layout: RlLayout) -> RlStep:
 
 
 def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> bool:
-    """Whether the launch fits with answers that are a part of what is allowed."""
+    """Whether the launch fits with answers that are a fraction of the longest allowed."""
     answer = max(1, (rl.response_limit or _SHORT) // _SHORT)
     prompt = max(1, (rl.prompt_limit or _USUAL_PROMPT) // _SHORT)
     brief = replace(found, lengths=f"prompt={prompt},response={answer}")
@@ -121,7 +121,7 @@ def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None
 
 
 def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
-    """The job of a request, with what files say of its engine besides. UsageError."""
+    """The job of a request, with the engine's further settings from the files. UsageError."""
     job, engine = request.resolve(), rl.engine
     chunk = engine.chunk or job.engine.chunk
     set_engine = replace(job.engine, chunk=chunk, graphs=engine.graphs)
@@ -164,8 +164,8 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
 
 
 def _unpadded(found: Found, rl: RlFound) -> int | None:
-    """Tokens of a micro-batch that counts samples, without padding: those of as many samples on
-    average, and of the longest one at least. None where they are padded."""
+    """Tokens of an unpadded micro-batch of `mbs` samples: their mean, and at least the longest
+    sample. None where samples are padded."""
     if rl.padded:
         return None
     prompt, response = read_prompts(_lengths(found, rl))
@@ -323,7 +323,8 @@ def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
 
 
 def _refusal(text: str) -> Problem:
-    """What a job, or the rules of a plan, refuses, without the words of the planner's options."""
+    """A refusal of the job or of a plan's rules, without the advice on the planner's own
+    options."""
     return not_predictable(_OPTION.sub("", text.strip()))
 
 

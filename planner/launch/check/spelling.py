@@ -1,7 +1,7 @@
 """A changed configuration as edits of the file that it was read from.
 
-What a file does not hold is no edit: the edited file is read again, and then is not the changed
-configuration.
+Settings that a file cannot hold give no edit. The caller reads the edited file again and finds that
+it is not the changed configuration.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) 
 
 
 def _said(written: Format, found: Found, proposal: Proposal) -> Mapping[str, Any]:
-    """What a file of the format says of a configuration, by our names."""
+    """The values of a configuration in a file of the format, by our names."""
     if written.says:
         said: Mapping[str, Any] = function(written.dialect, written.says)(found, proposal)
         return said

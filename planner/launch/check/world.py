@@ -52,9 +52,9 @@ def stated_gpus(found: Found) -> int | None:
 
 
 def started(found: Found, cluster: Cluster) -> Started | None:
-    """What is started where that is less than the machine, or is spread over more of its nodes;
-    None where it is all of it, or more, or where the files do not say for sure. A number of nodes
-    that only the environment tells is the machine's."""
+    """The processes that are started, where they are fewer than the machine's GPUs or are spread
+    over more nodes. None where they fill the machine or exceed it, or where the files leave it
+    open. A number of nodes that only the environment tells is the machine's."""
     use = _stated_start(found, cluster)
     if use is None or min(use.nodes, use.per_node) < 1 or use.per_node > cluster.gpus_per_node:
         return None
@@ -107,7 +107,7 @@ def _in_all(
 
 
 def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
-    """Counts with tasks of Slurm and MPI as what they are: processes, or nodes around torchrun."""
+    """Counts in which tasks of Slurm and MPI are processes, or nodes where they start torchrun."""
     inner = any(count.who.startswith(_PER_GPU) for count in counts)
     kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
     result = []
@@ -151,7 +151,7 @@ def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Probl
 
 
 def _meaning(one: Count, other: Count) -> str:
-    """What follows from a disagreement of processes and GPUs."""
+    """The consequence of a disagreement between processes and GPUs."""
     if one.kind == other.kind:
         return ""
     of_gpus, of_processes = (one, other) if one.kind.startswith("gpus") else (other, one)
@@ -246,7 +246,7 @@ def _part_words(use: Started, cluster: Cluster, *, by_degrees: bool) -> str:
 
 
 def _machine_fix(edits: Sequence[Edit], world: int, use: Started | None, gpus: int) -> str:
-    """What to write so that as many processes start as there are GPUs, or which GPUs to give."""
+    """Advice: start one process for each GPU, or check the launch for fewer GPUs."""
     if use is None:
         return _fix(edits) or f"--gpus with {plural(world, 'GPU')}"
     if world == gpus:

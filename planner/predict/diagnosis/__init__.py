@@ -1,1 +1,1 @@
-"""A measured run beside its prediction: do they agree, and what could explain the difference."""
+"""Compares a measured run with its prediction: do they agree, and what could explain the gap."""

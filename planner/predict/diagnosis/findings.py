@@ -1,10 +1,9 @@
-"""The ranked causes of a measured run that is slower, faster or heavier than predicted.
+"""Ranked causes of a measured run that is slower, faster or heavier than predicted.
 
-Causes are ranked by how near the model comes to the measurement when it has them, alone and, where
-none comes near alone, two together; each is costed by the model, predicted again with one thing
-changed (`hypotheses.toml`), so that nothing here is fitted to the measurement. They are listed
-inside the error bar of the prediction as well: a run that lies within it may still lose time to
-something that can be mended.
+Each cause is one change to the configuration (`hypotheses.toml`), costed by the model; nothing is
+fitted to the measurement. Causes are ranked by how near they bring the prediction to the
+measurement, alone or, where none comes near alone, in pairs. They are listed even inside the error
+bar: such a run may still lose time to something that can be mended.
 """
 
 from __future__ import annotations
@@ -79,19 +78,19 @@ class Hypothesis:
 
     @property
     def factors(self) -> dict[str, float]:
-        """Factors on numbers of the cost core."""
+        """Factors on inputs of the cost core."""
         return dict.fromkeys(self.cause.factors, self.level)
 
     @property
     def target(self) -> tuple[str, str]:
-        """What the level sets: `request` and its field, `transport` and its, `links`."""
+        """What the level sets: (`request` or `transport`, the field), or (`links`, "")."""
         where, _, name = self.cause.sets.partition(".")
         return where, name
 
 
 @cache
 def causes(direction: Direction) -> tuple[Cause, ...]:
-    """The causes of a step that is slower or faster than predicted, or of another peak."""
+    """The causes of a slower step, of a faster step, or of another peak."""
     rows = shipped_toml("planner.predict.diagnosis", "hypotheses.toml")[direction]
     listed = ("levels", "factors")
     return tuple(Cause(**row | {name: tuple(row.get(name, ())) for name in listed}) for row in rows)
@@ -104,7 +103,7 @@ def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
 
 
 def predicted_under(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan | None:
-    """The configuration with all these things changed; None where one does not apply."""
+    """The configuration with all hypotheses applied; None if one does not apply."""
     try:
         return _plan(proposal, hypotheses)
     except (UsageError, HardwareError, ConstraintError):
@@ -130,7 +129,7 @@ def _plan(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan:
 
 
 def _changed_job(job: Job, hypothesis: Hypothesis) -> Job:
-    """The job with what a hypothesis changes of its framework and its cluster."""
+    """The job with a hypothesis applied to its framework and its cluster."""
     cause, profile = hypothesis.cause, job.framework
     if cause.exposed:
         profile = nothing_overlapped(profile)
@@ -152,12 +151,12 @@ def _changed_cluster(cluster: Cluster, hypothesis: Hypothesis) -> Cluster:
     return cluster
 
 
-# A measurement this near to the prediction leaves nothing to explain.
+# A gap below this share needs no explanation.
 SAME = 0.02
 MOST_CAUSES = 8
-# Causes that are combined in pairs, and pairs that are named, where no cause comes near alone.
+# If no cause comes near alone: how many are tried in pairs, and how many pairs are listed.
 _COMBINED, _MOST_PAIRS = 6, 3
-# Losses of the predicted step below this share are not named.
+# Losses below this share of the predicted step are not listed.
 _LEAST_LOSS = 0.02
 
 OUTSIDE = "the GPUs wait for something outside the step as modelled: data, logging, checkpoints"
@@ -171,8 +170,8 @@ _OUTSIDE_TEST = (
 class GapExplanation:
     """`what` could be different, and the figure that the model then predicts, s or bytes.
 
-    `effect`: that figure over the one predicted without it, minus one; `test`: how to find out;
-    `any_gap`: it explains a gap of any size, by `predicted` being the measurement.
+    `effect`: that figure over the original prediction, minus one; `test`: how to find out;
+    `any_gap`: it explains a gap of any size, so that `predicted` is the measurement.
     """
 
     figure: Figure
@@ -196,8 +195,8 @@ class Loss:
 
 @dataclass(frozen=True)
 class Findings:
-    """Comparisons, what explains their gaps, what the step loses as predicted, and what a stated
-    MFU means."""
+    """Comparisons with a run, explanations of the gaps, losses of the predicted step, and what a
+    stated MFU means."""
 
     comparisons: tuple[MeasuredComparison, ...] = ()
     explanations: tuple[GapExplanation, ...] = ()
@@ -207,7 +206,7 @@ class Findings:
 
 
 def findings_of(proposal: Proposal, job: Job, plan: Plan, measured: Measured) -> Findings:
-    """Each measurement against the prediction, with what explains the difference."""
+    """Each measurement against its prediction, with explanations of the gap."""
     found = tuple(comparisons(plan, measured))
     explanations = [item for one in found for item in explain_gap(proposal, plan, one)]
     ways = conventions(plan, job, measured)
@@ -222,7 +221,7 @@ def findings_of(proposal: Proposal, job: Job, plan: Plan, measured: Measured) ->
 
 
 def losses_of(plan: Plan) -> tuple[Loss, ...]:
-    """What the predicted step spends beside the model's arithmetic at the peak, largest first."""
+    """What the predicted step spends beyond the model's arithmetic at peak rate, largest first."""
     total = plan.step_time_s
     ideal_s = min(plan.mfu * total, plan.time.compute_s)
     amounts = {TIME_WORDS[name]: value for name, value in plan.time.model_dump().items()}
@@ -233,7 +232,7 @@ def losses_of(plan: Plan) -> tuple[Loss, ...]:
     return tuple(sorted(found, key=lambda loss: -loss.seconds))
 
 
-# A cause, and the plan at each of its strengths where it applies.
+# A cause, and the plan at each of its strengths that applies.
 CostedCause = tuple[Cause, tuple[tuple[Hypothesis, Plan], ...]]
 
 
@@ -253,7 +252,7 @@ def costed_causes(proposal: Proposal, direction: Direction) -> tuple[CostedCause
 
 
 def direction_of(comparison: MeasuredComparison) -> Direction:
-    """Which list of causes a gap asks for."""
+    """The list of causes that fits a gap."""
     if comparison.figure == "peak memory":
         return "memory"
     return "slower" if comparison.ratio > 1.0 else "faster"
@@ -265,8 +264,8 @@ def explain_gap(
     comparison: MeasuredComparison,
     costed: Sequence[CostedCause] | None = None,
 ) -> tuple[GapExplanation, ...]:
-    """What could explain a gap, nearest first; nothing where there is hardly any. `costed`:
-    `costed_causes` of the gap's direction, where they are known."""
+    """Explanations of a gap, nearest first; none where there is hardly a gap. `costed`:
+    `costed_causes` of the gap's direction, if known."""
     if abs(comparison.ratio - 1.0) <= SAME:
         return ()
     direction = direction_of(comparison)
@@ -290,8 +289,8 @@ _Tried = tuple[Hypothesis, float]
 def _best(
     plans: Sequence[tuple[Hypothesis, Plan]], comparison: MeasuredComparison
 ) -> _Tried | None:
-    """The strength of a cause that comes nearest to the measurement, of those that explain some of
-    the gap; None where none does."""
+    """The strength of a cause that comes nearest to the measurement, among those that explain some
+    of the gap; None if none does."""
     figures = [(one, comparison.figure_of(plan)) for one, plan in plans]
     found = [(one, figure) for one, figure in figures if comparison.moves(figure)]
     return min(found, key=lambda one: comparison.distance(one[1]), default=None)
@@ -314,7 +313,7 @@ def _explanation(
 def _pairs(
     proposal: Proposal, tried: Sequence[_Tried], comparison: MeasuredComparison
 ) -> Iterator[GapExplanation]:
-    """Two causes of different kinds that explain together what neither does alone."""
+    """Pairs of causes of different kinds that explain more together than either does alone."""
     found = []
     for (one, alone), (other, its) in combinations(tried, 2):
         if one.cause.kind == other.cause.kind:
@@ -330,7 +329,7 @@ def _pairs(
 
 
 def _outside(plan: Plan, comparison: MeasuredComparison) -> GapExplanation:
-    """Time that no part of the model holds: always able to explain a slower step, so named last."""
+    """Time outside the model, which can explain any slower step and is therefore listed last."""
     return GapExplanation(
         "step time",
         OUTSIDE,

@@ -12,12 +12,12 @@ from planner.job.job import Job
 from planner.job.quantities import GIB, share
 from planner.predict.plan import Interval, Plan
 
-# A stated MFU and a step time agree on a convention within this share.
+# A stated MFU and a step time agree on a convention if they match within this share.
 SAME_MFU = 0.03
-# Sparse peaks of datasheets: twice the dense ones (2:4 structured sparsity).
+# Datasheets' sparse peaks are twice the dense ones (2:4 structured sparsity).
 SPARSE_OVER_DENSE = 2.0
 
-# A cause is near where it predicts the measurement within this share of it.
+# A cause is near if it predicts the measurement within this share.
 NEAR = 0.1
 # A cause that moves the prediction by less than this share of the gap explains nothing.
 LEAST_MOVE = 0.15
@@ -27,7 +27,7 @@ Figure = Literal["step time", "peak memory"]
 
 @dataclass(frozen=True)
 class Measured:
-    """What the user measured: seconds a step, MFU as a share, peak GiB on the heaviest GPU,
+    """What the user measured: seconds a step, MFU as a share, peak GiB on the heaviest GPU, or
     tokens/s of the whole job."""
 
     step_time_s: float | None = None
@@ -56,7 +56,7 @@ class Measured:
         return any(item is not None for item in given)
 
     def seconds(self, plan: Plan) -> float | None:
-        """The measured step time, or what a rate of the plan's batch means; None without."""
+        """The measured step time, perhaps from tokens/s; None without."""
         if self.step_time_s is None and self.tokens_per_s is not None:
             return plan.gbs_tokens / self.tokens_per_s
         return self.step_time_s
@@ -64,7 +64,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredComparison:
-    """A measured figure beside its prediction; both in seconds or bytes."""
+    """A measured figure beside its prediction, both in seconds or bytes."""
 
     figure: Figure
     measured: float
@@ -78,11 +78,11 @@ class MeasuredComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether it lies in the prediction's 80 % interval."""
+        """Whether the measurement lies in the prediction's 80 % interval."""
         return self.interval.low <= self.measured <= self.interval.high
 
     def figure_of(self, plan: Plan) -> float:
-        """The figure that was measured, of a plan."""
+        """The plan's value of the figure that was measured."""
         return plan.step_time_s if self.figure == "step time" else plan.peak_bytes
 
     def distance(self, figure: float) -> float:
@@ -90,20 +90,20 @@ class MeasuredComparison:
         return abs(log(figure / self.measured))
 
     def moves(self, figure: float) -> bool:
-        """Whether another prediction closes a part of the gap."""
+        """Whether another prediction closes part of the gap."""
         gap = self.measured - self.predicted
         overshoots = abs(figure - self.measured) > abs(gap)
         return (figure - self.predicted) / gap >= LEAST_MOVE and not overshoots
 
     def is_near(self, figure: float) -> bool:
-        """Near the measurement, and nearer to it than to the prediction."""
+        """Whether a figure is near the measurement, and nearer to it than to the prediction."""
         near = abs(figure / self.measured - 1.0) <= NEAR
         return near and self.distance(figure) < 0.5 * abs(log(self.ratio))
 
 
 @dataclass(frozen=True)
 class Convention:
-    """A way to count MFU, and the step time that the stated one then means."""
+    """A way to count MFU, and the step time that the stated MFU then means."""
 
     name: str
     step_time_s: float
@@ -111,7 +111,7 @@ class Convention:
 
 
 def comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
-    """Each measurement beside the prediction; an MFU as the step time that it means."""
+    """Each measurement beside its prediction; an MFU counts as the step time that it implies."""
     seconds = measured.seconds(plan)
     if seconds is None and measured.mfu is not None:
         seconds = plan.step_time_s * plan.mfu / measured.mfu
@@ -123,7 +123,7 @@ def comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
 
 
 def conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, ...]:
-    """Step time that the stated MFU means under each way to count it."""
+    """The step time that the stated MFU means under each convention."""
     if measured.mfu is None:
         return ()
     stated, taken_s = measured.mfu, measured.seconds(plan)
@@ -154,7 +154,7 @@ def conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, .
 
 
 def verdicts(plan: Plan, measured: Measured, ways: tuple[Convention, ...]) -> Iterator[str]:
-    """What a stated MFU turns out to be: certain beside a step time, likely without."""
+    """How a stated MFU was counted: certain if the step time is known, else likely."""
     if measured.mfu is None:
         return
     stated, first = share(measured.mfu), ways[0]

@@ -1,10 +1,9 @@
-"""Memory of a configuration: every stage's account over a step and in backward layer by layer, what
-lies outside tensors, the limit, and how sure it is.
+"""Memory of a configuration: every stage's account over a step and layer by layer in backward, the
+bytes outside tensors, the limit, and how sure the prediction is.
 
-Every phase's terms are the cost core's (`planner.cost.phases`), which walks backward from the loss
-to the embedding; the peak is wherever their sum is largest.
-
-A bridge to the cost core's account, run without a compiler; peaks are those of `planner.evaluate`.
+The cost core computes every phase (`planner.cost.phases`), walking backward from the loss to the
+embedding; the peak is the heaviest phase. The core runs without a compiler here; peaks equal those
+of `planner.evaluate`.
 """
 
 from __future__ import annotations
@@ -17,32 +16,10 @@ from math import ceil
 from typing import Any
 
 from planner.cost import fields as f
-from planner.cost.memory import (
-    COMMUNICATORS,
-    communicator_sizes,
-    exchange_buffer_bytes,
-    paged_state_bytes,
-    set_aside_bytes,
-    tensor_buffer_bytes,
-    world_bytes,
-)
+from planner.cost import memory as core
+from planner.cost import phase_records as records
 from planner.cost.phase_passes import exists, passes
-from planner.cost.phase_records import (
-    EMBEDDING,
-    FORWARD,
-    FORWARD_END,
-    HEAD,
-    LAYER,
-    LAYER_AGAIN,
-    LAYER_LAST,
-    LOSS,
-    MTP,
-    OPTIMIZER,
-    KeptCopies,
-    Pass,
-    in_update,
-    total_bytes,
-)
+from planner.cost.phase_records import FORWARD, LAYER, LAYER_AGAIN, LAYER_LAST, Pass, total_bytes
 from planner.cost.phases import kept_copies, on_their_way
 from planner.cost.terms import LIVE_TERMS, PhaseTerms
 from planner.job.job import Job
@@ -54,15 +31,20 @@ from planner.predict.plan import Degrees, Interval
 from planner.predict.stage import OneLayer, Stage
 from planner.predict.uncertainty.intervals import fit_probability, peak_interval
 
-_PLACES = {LOSS: "loss", HEAD: "head", MTP: "mtp", EMBEDDING: "embedding"}
+_PLACES = {
+    records.LOSS: "loss",
+    records.HEAD: "head",
+    records.MTP: "mtp",
+    records.EMBEDDING: "embedding",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a phase keeps for backward: micro-batches of each part of the stage, the layers of which
-    it keeps one more or less, and offloaded bytes that are on the GPU all the same."""
+    """What a phase keeps for backward: micro-batches of each part of the stage, exceptions for
+    single layers, and offloaded bytes that are on the GPU during a copy."""
 
-    copies: KeptCopies
+    copies: records.KeptCopies
     layers: tuple[OneLayer, ...]
     on_their_way: float
 
@@ -71,7 +53,7 @@ class Kept:
 class PhaseMemory:
     """Live bytes of a stage at the worst point of a phase, by term.
 
-    `at`: the piece at whose backward that is; `in_flight`: micro-batches that keep something.
+    `at`: the piece whose backward that is; `in_flight`: micro-batches that keep something.
     """
 
     name: str
@@ -84,7 +66,7 @@ class PhaseMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
-    """Phases of the first step (no optimizer state until its end) and of every later one."""
+    """Phases of the first step (no optimizer state until its end) and of every later step."""
 
     first_step: tuple[PhaseMemory, ...]
     later_steps: tuple[PhaseMemory, ...]
@@ -95,7 +77,7 @@ class MemoryTimeline:
         return max((*self.first_step, *self.later_steps), key=lambda phase: phase.total_bytes)
 
     def phase(self, name: str) -> PhaseMemory:
-        """A phase of the later steps by name; KeyError if the step has none such."""
+        """A phase of the later steps by name; KeyError if there is none."""
         return {phase.name: phase for phase in self.later_steps}[name]
 
 
@@ -108,22 +90,22 @@ def stage_timeline(stage: Stage, kinds: tuple[str, ...] = ()) -> MemoryTimeline:
 
 
 def _without_state(stage: Stage, phase: PhaseMemory) -> PhaseMemory:
-    """A phase of the first step."""
+    """A phase as it is in the first step."""
     state = float(stage.rest.resting.optimizer_state)
     terms = {**phase.terms, "optimizer state": 0.0}
     return replace(phase, total_bytes=phase.total_bytes - state, terms=terms)
 
 
 def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
-    """Phases of one step in order; forward and backward for the first and for later micro-batches,
-    which find gradients of the earlier ones."""
+    """Phases of one step in order. Later micro-batches have forward and backward phases of their
+    own, since they find the gradients of earlier ones."""
     framework = stage.inputs.framework
     first, later, late = passes(stage.held, stage.grid.grad_acc, framework)
     resting, moving = stage.rest
     settled = PhaseTerms(resting, moving._replace(optimizer_temporaries=0.0))
     begun = settled.moving._replace(gradients=moving.gradients * first.before)
     yield _phase("start", PhaseTerms(resting, begun))
-    # While those in flight grow, the last one left out.
+    # While micro-batches in flight accumulate; the last one is in `_pass`.
     count = ceil(first.in_flight)
     for index in range(1, count):
         head = min(first.head, float(index))
@@ -135,8 +117,8 @@ def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     if late.counts:
         yield _backward(stage, late, " (weight gradients deferred)", kinds)
     yield _phase("gradient reduction", settled)
-    aside = set_aside_bytes(stage.key, stage.grid, framework)
-    yield _phase("optimizer", in_update(stage.rest, aside))
+    aside = core.set_aside_bytes(stage.key, stage.grid, framework)
+    yield _phase("optimizer", records.in_update(stage.rest, aside))
 
 
 def _pass(
@@ -147,15 +129,15 @@ def _pass(
     name = f"forward {count}/{count}" if count > 1 else "forward"
     loss = "loss" if stage.holds.head else ""
     yield replace(phase_memory(stage, FORWARD, one_pass, name + label), at=loss)
-    yield phase_memory(stage, FORWARD_END, one_pass, "forward end" + label)
+    yield phase_memory(stage, records.FORWARD_END, one_pass, "forward end" + label)
     yield _backward(stage, one_pass, label, kinds)
 
 
 def _backward(stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]) -> PhaseMemory:
     """The backward of a pass at its worst phase."""
-    phases = range(FORWARD + 1, OPTIMIZER)
-    told = stage.holds, one_pass, stage.grid, stage.inputs.framework
-    there = [phase for phase in phases if exists(phase, *told)]
+    grid, framework = stage.grid, stage.inputs.framework
+    every = range(FORWARD + 1, records.OPTIMIZER)
+    there = [phase for phase in every if exists(phase, stage.holds, one_pass, grid, framework)]
     worst = max(there, key=lambda phase: total_bytes(stage.terms(phase, one_pass)))
     return phase_memory(stage, worst, one_pass, "backward" + label, kinds)
 
@@ -163,7 +145,7 @@ def _backward(stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]) 
 def phase_memory(
     stage: Stage, phase: int, one_pass: Pass, name: str, kinds: tuple[str, ...] = ()
 ) -> PhaseMemory:
-    """One phase of a pass; the core's number for it (`planner.cost.phase_records`)."""
+    """One phase of a pass; `phase`: the core's number for it (`planner.cost.phase_records`)."""
     terms, layers = stage.phase_detail(phase, one_pass)
     framework = stage.inputs.framework
     kept = Kept(
@@ -187,13 +169,13 @@ UPDATE_BLOCKS = "blocks of the update"
 
 @dataclass(frozen=True, slots=True)
 class StageAccount(MemoryTimeline):
-    """Bytes on one GPU of a pipeline stage: those of its phases, and beside them.
+    """Bytes on one GPU of a pipeline stage: its phases, and what lies outside them.
 
-    `outside`: bytes outside live tensors by name: allocator rounding and fragmentation, blocks that
-    it keeps for the update, CUDA context, one entry a communicator, buffers of overlapped
-    exchanges, optimizer states in unified memory.
-    `allocated_bytes`: live tensors at the peak (`torch.cuda.max_memory_allocated`); `total_bytes`:
-    what the driver reports for the process (nvidia-smi).
+    `outside`: bytes outside live tensors by name: allocator rounding and fragmentation, blocks kept
+    for the update, CUDA context, one entry per communicator, buffers of overlapped exchanges,
+    optimizer states in unified memory. `allocated_bytes`: live tensors at the peak
+    (`torch.cuda.max_memory_allocated`); `total_bytes`: what the driver reports for the process
+    (nvidia-smi).
     """
 
     stage: int
@@ -206,7 +188,7 @@ class StageAccount(MemoryTimeline):
 
     @property
     def reserved_bytes(self) -> float:
-        """What the allocator holds: `torch.cuda.max_memory_reserved`."""
+        """The allocator's memory: `torch.cuda.max_memory_reserved`."""
         kept = self.outside.get(UPDATE_BLOCKS, 0.0)
         return self.allocated_bytes + self.outside["fragmentation"] + kept
 
@@ -222,8 +204,7 @@ def stage_accounts(configuration: Configuration) -> tuple[StageAccount, ...]:
 
 
 def layout_inputs(configuration: Configuration, machine: int = 0) -> LayoutInputs:
-    """What the core costs the memory of a configuration from on a machine, as `planner.evaluate`
-    does."""
+    """Inputs from which the core costs the memory of a configuration on a machine."""
     model = CostModel(configuration.job, compiled=False)
     priced = model.price_shapes(configuration.columns)
     return kernel_inputs(model.machines[machine], priced, 0, configuration, machine)[0]
@@ -233,26 +214,23 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
     """Account of one pipeline stage; `kinds`: names of its kinds of layers."""
     timeline = stage_timeline(stage, kinds)
     row = stage.memory()
-    each = stage.inputs.framework.communicator_bytes
-    communicating = {f"communicator {name}": each for name in communicators(configuration.degrees)}
+    degrees, framework = configuration.degrees, stage.inputs.framework
+    each = framework.communicator_bytes
+    outside = {f"communicator {name}": each for name in communicators(degrees)}
     further = {
-        "communicators of all ranks": float(
-            world_bytes(configuration.degrees.gpus, stage.inputs.framework)
-        ),
-        "all-to-all connections": float(exchange_buffer_bytes(stage.key, stage.inputs.framework)),
+        "communicators of all ranks": core.world_bytes(degrees.gpus, framework),
+        "all-to-all connections": core.exchange_buffer_bytes(stage.key, framework),
         "overlapped tensor-parallel exchanges": tensor_buffers(stage),
-        "paged optimizer state": float(
-            paged_state_bytes(stage.key, stage.grid, stage.inputs.framework)
-        ),
+        "paged optimizer state": core.paged_state_bytes(stage.key, stage.grid, framework),
     }
-    communicating |= {name: size for name, size in further.items() if size}
+    outside |= {name: float(size) for name, size in further.items() if size}
     return StageAccount(
         timeline.first_step,
         timeline.later_steps,
         stage.index,
         configuration.layout.stage_layers[stage.index],
         row.in_flight,
-        _gaps(stage, row) | {"context": row.terms[f.STAGE_CONTEXT]} | communicating,
+        _gaps(stage, row) | {"context": row.terms[f.STAGE_CONTEXT]} | outside,
         float(row.allocated),
         float(row.peak),
         stage,
@@ -260,9 +238,9 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
 
 
 def _gaps(stage: Stage, row: Any) -> dict[str, float]:
-    """What the allocator keeps beside live tensors; while the update runs, its blocks are live."""
+    """Blocks that the allocator keeps beside live tensors; the update's are live in the update."""
     gaps = float(row.terms[f.STAGE_FRAGMENTATION])
-    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+    aside = core.set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
     if not aside or row.phase == 1.0:
         return {"fragmentation": gaps}
     return {"fragmentation": gaps - aside, UPDATE_BLOCKS: float(aside)}
@@ -270,19 +248,19 @@ def _gaps(stage: Stage, row: Any) -> dict[str, float]:
 
 def tensor_buffers(stage: Stage) -> float:
     """Bytes of the buffers of overlapped tensor-parallel exchanges."""
-    key, told = stage.key, stage.inputs
-    return float(tensor_buffer_bytes(key.tp, key.cp, key.mbs, told.job, told.framework))
+    key, inputs = stage.key, stage.inputs
+    return float(core.tensor_buffer_bytes(key.tp, key.cp, key.mbs, inputs.job, inputs.framework))
 
 
 def kind_names(job: Job) -> tuple[str, ...]:
-    """Names of the kinds of layers, as the op table has them."""
+    """Names of the kinds of layers in the op table."""
     return tuple(piece.name for piece in job_pieces(job)[: len(job.model.piece_kinds)])
 
 
 def communicators(degrees: Degrees) -> tuple[str, ...]:
-    """Communicators that a rank is a member of and that hold buffers, by name."""
-    sizes = communicator_sizes(degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.ep)
-    return tuple(name for name, size in zip(COMMUNICATORS, sizes, strict=True) if size > 1)
+    """Names of the communicators with buffers that a rank is a member of."""
+    sizes = core.communicator_sizes(degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.ep)
+    return tuple(name for name, size in zip(core.COMMUNICATORS, sizes, strict=True) if size > 1)
 
 
 @dataclass(frozen=True)
@@ -294,7 +272,7 @@ class Footprint:
 
     @cached_property
     def heaviest(self) -> StageAccount:
-        """The stage that decides whether the job fits: with the least room on its machine."""
+        """The stage with the least room on its machine, which decides whether the job fits."""
         limits = [machine.hbm_limit_bytes for machine in self.configuration.job.machines]
         scales = [max(limits) / limits[machine] for machine in self.configuration.machines]
         return max(self.stages, key=lambda stage: stage.total_bytes * scales[stage.stage])
@@ -307,7 +285,7 @@ class Footprint:
 
     @property
     def total_bytes(self) -> float:
-        """What the driver reports on the heaviest stage: live tensors and all beside them."""
+        """What the driver reports on the heaviest stage."""
         return self.heaviest.total_bytes
 
     @property
@@ -342,11 +320,10 @@ def footprint_of(configuration: Configuration) -> Footprint:
 
 
 def worst_expert_load(job: Job, degrees: Degrees) -> float:
-    """Load of the busiest expert rank over the mean if a dropless router sends it all it can.
+    """Load of the busiest expert rank over the mean, if a dropless router sends it all it can.
 
-    A rank holds E/ep experts, so that it gets at most min(k, E/ep) of the k copies of each token
-    of its ep group, where the mean is k/ep. 1 without experts or without ep.
-    Symbols: E = experts, k = top_k.
+    A rank holds E/ep experts, so it gets at most min(k, E/ep) of the k copies of each token of its
+    ep group, where the mean is k/ep (E = experts, k = top_k). 1 without experts or without ep.
     """
     moe = job.model.moe
     if moe is None:
@@ -356,8 +333,8 @@ def worst_expert_load(job: Job, degrees: Degrees) -> float:
 
 
 def dropless_worst_case(configuration: Configuration) -> Footprint | None:
-    """The footprint if every token of the ep group is routed to one rank; None without experts
-    that are spread, or if the job already assumes as much."""
+    """The footprint if every token of the ep group goes to one rank; None without spread experts,
+    or if the job already assumes as much."""
     job = configuration.job
     worst = worst_expert_load(job, configuration.degrees)
     if worst <= job.expert_imbalance:
@@ -367,8 +344,8 @@ def dropless_worst_case(configuration: Configuration) -> Footprint | None:
 
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
-    """Live bytes while the backward of one of a stage's layers runs; `done`: layers behind it whose
-    backward is over."""
+    """Live bytes during the backward of one of a stage's layers; `done`: layers whose backward is
+    over."""
 
     layer: int
     done: int
@@ -376,8 +353,8 @@ class LayerMemory:
 
 
 def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
-    """The layers of a stage in the order of backward, its last one first; of the heavier of the
-    passes that a step has."""
+    """The layers of a stage in the order of backward, last layer first, in the heavier of the
+    step's passes."""
     stage, count = account.core, account.layers
     one_passes = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
     lines = [_ends(stage, one_pass) for one_pass in one_passes if one_pass.counts]
@@ -390,10 +367,8 @@ def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
 
 
 def _ends(stage: Stage, one_pass: Pass) -> tuple[float, float]:
-    """Bytes at the first layer of a backward pass and at the last one; 0 without layers.
-
-    The core need not look at the last one where gradients wait already, for it is lighter then.
-    """
+    """Bytes at the first and at the last layer of a backward pass; 0 without layers. (The core
+    skips the last layer where gradients exist already, since it is lighter then.)"""
     firsts = [
         float(total_bytes(stage.terms(phase, one_pass)))
         for phase in (LAYER, LAYER_AGAIN)

@@ -1,7 +1,7 @@
-"""What to change so that a configuration fits, and what each change costs: `--advise`.
+"""Changes that make a configuration fit, and what each costs: `--advise`.
 
-Every change is a real option of the framework, evaluated for memory and time; those that break
-a rule are left out. The global batch stays, and so do the GPUs unless more are allowed.
+Every change is a real option of the framework, evaluated for memory and time; changes that break a
+rule are left out. The global batch stays, and so do the GPUs unless more are allowed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 
 Watch = Callable[[str, int, int], None]
-# Whether no time is left for something, which then counts as untried.
+# Whether time is up before something is tried, which then counts as untried.
 Over = Callable[[str], bool]
 
-# Pairs that are evaluated when no single change suffices: those whose savings add up to most.
+# Pairs that are evaluated if no single change suffices: those with the largest sums of savings.
 MOST_PAIRS = 160
-# A change that saves less than this share of the peak is no help.
+# Least share of the peak that a change must save to be of help.
 LEAST_SAVING = 0.002
-# A change shrinks a term of the memory if it takes such a share of it away.
+# Least share of a memory term that a change must remove to count as shrinking it.
 LEAST_SHRINKAGE = 0.2
 
 
 @dataclass(frozen=True)
 class Move:
-    """One change or two, and what comes of them.
+    """One change or two, and their result.
 
-    `saved_bytes`: less at the peak of the heaviest stage; `extra_s`: longer step, at the batch of
-    the configuration that is changed; `follows`: what else had to change, in words.
+    `saved_bytes`: at the peak of the heaviest stage; `extra_s`: longer step, at the original batch;
+    `follows`: what else had to change, in words.
     """
 
     changes: tuple[OptionChange, ...]
@@ -56,27 +56,24 @@ class Move:
 
     @property
     def learns(self) -> str:
-        """The part of the training that changes, so that another model comes out; empty if none."""
+        """How the training changes so that another model comes out; empty if it does not."""
         return ", ".join(dict.fromkeys(change.learns for change in self.changes if change.learns))
 
     @property
     def more_gpus(self) -> int:
-        """GPUs that it needs beyond those of the configuration."""
+        """Additional GPUs that it needs."""
         return self.proposal.degrees.gpus - self.gpus_before
 
     @property
     def is_safe(self) -> bool:
-        """Whether it fits with the probability that a recommendation needs."""
+        """Whether it fits with the probability that a recommendation requires."""
         return self.plan.fit_probability >= SAFE_PROBABILITY
 
 
 @dataclass(frozen=True)
 class LargestTerm:
-    """The largest term of the memory at the peak, in bytes, and what shrinks it.
-
-    `move`: the first change, in the order of advice, that takes a good part of the term away; None
-    if none that was tried does.
-    """
+    """The largest memory term at the peak, in bytes; `move`: the first change, in the order of
+    advice, that shrinks it, None if no tried change does."""
 
     name: str
     label: str
@@ -87,14 +84,13 @@ class LargestTerm:
 
 @dataclass(frozen=True)
 class Advice:
-    """Changes that make a configuration fit; those that help without sufficing, most bytes first;
-    and pairs that suffice where no single change does.
+    """Changes that make a configuration fit (`sufficient`); those that help without sufficing, most
+    bytes first (`partial`); and pairs that suffice where no single change does.
 
-    Those that suffice come in the order in which one would try them: changes that leave the
-    training as it is, those after which another model is trained, then those that need more GPUs;
-    of each the cheapest in time first. `largest`: what the memory goes to. `closest`: the lightest
-    pair on the same GPUs, where none suffices there. `tried`: how many changes and pairs were
-    looked at; those that break a rule or save nothing are not listed.
+    Sufficient changes come in the order in which one would try them: those that leave the training
+    as it is, those that train another model, those that need more GPUs; each group by time.
+    `closest`: the lightest pair on the same GPUs, if none suffices there. `tried`: number of
+    changes and pairs that were looked at, including those that break a rule or save nothing.
     """
 
     base: Plan
@@ -116,16 +112,16 @@ def advise(
 ) -> Advice:
     """Evaluate every change of one option, and pairs of changes if none suffices.
 
-    `may_add_gpus`: degrees that the GPUs cannot hold take more of them (`request.gpus` must then
-    count them: `8xH100`); data parallelism on more GPUs is tried either way, and comes last.
-    UsageError if the configuration itself breaks a rule. `over`: asked before each.
+    `may_add_gpus`: degrees that need more GPUs may have them (`request.gpus` must then count them:
+    `8xH100`); data parallelism on more GPUs is tried in any case and comes last. `over`: asked
+    before each change. UsageError if the configuration itself breaks a rule.
     """
     watch = watch or (lambda _what, _done, _total: None)
     return _Adviser(proposal, may_add_gpus, pairs, watch, over).advice()
 
 
 class _Adviser:
-    """The configuration to change, and moves already evaluated."""
+    """The configuration to change, and the number of moves tried."""
 
     def __init__(
         self, proposal: Proposal, may_add_gpus: bool, pairs: bool, watch: Watch, over: Over
@@ -158,7 +154,7 @@ class _Adviser:
         )
 
     def _moves(self, what: str, sets: list[tuple[OptionChange, ...]]) -> list[Move]:
-        """Moves that are legal and save memory."""
+        """Legal moves that save memory."""
         found = []
         for index, changes in enumerate(sets):
             if self.over(" ".join(change.flags for change in changes)):
@@ -170,7 +166,7 @@ class _Adviser:
         return found
 
     def _move(self, changes: tuple[OptionChange, ...]) -> Move | None:
-        """A move evaluated, None if it breaks a rule."""
+        """A move, evaluated; None if it breaks a rule."""
         self.tried += 1
         proposal = self._changed(changes)
         if proposal is None:
@@ -212,8 +208,8 @@ class _Adviser:
         return proposal.changed(request, degrees, *again)
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int], gbs: int) -> Degrees | None:
-        """Degrees that follow: dp from the GPUs, grad_acc from the batch, etp, and vpp 1 where the
-        chunks of another pp would differ."""
+        """Degrees completed: dp from the GPUs, grad_acc from the batch, etp, and vpp 1 if chunks
+        would be unequal under another pp."""
         present = self.proposal.degrees
         replica, gpus = degrees.tp * degrees.pp * degrees.cp, present.gpus
         if "dp" in wanted or (self.may_add_gpus and replica > gpus):
@@ -225,7 +221,7 @@ class _Adviser:
         return degrees.model_copy(update=changes).filling(gpus, gbs)
 
     def _expert_tensor(self, degrees: Degrees) -> int:
-        """etp follows tp where it did so before, or must."""
+        """etp, which follows tp if it did so before or must."""
         present, rules = self.proposal.degrees, self.job.framework.parallelism
         if self.job.model.moe is None:
             return 1
@@ -235,7 +231,7 @@ class _Adviser:
 
 
 def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
-    """The largest term at a plan's peak, and the first of some moves that shrinks it."""
+    """The largest term at a plan's peak, and the first of the moves that shrinks it."""
     stage = base.stages[base.heaviest_stage]
     name = max(MEMORY_WORDS, key=lambda term: float(getattr(stage, term)))
     size = float(getattr(stage, name))
@@ -250,12 +246,12 @@ def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
 
 
 def _stay(moves: Sequence[Move]) -> list[Move]:
-    """Those that need no further GPUs."""
+    """Moves without additional GPUs."""
     return [move for move in moves if not move.more_gpus]
 
 
 def _fewest_gpus(moves: list[Move]) -> list[Move]:
-    """Of moves to more GPUs that suffice, those to the fewest, and none that needs as many."""
+    """Drop moves to more GPUs than the smallest number that suffices, or to as many in vain."""
     enough = min((move.more_gpus for move in moves if move.more_gpus and move.is_safe), default=0)
     if not enough:
         return moves
@@ -271,7 +267,7 @@ def _cost(move: Move) -> tuple[bool, bool, float, float]:
 
 
 def _pairs(moves: list[Move]) -> list[tuple[OptionChange, ...]]:
-    """Pairs of changes of different options, largest sum of savings first."""
+    """Pairs of changes to different options, largest sum of savings first."""
     pairs = [(one, two) for one, two in combinations(moves, 2) if _differ(one, two)]
     pairs.sort(key=lambda pair: -(pair[0].saved_bytes + pair[1].saved_bytes))
     return [(*one.changes, *two.changes) for one, two in pairs[:MOST_PAIRS]]
@@ -284,7 +280,7 @@ def _differ(one: Move, two: Move) -> bool:
 
 
 def _follows(before: Proposal, after: Proposal, changes: tuple[OptionChange, ...]) -> str:
-    """Degrees that changed besides those asked for, and more GPUs: `dp 4, grad-acc 16`."""
+    """Degrees that changed beyond those asked for, and more GPUs: `dp 4, grad-acc 16`."""
     asked = {name for change in changes for name in change.degrees}
     old, new = before.degrees.model_dump(), after.degrees.model_dump()
     words = [
@@ -298,7 +294,7 @@ def _follows(before: Proposal, after: Proposal, changes: tuple[OptionChange, ...
 
 
 def advice_record(advice: Advice) -> dict[str, Any]:
-    """Advice as data; bytes and seconds."""
+    """Advice as data, in bytes and seconds."""
     largest = advice.largest
     return {
         "largest_term": picked(largest, "name label bytes=size_bytes total_bytes")

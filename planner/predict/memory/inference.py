@@ -1,9 +1,9 @@
-"""Memory of serving a model: what each rank holds, whether it fits, how many tokens it caches; and
-what the same GPUs do split otherwise.
+"""Memory of serving a model: what each rank holds, whether it fits, how many tokens it caches, and
+other splits of the same GPUs.
 
-A token of every sequence takes one pass over what a rank holds: its share of the weights and of
-the cached keys and values. Splitting further makes that pass shorter and adds two all-reduces a
-layer; splitting less leaves more replicas, each with its copy of the weights.
+To generate a token, a rank reads its share of the weights and of the cached keys and values once.
+Splitting further shortens that and adds two all-reduces a layer; splitting less leaves more
+replicas, each with its copy of the weights.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planner.predict.memory.serving.stage import (
 
 @dataclass(frozen=True)
 class InferenceMemory:
-    """All stages of a deployment; the figures that people ask for."""
+    """All stages of a deployment, and the figures that people ask for."""
 
     deployment: Deployment
     stages: tuple[ServingStageMemory, ...]
@@ -37,17 +37,17 @@ class InferenceMemory:
 
     @cached_property
     def heaviest(self) -> ServingStageMemory:
-        """The stage that is nearest to, or farthest beyond, its limit."""
+        """The stage nearest to its limit, or farthest beyond it."""
         return max(self.stages, key=lambda stage: stage.missing)
 
     @property
     def fits(self) -> bool:
-        """Whether the batch at full context fits every stage, as expected."""
+        """Whether the batch at full context is expected to fit every stage."""
         return self.heaviest.missing <= 0
 
     @property
     def sure(self) -> bool:
-        """Whether the answer holds at both ends of the interval."""
+        """Whether the answer is the same at both ends of the interval."""
         missing = self.heaviest.missing
         low, high = missing - self.spread.high, missing - self.spread.low
         return high <= 0 or low > 0
@@ -67,11 +67,7 @@ class InferenceMemory:
         """Which layers cache tokens, in words."""
         kinds = self.deployment.model.kind_sequence
         caching = sum(kind.attention not in ("state", "none") for kind in kinds)
-        return (
-            f"all {len(kinds)} layers"
-            if caching == len(kinds)
-            else f"{caching} of {len(kinds)} layers"
-        )
+        return f"{'all' if caching == len(kinds) else f'{caching} of'} {len(kinds)} layers"
 
     @property
     def one_copy_token_bytes(self) -> float:
@@ -82,7 +78,7 @@ class InferenceMemory:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the cache of a replica holds, in sequences of the given context."""
+        """Tokens that a replica's cache holds, in sequences of the given context."""
         return self._tokens(0.0)
 
     @property
@@ -92,10 +88,8 @@ class InferenceMemory:
 
     @property
     def concurrency(self) -> float:
-        """Sequences of the given context that vLLM admits at once on a replica.
-
-        This is its start-up line `Maximum concurrency for N tokens per request`.
-        """
+        """Sequences of the given context that vLLM admits at once on a replica: its start-up line
+        `Maximum concurrency for N tokens per request`."""
         context = self.deployment.context
         return min(s.blocks() / s.pool.admission_blocks(context) for s in self.stages)
 
@@ -117,9 +111,9 @@ _REDUCTIONS_A_LAYER = 2.0
 
 @dataclass(frozen=True)
 class ServingSplit:
-    """A deployment on the same GPUs. `read_s`: to read a rank's weights and cache once at the full
-    HBM rate, of mixtures every expert; `reduce_s`: the all-reduces of one token of each sequence;
-    all stages in turn."""
+    """A deployment on the same GPUs, all stages in turn. `read_s`: to read a rank's weights and
+    cache once at full HBM rate, all experts included; `reduce_s`: the all-reduces of one token of
+    each sequence."""
 
     memory: InferenceMemory
     read_s: float
@@ -127,13 +121,13 @@ class ServingSplit:
 
     @property
     def token_s(self) -> float:
-        """Seconds between tokens of a sequence, if nothing else takes any: launches and products of
-        a decode step hide behind what it reads."""
+        """Seconds between tokens of a sequence, ignoring launches and products, which hide behind
+        the reads."""
         return self.read_s + self.reduce_s
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all replicas, at the batch asked for."""
+        """Tokens per second of all replicas, at the requested batch."""
         return self.memory.deployment.batch / self.token_s
 
     @property
@@ -143,7 +137,7 @@ class ServingSplit:
 
 
 def splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
-    """Every legal tp·dp of as many ranks, the deepest tp first. `cluster`: whose links they use."""
+    """Every legal tp·dp of as many ranks, deepest tp first. `cluster`: its links are used."""
     ranks = deployment.tp * deployment.dp
     for tp in (count for count in range(ranks, 0, -1) if ranks % count == 0):
         near = replace(deployment, tp=tp, dp=ranks // tp)

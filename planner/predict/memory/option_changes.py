@@ -1,8 +1,8 @@
 """Every change of one option that a framework offers a configuration: what advice tries.
 
-Each says what it changes of a request, its degrees or its recompute mode, and what of the training
-it touches: changes that leave training as it is come before those that need more GPUs, and those
-before changes after which another model is trained.
+A change says which request fields, degrees or recompute mode it sets, and how the training differs.
+Changes that leave the training as it is come first, then those that need more GPUs, then those that
+train another model.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Plan
 from planner.predict.techniques import further_techniques
 
-# Degrees are tried at 2, 4, 8 and 16 times their value.
+# Degrees are tried at these multiples of their value.
 _FACTORS = (2, 4, 8, 16)
-# Shares of the optimizer that go to the host, by what a framework offloads.
+# Shares of the optimizer on the host, by what a framework can offload.
 _SHARES: Mapping[str, tuple[float, ...]] = {"none": (), "share": (0.5, 1.0), "whole": (1.0,)}
 OTHER_STATES = "other optimizer states"
 OTHER_ROUNDING = "other rounding"
@@ -33,10 +33,10 @@ OTHER_BATCH = "a larger batch"
 
 @dataclass(frozen=True)
 class OptionChange:
-    """One option with another value. `kind` groups options of which one value holds at a time.
+    """One option with another value. `kind` groups options that exclude each other.
 
-    `learns`: what of the training it changes, so that another model comes out; empty for changes
-    of memory and time alone. `technique`: one of the framework that it switches on.
+    `learns`: how the training changes so that another model comes out; empty for changes of memory
+    and time alone. `technique`: one of the framework's that it switches on.
     """
 
     kind: str
@@ -132,13 +132,13 @@ class OptionChanges:
         yield from self._more_replicas()
 
     def _zero_beside(self, name: str) -> dict[str, int]:
-        """The ZeRO stage that tensor parallelism goes with, where it is not the present one."""
+        """The ZeRO stage to set beside tensor parallelism, if the present one excludes it."""
         stays = name != "tp" or self.job.framework.parallelism.zero3_with_tensor
         return {} if stays or self.proposal.degrees.zero < 3 else {"zero": 2}
 
     def _more_replicas(self) -> Iterator[OptionChange]:
-        """Data parallelism with ZeRO on more GPUs, with smaller micro-batches where the batch asks
-        for them, or with a larger batch where it is too small for so many."""
+        """Data parallelism with ZeRO on more GPUs: with smaller micro-batches if the batch requires
+        that, or with a larger batch if it is too small for so many ranks."""
         degrees, offered = self.proposal.degrees, self.job.framework.parallelism.zero_stages
         stage = max(offered[0], degrees.zero)
         for factor in _FACTORS if stage else ():
@@ -156,7 +156,7 @@ class OptionChanges:
             yield OptionChange("dp", flags, request=batch, degrees=given, learns=OTHER_BATCH)
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
-        """More of one split at the cost of another, on the same GPUs."""
+        """More of one split in exchange for less of another, on the same GPUs."""
         present = self.proposal.degrees
         for giver in names:
             given = getattr(present, giver)
@@ -184,8 +184,8 @@ class OptionChanges:
         return OptionChange(kind, flags, request=option, learns=learns)
 
     def _optimizer_offloads(self) -> Iterator[OptionChange]:
-        """More of the optimizer on the host, with the ZeRO stage that this needs, and with the one
-        from which on gradients leave too."""
+        """More of the optimizer on the host, with the ZeRO stage that this requires, and with the
+        one from which gradients leave too."""
         stages = sorted(self.job.framework.parallelism.zero_stages)
         for share in _SHARES[self.job.framework.optimizer.offload]:
             if share <= self.job.optimizer_offload:
@@ -221,7 +221,7 @@ class OptionChanges:
             yield OptionChange("sequence", "--sequence-parallel", request=split)
 
     def _techniques(self) -> Iterator[OptionChange]:
-        """Techniques of the framework that the configuration does without."""
+        """Techniques of the framework that the configuration does not use."""
         degrees, mode = self.proposal.degrees, self.proposal.recompute
         for technique in further_techniques(self.job, degrees, mode):
             changed = self.proposal.request.with_technique(technique.name)
@@ -231,8 +231,8 @@ class OptionChanges:
         yield from self._weights_off_gpu()
 
     def _weights_off_gpu(self) -> Iterator[OptionChange]:
-        """Weights in host memory or on NVMe with the ZeRO stage that gathers them, where the
-        present one does not."""
+        """Weights in host memory or on NVMe, with ZeRO-3, which gathers them, if the present stage
+        does not."""
         profile = self.job.framework
         if self.proposal.degrees.zero > 2 or 3 not in profile.parallelism.zero_stages:
             return

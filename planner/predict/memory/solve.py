@@ -1,8 +1,7 @@
 """The largest micro-batch, sequence or number of layers that fits: `planner memory --solve`.
 
-Memory grows with each of the three, so that a bisection over the values that the rules allow
-finds the largest; every value it looks at is a real account, and both sides of the border are
-among them.
+Memory grows with each of the three, so bisection over the values that the rules allow finds the
+largest. Every value tried has a real account, including both sides of the border.
 """
 
 from __future__ import annotations
@@ -24,20 +23,18 @@ from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]
 
-# A value fits if the true peak stays within the limit with this probability; the prediction
-# itself stays within it with one half.
+# A value fits if the true peak stays within the limit with this probability; the prediction's own
+# probability is one half.
 SAFE_PROBABILITY, EVEN_PROBABILITY = 0.8, 0.5
 MOST_LAYERS = 2**14
-# Units of a value that rules demand beyond those of the degrees (fp8: multiples of 16 or 32).
+# Units to try where rules demand multiples beyond those of the degrees (fp8: 16 or 32).
 _MOST_DOUBLINGS = 8
 
 
 @dataclass(frozen=True)
 class Border:
-    """The largest value that fits with a probability, and the next one, which does not.
-
-    `largest` None: not even the least value fits; `beyond` None: the rules end there.
-    """
+    """The largest value that fits with a probability, and the next one, which does not. `largest`
+    None: not even the least value fits; `beyond` None: the rules end there."""
 
     probability: float
     largest: SolvedPoint | None
@@ -54,8 +51,8 @@ class SolvedPoint:
 
 @dataclass(frozen=True)
 class Solution:
-    """Borders for the safe and for the even chance; values are multiples of `step`, or what
-    divides the batch (`step` 0); `held` says in words what stays as it is."""
+    """Borders for the safe and for the even chance. Values are multiples of `step`, or divisors of
+    the batch if `step` is 0; `held` says in words what stays fixed."""
 
     unknown: Unknown
     step: int
@@ -65,10 +62,10 @@ class Solution:
 
 
 def solve(configuration: Configuration, unknown: Unknown, *, batch_is_fixed: bool) -> Solution:
-    """The largest `mbs`, `seq` or number of `layers` that fits; the rest stays.
+    """The largest `mbs`, `seq` or number of `layers` that fits, everything else fixed.
 
-    `batch_is_fixed`: the global batch stays and micro-batches divide it; otherwise the number of
-    micro-batches stays. UsageError if no value obeys the rules.
+    `batch_is_fixed`: keep the global batch, which micro-batches then divide; otherwise keep the
+    number of micro-batches. UsageError if no value obeys the rules.
     """
     axis = _axis(configuration, unknown, batch_is_fixed)
     return Solution(
@@ -87,7 +84,7 @@ class _Axis:
 
     @cached_property
     def known(self) -> dict[int, SolvedPoint]:
-        """Points by their index, each accounted for once."""
+        """Accounted points by index."""
         return {}
 
     def point(self, index: int) -> SolvedPoint:
@@ -115,8 +112,8 @@ def bracket(
 ) -> tuple[int, int]:
     """(last index that fits or -1, first one that does not or `count`) of a falling predicate.
 
-    Steps from `start` double until both sides are known, then halve. Where time ends (`over`) the
-    two may lie apart.
+    Steps from `start` double until both sides are known, then halve. If time ends (`over`), the two
+    may lie apart.
     """
     low, high, step, at = -1, count, 1, start
     while high - low > 1 and not over():
@@ -171,7 +168,7 @@ def _dividing_micro_batches(configuration: Configuration) -> _Axis:
 
 
 def _stepped(held: str, largest: int, step: int, place: Callable[[int], Configuration]) -> _Axis:
-    """Multiples of the least step, a power of two times `step`, whose multiples are legal."""
+    """Multiples of the smallest legal unit, which is `step` times a power of two."""
     for doubling in range(_MOST_DOUBLINGS):
         unit = step << doubling
         first = [unit * count for count in (1, 2, 3) if unit * count <= largest]
@@ -190,7 +187,7 @@ def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
 
 
 def _exact(job: Job, degrees: Degrees, **changes: Any) -> Job:
-    """The job at exactly the batch of some degrees, with further changes."""
+    """The job at exactly the batch of these degrees, with further changes."""
     batch = BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True)
     return replace(job, batch=batch, **changes)
 
@@ -206,14 +203,14 @@ def _with_layers(configuration: Configuration, layers: int) -> Configuration:
     job, degrees = configuration.job, configuration.degrees
     kinds = repeated_kinds(job.model, layers)
     model = job.model.model_copy(update={"layers": layers, "layer_kinds": kinds})
-    # A copy has the old layers' cached kinds.
+    # `model_copy` would keep the cached kinds of the old layers.
     exact = _exact(job, degrees, model=ModelSpec.model_validate(model.model_dump()))
     return checked(Configuration.even(exact, degrees, configuration.recompute))
 
 
 def repeated_kinds(model: ModelSpec, layers: int) -> tuple[LayerKind, ...]:
-    """Kinds of a deeper or shallower model: the first ones, then the pattern of the second half
-    of the model's layers over again (dense layers before MoE ones stay first)."""
+    """Kinds of a deeper or shallower model: the first ones, then the pattern of the second half of
+    the model's layers repeated (dense layers before MoE ones stay first)."""
     kinds = list(model.layer_kinds)
     if not kinds:
         return ()

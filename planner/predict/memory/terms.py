@@ -1,7 +1,7 @@
-"""What holds the memory of a phase: terms in reading order, with their names for people, and the
-tensors that the term `activations` is made of.
+"""What holds the memory of a phase: terms in reading order with their names, and the tensors that
+make up the term `activations`.
 
-Those are rows of the op table, each as often as the core's account keeps its piece
+These are rows of the op table, counted as often as the core's account keeps their piece
 (`kept_copies`), so that they add up to its term.
 """
 
@@ -33,8 +33,8 @@ ON_THEIR_WAY = "offloaded, on their way"
 
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
-    """A saved tensor of the op table: bytes of all layers and micro-batches together, `copies`
-    of them (a micro-batch that keeps part of its layers counts as that part)."""
+    """A saved tensor of the op table: bytes of all layers and micro-batches together, in `copies`
+    (a micro-batch that keeps only some of its layers counts in part)."""
 
     name: str
     size_bytes: float
@@ -42,7 +42,7 @@ class KeptTensor:
 
     @property
     def rounding_bytes(self) -> float:
-        """Bytes that torch's allocator adds to all copies, which it rounds up one by one."""
+        """Bytes that torch's allocator adds by rounding up each copy."""
         each = self.size_bytes / self.copies
         return self.copies * (ceil(each / ALLOCATION_BYTES) * ALLOCATION_BYTES - each)
 
@@ -67,35 +67,35 @@ def kept_tensors(job: Job, stage: Stage, phase: PhaseMemory) -> tuple[KeptTensor
 
 
 def _waiting(stage: Stage, kept: Kept) -> float:
-    """Bytes that only weight gradients which are deferred will read."""
+    """Bytes kept only for weight gradients that are deferred."""
     copies, holds = kept.copies, stage.holds
     return float(copies.weight * holds.layer_weight + copies.head_weight * holds.head_weight)
 
 
 def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, float]]:
     """(name, bytes of one, copies) of every row of every piece of the stage."""
-    copies, told = kept.copies, stage.inputs.job
+    copies, inputs = kept.copies, stage.inputs.job
     pictures = held_pictures(job, int(stage.key.mbs))
-    for index, piece in enumerate(with_pictures(_pieces(job, told.kinds), pictures)):
+    for index, piece in enumerate(with_pictures(_pieces(job, inputs.kinds), pictures)):
         count, again = stage.counts(index)
-        if index < told.kinds:
+        if index < inputs.kinds:
             for layer in kept.layers:
                 one_copies = layer.copies if layer.kind == index else 0.0
                 yield from _piece_rows(stage, piece, one_copies, again=layer.again)
             yield from _piece_rows(stage, piece, copies.plain * (count - again), again=False)
             yield from _piece_rows(stage, piece, copies.again * again, again=True)
-        elif index == told.kinds:
+        elif index == inputs.kinds:
             yield from _piece_rows(stage, piece, copies.embedding * count, again=None)
-        elif index == told.kinds + 1:
+        elif index == inputs.kinds + 1:
             one_copies, done = copies.head * count, copies.head_done * count
             yield from _piece_rows(stage, piece, one_copies, again=None, losses_done=done)
         else:
-            done = copies.mtp_done * min(count, 1.0) if index > told.kinds + 2 else 0.0
+            done = copies.mtp_done * min(count, 1.0) if index > inputs.kinds + 2 else 0.0
             yield from _piece_rows(stage, piece, copies.mtp * count, again=False, losses_done=done)
 
 
 def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
-    """Pieces in the order of the core: layers that stay on the GPU come as kinds of their own."""
+    """Pieces in the core's order: layers that stay on the GPU are kinds of their own."""
     table, count = job_pieces(job), len(job.model.piece_kinds)
     if kinds == count:
         return table
@@ -106,31 +106,25 @@ def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
 def _piece_rows(
     stage: Stage, piece: Piece, copies: float, *, again: bool | None, losses_done: float = 0.0
 ) -> Iterator[tuple[str, float, float]]:
-    """Rows of `copies` of a piece that recomputes, or not (`again` None: an end, which keeps its
-    tensors but for those that all layers share); of `losses_done` the logits are gone."""
+    """Rows of `copies` of a piece that recomputes, or not (`again` None: embedding or head, which
+    keep all but the tensors that layers share); `losses_done` of them have dropped their logits."""
     if not copies:
         return
+    key, job = stage.key, stage.inputs.job
     for op in piece.ops:
         for row in op.saved:
-            size = _row_bytes(stage, row)
+            size = saved_row_bytes(row, local_tokens(key, job), key, job)
             share = _share_kept(stage, row, size, again)
             gone = losses_done if row.name == "head/loss" else 0.0
-            yield _name(op.name, row.name), size, copies * share - gone
-
-
-def _name(op: str, tensor: str) -> str:
-    """A tensor of the vision part by its own name: a tower's layers have names of any layer's."""
-    return f"{VISION}{tensor.removeprefix(VISION)}" if op.startswith(VISION) else tensor
-
-
-def _row_bytes(stage: Stage, row: Saved) -> float:
-    """Bytes of one tensor of one micro-batch on the rank."""
-    key, job = stage.key, stage.inputs.job
-    return saved_row_bytes(row, local_tokens(key, job), key, job)
+            name = row.name
+            if op.name.startswith(VISION):
+                # A tower's layers name their tensors like any layer.
+                name = f"{VISION}{row.name.removeprefix(VISION)}"
+            yield name, size, copies * share - gone
 
 
 def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> float:
-    """How much of a tensor a piece keeps on the GPU: `planner.cost.layer.recompute_costs`, less
+    """Share of a tensor that a piece keeps on the GPU: `planner.cost.layer.recompute_costs`, less
     what leaves for the host."""
     key = stage.key
     modules = Module(int(key.modules)) if again is not False else Module.NOTHING
@@ -145,7 +139,7 @@ def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> fl
 Where = Literal["tensors", "outside"]
 Step = Literal["first", "later"]
 
-# Parts of the activations by the first words of a tensor's name; the first that matches holds.
+# Parts of the activations by words in a tensor's name; the first match counts.
 _PARTS = (
     (WAITING, "waiting for weight gradients"),
     (ON_THEIR_WAY, "on the way to and from the host"),
@@ -165,14 +159,14 @@ _PARTS = (
     ("mtp/", "multi-token prediction"),
 )
 _OTHER_PART = "tables shared by layers"
-# Terms under this share of the whole are shown together.
+# Terms below this share of the whole are shown together.
 _SMALL = 5e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A term of a sum. `where`: a live tensor, or outside the tensors; `of`: the term that it is
-    a part of."""
+    """A term of a sum: live tensors, or bytes outside tensors (`where`); `of`: the term that it is
+    part of."""
 
     name: str
     label: str
@@ -233,7 +227,7 @@ def peak_parts(footprint: Footprint, account: StageAccount) -> tuple[Part, ...]:
 
 
 def _pooled(parts: list[Part], least: float) -> list[Part]:
-    """The parts, those below `least` bytes as one."""
+    """The parts, with those below `least` bytes merged into one."""
     shown = [part for part in parts if part.size_bytes >= least]
     small = sum(part.size_bytes for part in parts if part.size_bytes < least)
     if small:

@@ -10,7 +10,7 @@ from planner.job.tuned_layers import ALL_LINEAR, EXPERTS
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op
 
-# Rows with one linear layer, by the name that adapters are put on.
+# Rows with one linear layer, by the name under which adapters target it.
 _ALONE: Mapping[str, str] = {
     "attention/q": "q",
     "attention/k": "k",
@@ -30,16 +30,16 @@ _ALONE: Mapping[str, str] = {
     "head/logits": "head",
 }
 _QKV = "attention/qkv"
-# Rows that read what the projector makes of images.
+# Rows that read the projector's output for images.
 _OF_IMAGES = ("attention/k", "attention/v")
-# Rows whose input is a tensor of its own; all others of a block read its norm's output.
+# Rows that read a tensor of their own; all others of a block read its norm's output.
 _OWN_INPUT = ("out_proj", "down", "up_proj", "q_up", "kv_up", "experts_up", "experts_down")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A linear layer, or several that share an adapter, within a row: widths of the input and of
-    the output, what divides its output's weights and its input."""
+    """A linear layer within a row, or several that share an adapter: widths of input and output,
+    sharding of its weights by output, and of its input."""
 
     name: str
     into: float
@@ -49,7 +49,7 @@ class Part:
 
 
 def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
-    """Linear layers of a row, by the names that adapters are put on."""
+    """Linear layers of a row, by the names under which adapters target them."""
     if op.name == _QKV:
         return ("q", "k", "v")
     if op.name in _ALONE:
@@ -65,7 +65,7 @@ def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
 
 
 def _is_together(context: OpContext) -> bool:
-    """Whether one row has gate and up."""
+    """Whether one row holds gate and up."""
     return context.model.gated and bool(context.profile.kernels.fused_projections)
 
 
@@ -77,7 +77,9 @@ def parts_of(op: Op, context: OpContext) -> tuple[Part, ...]:
     names = [name for name in layer_names(op, context) if name in wanted]
     if not op.is_product or not names:
         return ()
-    if EXPERTS in names and not _adapts_experts(context):
+    # Experts in one tensor are not linear layers: adapters need `EXPERTS` as an explicit target.
+    named = EXPERTS in context.tuning.targets or context.profile.adapters.quantised_experts
+    if EXPERTS in names and not named:
         return ()
     if op.name == _QKV:
         return _qkv_parts(op, context, wanted)
@@ -86,12 +88,6 @@ def parts_of(op: Op, context: OpContext) -> tuple[Part, ...]:
     if op.name in _OF_IMAGES:
         return (_part(op, names[-1], op.kv_out_width, ParamShard.KV),)
     return (_part(op, names[-1], op.out_width),)
-
-
-def _adapts_experts(context: OpContext) -> bool:
-    """Experts in one tensor are no linear layers: only who names them puts adapters on them."""
-    named = EXPERTS in context.tuning.targets
-    return named or bool(context.profile.adapters.quantised_experts)
 
 
 def _part(op: Op, name: str, out: float, shard: ParamShard | None = None) -> Part:
@@ -119,8 +115,8 @@ def _qkv_parts(op: Op, context: OpContext, wanted: set[str]) -> tuple[Part, ...]
 
 
 def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, ...]:
-    """Of a row with gate and up together, or with one of them. Where one layer of the library holds
-    both, its adapter stands beside the first row."""
+    """Parts of a row with gate and up, or with one of them. If the library holds both in one layer,
+    the adapter belongs to the first row."""
     together, families = _is_together(context), context.saved.fused_gate_up_families
     if context.profile.adapters.fused_targets or context.applies(families):
         whole = op.out_width if together else 2.0 * op.out_width
@@ -131,7 +127,7 @@ def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, .
 
 
 def input_of(op: Op, context: OpContext) -> str:
-    """The tensor that a product reads, by a name that it shares with others that read it."""
+    """The tensor that a product reads, by a name that all its readers share."""
     block, _, row = op.name.partition("/")
     if op.name in _OF_IMAGES:
         return "images"

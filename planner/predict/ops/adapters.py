@@ -1,13 +1,13 @@
-"""Rows of adapters beside frozen products, and what freezing changes in the other rows of a piece.
+"""Rows of adapters beside frozen products, and how freezing changes the other rows of a piece.
 
 A low-rank adapter (Hu et al. 2021, arXiv 2106.09685) of a product from `in` to `out` adds, for each
-token, s·B·A·x with A: r x in and B: out x r. Its rows are the products by A and by B, and one for
-what moves memory alone: casts and dropout of x, the scale s, the sum with the frozen product.
+token, s·B·A·x with A: r x in and B: out x r. Its rows are the products by A and by B, and one row
+that only moves memory: casts and dropout of x, the scale s, the sum with the frozen product.
 
-A frozen product has a gradient of its input and none of its weights, so it keeps no input; adapters
-keep it, once for all that read it, or a cast of their own, or with dropout the dropped one and its
-mask (peft, src/peft/tuners/lora/layer.py, Linear.forward). Frozen norms that scale by an operation
-of torch keep no normalised tensor. Kernels that fuse an adapter with its product (unsloth,
+A frozen product has a gradient of its input and none of its weights, so it keeps no input. Adapters
+keep it, once for all that read it; or a cast of their own; or with dropout the dropped input and
+its mask (peft, src/peft/tuners/lora/layer.py, Linear.forward). Frozen norms that scale with a torch
+operation keep no normalised tensor. Kernels that fuse an adapter with its product (unsloth,
 kernels/fast_lora.py) keep x alone.
 """
 
@@ -33,14 +33,14 @@ from planner.predict.ops.merged import merged_rows, merges
 from planner.predict.ops.rows import Collective, Op, Piece, Saved
 
 _HALF, _FP32, _MASK = 2.0, 4.0, 1.0
-# CPU time of issuing an operator of a backward over that of its forward: autograd's engine issues
-# it in C++, without Python and its modules. Assumed; LoRA of Qwen 1.8B on one A100 at 256 tokens,
-# which waits for the CPU, is still 30 % slow with it (QwenLM/Qwen, README).
+# CPU time to issue an operator of a backward over that of its forward: autograd's engine issues it
+# in C++, without Python and modules. Assumed; LoRA of Qwen 1.8B on one A100 at 256 tokens, which
+# waits for the CPU, is still 30 % slow with it (QwenLM/Qwen, README).
 _ENGINE_SHARE = 0.5
 
 
 def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Piece:
-    """A piece as it is trained: rows frozen, adapters beside them; `frozen`: nothing trains it."""
+    """A piece as it is trained: frozen rows with adapters; `frozen`: nothing of it is trained."""
     if context.tuning.trains_all:
         return piece
     rule = Frozen(context, frozen)
@@ -57,24 +57,24 @@ def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Pi
 
 
 def _shares_input(op: Op, context: OpContext) -> bool:
-    """Whether adapters read, and keep, the very tensor that the frozen product reads."""
+    """Whether adapters read, and keep, the same tensor as the frozen product."""
     shares = not _cast_bytes(op, context) and not context.tuning.dropout
     return _are_fused(context) or shares
 
 
 def _are_fused(context: OpContext) -> bool:
-    """Whether kernels fuse adapters with their products: unsloth's do where no dropout stands
-    between (unsloth/models/llama.py, patch_peft_model)."""
+    """Whether kernels fuse adapters with their products: unsloth's do without dropout
+    (unsloth/models/llama.py, patch_peft_model)."""
     return bool(context.profile.adapters.fused_kernels) and not context.tuning.dropout
 
 
 def _cast_bytes(op: Op, context: OpContext) -> float:
-    """Bytes an element of the cast of its input that each adapter of a row keeps; 0 if it reads the
-    row's own input.
+    """Bytes per element of the cast of its input that each adapter of a row keeps; 0 if it reads
+    the row's own input.
 
-    peft casts that to the type of the adapter's weights, except beside quantised products under
-    autocast (src/peft/tuners/lora/layer.py, Linear.forward; bnb.py, Linear4bit.forward); autocast
-    then makes 16 bits of what has 32.
+    peft casts to the type of the adapter's weights, except beside quantised products under autocast
+    (src/peft/tuners/lora/layer.py, Linear.forward; bnb.py, Linear4bit.forward); autocast then casts
+    fp32 inputs to 16 bits.
     """
     rules, tuning = context.profile.adapters, context.tuning
     if _are_fused(context) or not rules.cast_bytes:
@@ -86,13 +86,9 @@ def _cast_bytes(op: Op, context: OpContext) -> float:
 
 
 def _kept_inputs(
-    ops: Sequence[Op],
-    adapted: dict[str, tuple[Part, ...]],
-    context: OpContext,
-    *,
-    frozen: bool,
+    ops: Sequence[Op], adapted: dict[str, tuple[Part, ...]], context: OpContext, *, frozen: bool
 ) -> dict[str, tuple[Saved, ...]]:
-    """Of each row the inputs that it keeps: of a tensor that several products read, the first that
+    """The inputs that each row keeps: of a tensor that several products read, the first one that
     trains keeps it."""
     held: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
@@ -102,44 +98,40 @@ def _kept_inputs(
     kept: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
         reads = is_trained(op, context, frozen=frozen) or keeps_input(op, context)
-        shares = _shares_input(op, context) and not _is_made_again(op, context)
-        shares = shares or merges(op, context)
+        # Fused kernels make the down projection's input again, as the activation's output.
+        remade = _are_fused(context) and op.name.endswith("/down")
+        shares = (_shares_input(op, context) and not remade) or merges(op, context)
         reads = reads or (shares and bool(adapted.get(op.name)))
         if op.is_product and reads:
             rows = held.pop(_input_of(op, context), ())
-            kept[op.name] = tuple(_as_wide(_gathered(row, context), op, context) for row in rows)
+            gathered = (_gathered(row, context) for row in rows)
+            kept[op.name] = tuple(_as_wide(row, op, context) for row in gathered)
     return kept
 
 
 def _gathered(row: Saved, context: OpContext) -> Saved:
-    """An input that adapters whose matrices are split over tensor parallelism keep as they read it,
-    gathered (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather).
-    """
+    """An input as adapters keep it that are split over tensor parallelism: gathered
+    (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
     split = context.tuning.has_adapters and context.profile.adapters.fused_targets
     return replace(row, shard=Shard.NONE) if split and row.shard is Shard.SEQUENCE else row
 
 
 def _input_of(op: Op, context: OpContext) -> str:
-    """The tensor that a product keeps: its own cast where products do not share one."""
+    """The tensor that a product keeps: a cast of its own unless products share one."""
     return input_of(op, context) if context.saved.linear_inputs_shared else op.name
 
 
 def _as_wide(row: Saved, op: Op, context: OpContext) -> Saved:
-    """An input as its product is given it: beside norms in fp32 quantised products take fp32."""
+    """An input as its product receives it: beside fp32 norms, quantised products get fp32."""
     if not (context.tuning.base and is_packed(op, context) and is_wide(op, context)):
         return row
     factor = _FP32 / context.saved.activation_bytes
     return replace(row, bytes_per_token=factor * row.bytes_per_token)
 
 
-def _is_made_again(op: Op, context: OpContext) -> bool:
-    """Whether fused kernels make the product's input again, as the activation's output."""
-    return _are_fused(context) and op.name.endswith("/down")
-
-
 @dataclass(frozen=True)
 class _Adapter:
-    """One adapter: the product it stands beside, its part of that, and the job's rules."""
+    """One adapter: its product, its part of that product, and the job's rules."""
 
     op: Op
     part: Part
@@ -160,8 +152,8 @@ class _Adapter:
 
     @property
     def cast_of_weights(self) -> float:
-        """Bytes of the copy of a weight in fp32 that autocast keeps over a base in 16 bits; over a
-        base in fp32 all weights have one (`saved.weight_cast_bytes`)."""
+        """Bytes of the 16-bit copy of an fp32 weight that autocast keeps over a 16-bit base; over
+        an fp32 base all weights have one (`saved.weight_cast_bytes`)."""
         autocasts = 0.0 < self.context.profile.adapters.cast_bytes < _FP32
         over_16_bits = autocasts and not self.context.saved.weight_cast_bytes
         return _HALF if over_16_bits and self.held == "fp32" else 0.0
@@ -187,12 +179,12 @@ class _Adapter:
 
     @property
     def groups(self) -> float:
-        """How many pairs of matrices it has."""
+        """Number of its pairs of matrices."""
         return self.op.groups if self.of_each_expert else 1.0
 
     @property
     def parameter_class(self) -> str:
-        """Of its matrices; those in the type of trained weights are held as these are."""
+        """Class of its matrices; matrices in the type of trained weights are held like these."""
         expert = self.of_each_expert
         held = None if self.held == "framework" else self.held
         return class_name("adapter", held, expert=expert)
@@ -204,14 +196,14 @@ class _Adapter:
 
     @property
     def freed(self) -> Module:
-        """What frees its tensors: recomputation of the layer, or of the product's input."""
+        """Modules whose recomputation frees its tensors: the layer's, or the input's."""
         if self.op.pads_vocabulary:
             return Module.NOTHING
         inputs = [row for row in self.op.saved if is_input(row, self.context)]
         return inputs[0].freed_by if inputs else WHOLE_LAYER
 
     def shards(self, *, first: bool) -> ParamShard:
-        """How the matrix A (`first`) or B is divided."""
+        """Sharding of the matrix A (`first`) or B."""
         if self.op.kind is OpKind.GROUPED_GEMM:
             return ParamShard.EXPERT if self.of_each_expert else ParamShard.NONE
         if self.is_split:
@@ -223,7 +215,7 @@ class _Adapter:
     def product(
         self, name: str, sizes: tuple[float, float], saved: tuple[Saved, ...], first: bool
     ) -> Op:
-        """The product by one of its matrices, for all experts where there are several."""
+        """The product by one of its matrices, for all experts if there are several."""
         into, out = sizes
         count = self.groups * into * out
         cast = Saved(f"{self.name}/{name}/cast", 0.0, self.op.tokens, self.freed,
@@ -264,7 +256,7 @@ def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
 
 
 def _by_outputs(second: Op, one: _Adapter) -> Op:
-    """The product by B, divided as the outputs of the product that it stands beside."""
+    """The product by B, divided like the outputs of the frozen product."""
     if one.part.shard is ParamShard.KV:
         return replace(second, out_width=0.0, kv_out_width=one.part.out)
     if one.op.kind is OpKind.GROUPED_GEMM and not one.of_each_expert:
@@ -273,12 +265,12 @@ def _by_outputs(second: Op, one: _Adapter) -> Op:
 
 
 def _split(first: Op, second: Op, by_inputs: bool) -> tuple[Op, Op]:
-    """Products whose matrices tensor parallelism divides, with what they exchange.
+    """Products whose matrices tensor parallelism divides, with their exchanges.
 
-    B is split by outputs, A by outputs too, or by inputs beside a product that is (`by_inputs`).
-    A·x is gathered, or summed; beside a product that is split by inputs B·A·x is gathered, and
-    under sequence parallelism its gradient as well (Megatron-Bridge,
-    src/megatron/bridge/peft/utils.py, ParallelLinearAdapter).
+    B is split by outputs; A by outputs, or by inputs beside a product that is (`by_inputs`). A·x is
+    gathered, or summed; beside a product that is split by inputs B·A·x is gathered, and under
+    sequence parallelism its gradient as well (Megatron-Bridge, src/megatron/bridge/peft/utils.py,
+    ParallelLinearAdapter).
     """
     narrow = CollectiveKind.ALL_REDUCE if by_inputs else CollectiveKind.ALL_GATHER
     inner = Collective(f"{first.name}/exchange", narrow, "tp", 2.0 * first.out_width, 1, 0)
@@ -292,7 +284,7 @@ def _split(first: Op, second: Op, by_inputs: bool) -> tuple[Op, Op]:
 
 
 def _kept_by_first(one: _Adapter) -> tuple[Saved, ...]:
-    """What the product by A keeps of its input, unless it shares that with others."""
+    """The input that the product by A keeps, unless it shares that with others."""
     width = one.part.into * one.op.tokens_factor
     if _shares_input(one.op, one.context):
         return ()
@@ -301,7 +293,7 @@ def _kept_by_first(one: _Adapter) -> tuple[Saved, ...]:
 
 
 def _kept_by_second(one: _Adapter) -> tuple[Saved, ...]:
-    """A·x, the input of the product by B; fused kernels make it again."""
+    """A·x, the input of the product by B; fused kernels compute it again."""
     if one.fused:
         return ()
     size = one.element * one.rank * one.op.tokens_factor
@@ -343,9 +335,9 @@ def _moved(one: _Adapter) -> Op:
 
 
 def _dora_bytes(one: _Adapter) -> float:
-    """What DoRA keeps however many tokens there are: the norms of the weight's rows, and the
-    magnitudes over them, as they are and less one. With dropout it multiplies by the frozen weight
-    itself, of which it keeps a copy where that is packed or of another type than the adapter
+    """Bytes that DoRA keeps regardless of the number of tokens: the norms of the weight's rows, and
+    the magnitudes over them, as they are and less one. With dropout it multiplies by the frozen
+    weight itself, and keeps a copy of it if that is packed or of another type than the adapter
     (peft, src/peft/tuners/lora/dora.py, DoraLinearLayer.forward; variants.py, DoraLinearVariant).
     """
     out, wide = one.op.groups * one.part.out, one.held == "fp32"
@@ -356,8 +348,8 @@ def _dora_bytes(one: _Adapter) -> float:
 
 
 def _magnitude(one: _Adapter) -> Op:
-    """DoRA's magnitudes, one for each output, with what it makes of the frozen weight for their
-    norms and the two results that it scales by them (Liu et al. 2024, arXiv 2402.09353)."""
+    """DoRA's magnitudes, one per output, the copies of the frozen weight for their norms, and the
+    two results that they scale (Liu et al. 2024, arXiv 2402.09353)."""
     part, context, groups = one.part, one.context, one.groups
     traffic, size = context.profile.kernels.memory_traffic, one.element
     scaled = 2.0 * size * part.out * one.op.tokens_factor

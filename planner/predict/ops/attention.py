@@ -19,16 +19,15 @@ from planner.predict.ops.linear import (
 )
 from planner.predict.ops.rows import Op, Saved
 
-# Kept by torchtitan's per-op policy: the block's input and the outputs of the ops it lists.
+# torchtitan's per-op policy keeps the block's input and the outputs of the ops that it lists.
 _POLICY = Module.SELECTIVE_OP
 
 
 def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """All rows of attention of the given kind, between the norms of its block."""
+    """All rows of attention of a kind, between the norms of its block."""
     mla = context.model.mla
-    projections = _mla_rows(context, mla) if mla else _qkv_rows(context)
     return (
-        *projections,
+        *(_mla_rows(context, mla) if mla else _qkv_rows(context)),
         *_l2_norm(context, kind),
         core_row(context, kind),
         *_gate(context),
@@ -37,18 +36,18 @@ def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _gate(context: OpContext) -> tuple[Op, ...]:
-    """A sigmoid gate on the output of attention, one more output of the query projection."""
+    """A sigmoid gate on the output of attention: one more output of the query projection."""
     model, width = context.model, float(context.model.attention_out_width)
     if not model.attention_gate:
         return ()
-    # The gate and the output before it; the product is the input of the output projection.
+    # The gate and the output before it are kept; their product is the output projection's input.
     kept = context.kept("attention/gate", 2.0 * width, Shard.TP)
     row = elementwise(context, "attention/gate", width, Shard.TP, (3, 5))
     return (replace(row, saved=(kept,)),)
 
 
 def layer_checkpoint(context: OpContext) -> Saved:
-    """What recomputation of the whole layer keeps: its input, or those of its parts."""
+    """The tensors that whole-layer recomputation keeps: the input of the layer or of its parts."""
     return Saved(
         "layer/checkpoint",
         context.saved.checkpoint_inputs * context.saved.residual_bytes * context.model.hidden,
@@ -59,7 +58,7 @@ def layer_checkpoint(context: OpContext) -> Saved:
 
 
 def input_norm(context: OpContext) -> tuple[Op, ...]:
-    """Norm before attention, with the checkpoint that whole-layer recomputation keeps."""
+    """Norm before attention, with the checkpoint of whole-layer recomputation."""
     checkpoint = layer_checkpoint(context)
     if context.model.block == "post":
         keeper = elementwise(context, "attention/input", 0.0, Shard.SEQUENCE, (0, 0))
@@ -117,7 +116,7 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
     per_head = model.qk_norm == "head"
     shard = ParamShard.NONE if per_head else ParamShard.TP
     rows = []
-    # Transformer Engine's module for it makes both gradients in one call.
+    # Transformer Engine's module computes both gradients in one call.
     kernels = 1.0 if context.saved.norms_in_linears else 2.0
     for row, width in norms_of_heads(context, per_head=per_head, gated=model.attention_gate):
         count = context.norm_parameters * (model.head_dim if per_head else width)
@@ -126,7 +125,7 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
 
 
 def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Queries and keys divided by their length: no scale, and so no normalised tensor to keep."""
+    """Queries and keys divided by their length: without a scale no normalised tensor is kept."""
     if not context.model.qk_l2_norm or kind.attention != "sliding":
         return ()
     rows = []
@@ -140,8 +139,8 @@ def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 def norms_of_heads(
     context: OpContext, *, per_head: bool, gated: bool
 ) -> Iterator[tuple[Op, float]]:
-    """Norms of queries and of keys with their widths; `per_head`: with statistics of every head,
-    and the weights of one; `gated`: the other half of the query projection's output is a gate."""
+    """Norms of queries and of keys with their widths. `per_head`: statistics of every head, and the
+    weights of one; `gated`: the other half of the query projection's output is a gate."""
     model = context.model
     for name, width, heads, shard in (
         ("q_norm", float(model.query_width), model.heads, Shard.TP),
@@ -156,7 +155,7 @@ def norms_of_heads(
 
 
 def _of_heads(context: OpContext, kept: Saved, count: int, copy_bytes: float) -> Saved:
-    """A tensor that a norm of so many heads keeps."""
+    """A tensor that a norm over `count` heads keeps."""
     match kept.name.rpartition("/")[2]:
         case "statistics":
             return replace(kept, bytes_per_token=context.norm_statistics_bytes * count)
@@ -166,10 +165,8 @@ def _of_heads(context: OpContext, kept: Saved, count: int, copy_bytes: float) ->
 
 
 def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
-    """Rotary embedding: one read and one write of queries and keys each way.
-
-    It keeps nothing of them, but cosines and sines where each layer makes its own.
-    """
+    """Rotary embedding: one read and one write of queries and keys each way. It keeps only cosines
+    and sines, if each layer makes its own."""
     if context.model.position != "rope":
         return ()
     passes = 2.0 * context.profile.kernels.rotary_traffic
@@ -184,8 +181,8 @@ def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
 def _mla_rows(context: OpContext, mla: MlaSpec) -> tuple[Op, ...]:
     """Multi-head latent attention (arXiv 2405.04434, equations 9-18).
 
-    The down-projections are replicated over tp; the up-projections are split by heads. The first
-    product that reads the layer's input lists it for both.
+    Down-projections are replicated over tp, up-projections are split by heads. The first product
+    that reads the layer's input lists it for both.
     """
     heads, hidden = float(context.model.heads), float(context.model.hidden)
     q_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
@@ -222,9 +219,9 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
 
 
 def _output_widths(context: OpContext) -> tuple[float, float]:
-    """Elements kept of the attention output: of one tensor that attention and the projection share,
-    or of flash attention's own, reordered or padded to the width of queries, and of the copy that
-    the projection reads then."""
+    """Elements kept of the attention output: (of the tensor that attention keeps, of a separate
+    copy that the projection reads). Flash attention may keep its own output, reordered or padded to
+    the width of queries; otherwise both share one tensor."""
     model, width = context.model, float(context.model.attention_out_width)
     if context.attention != "flash":
         return width, 0.0
@@ -240,11 +237,11 @@ def attention_output(context: OpContext) -> Op:
     shared, copied = _output_widths(context)
     kept = context.kept("attention/output", shared, Shard.TP, Module.FULL)
     plain = context.kept("attention/output_copied", copied, Shard.TP, Module.FULL)
-    # A product in fp8 keeps its own quantised input beside the output that attention keeps.
+    # An fp8 product keeps its quantised input in addition to the output that attention keeps.
     quantised = context.quantised_input_bytes * width
     copy = Saved("attention/output_quantised", quantised, Shard.TP, WHOLE_LAYER)
-    # Heads that come back by an all-to-all are a new tensor, the projection's; attention keeps its
-    # output in the order of heads besides (Transformer Engine, context_parallel.py; DeepSpeed,
+    # Heads that come back by an all-to-all form a new tensor for the projection; attention keeps
+    # its output in the order of heads as well (Transformer Engine, context_parallel.py; DeepSpeed,
     # sequence/layer.py).
     twice = context.exchanges_heads and context.attention == "flash" and not quantised
     freed = WHOLE_LAYER | Module.CORE_ATTENTION

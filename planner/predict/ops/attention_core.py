@@ -11,14 +11,14 @@ from planner.job.specs import LayerKind
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
 from planner.predict.ops.rows import Collective, Op, Saved
 
-# What runs the core of attention again.
+# Recompute modes that run the core of attention again.
 _CORE = Module.FULL | Module.CORE_ATTENTION
 
 
 @dataclass(frozen=True)
 class _Heads:
-    """Core attention of a layer: widths of a head of queries and keys and of one of values, and
-    heads of keys and values."""
+    """Core attention of a layer: width of a head of queries and keys, width of a head of values,
+    and number of heads of keys and values."""
 
     context: OpContext
     qk_dim: float
@@ -32,14 +32,14 @@ class _Heads:
 
     @property
     def copied(self) -> bool:
-        """Whether several query heads share a key/value head that is copied for each."""
+        """Whether key/value heads are copied for each of the query heads that share them."""
         broadcast = self.context.saved.broadcasts_one_kv_head and self.kv_heads == 1
         broadcast = broadcast and not _products_copy(self.context)
         return self.kv_heads < self.context.model.heads and not broadcast
 
 
 def core_row(context: OpContext, kind: LayerKind) -> Op:
-    """Core attention: kept queries, keys, values; scores if eager, log-sum-exp if flash."""
+    """Core attention: keeps queries, keys, values; scores if eager, log-sum-exp if flash."""
     model, mla, flash = context.model, context.model.mla, context.attention == "flash"
     qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else model.head_dim
     v_dim = mla.v_head_dim if mla else model.head_dim
@@ -64,7 +64,7 @@ def core_row(context: OpContext, kind: LayerKind) -> Op:
 
 
 def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
-    """Queries, keys and values, and what the kernel family adds to them."""
+    """Queries, keys and values, and what the kernel family keeps in addition."""
     context, model, saved = heads.context, heads.context.model, heads.context.saved
     freed = WHOLE_LAYER | (Module.MLA_UP_PROJ if model.mla else Module.NOTHING)
     query = context.kept("attention/q", model.heads * heads.qk_dim, Shard.TP, freed)
@@ -85,8 +85,8 @@ def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
 
 
 def _scaled(context: OpContext, freed: Module) -> tuple[Saved, ...]:
-    """Scaled queries beside the output of the fused projection; norms of queries and keys make
-    those anew, and values alone keep that output, which the norms themselves keep in fp32."""
+    """Scaled queries beside the output of the fused projection. Norms of queries and keys make
+    these anew, and only values keep that output alive, which the norms themselves keep in fp32."""
     model = context.model
     if not context.saved.scales_queries:
         return ()
@@ -103,11 +103,8 @@ def _products_copy(context: OpContext) -> bool:
 
 
 def _key_value(heads: _Heads, freed: Module) -> tuple[Saved, ...]:
-    """Keys and values as projected.
-
-    Rotary makes new queries and keys; values stay a view, and keep alive the whole output of a
-    fused projection, unless a batched product has to copy them.
-    """
+    """Keys and values as projected. Rotary makes new queries and keys; values stay a view, which
+    keeps the whole output of a fused projection alive, unless a batched product copies them."""
     context, model, saved = heads.context, heads.context.model, heads.context.saved
     shard, width = heads.shard, heads.kv_heads * heads.v_dim
     fused = context.applies(saved.fused_qkv_families) and saved.value_is_view
@@ -126,10 +123,8 @@ def _key_value(heads: _Heads, freed: Module) -> tuple[Saved, ...]:
 
 
 def _expanded_key_value(heads: _Heads, projected: tuple[Saved, ...]) -> tuple[Saved, ...]:
-    """Keys and values copied for every query head inside the core attention.
-
-    Where the core is recomputed, its inputs are kept instead.
-    """
+    """Keys and values copied for every query head inside core attention; if the core is recomputed,
+    its inputs are kept instead."""
     context, count = heads.context, heads.context.model.heads
     freed = WHOLE_LAYER | Module.CORE_ATTENTION
     return (
@@ -140,9 +135,9 @@ def _expanded_key_value(heads: _Heads, projected: tuple[Saved, ...]) -> tuple[Sa
 
 
 def score_parts(saved: SavedTensors, *, dropout: bool) -> tuple[float, float, float]:
-    """Bytes of a score that unfused attention keeps: of the softmax's output (of its exponents,
-    where it is written in operators), of the operand of the product with the values if that is
-    another tensor, of dropout's mask."""
+    """Bytes per score that unfused attention keeps: of the softmax's output (or its exponents, if
+    it is written in operators), of the operand of the product with the values if that is another
+    tensor, and of dropout's mask."""
     element, softmax = saved.activation_bytes, saved.score_bytes
     another = saved.softmax_in_operators or softmax != element or dropout
     operand = element if softmax and another else 0.0
@@ -150,10 +145,10 @@ def score_parts(saved: SavedTensors, *, dropout: bool) -> tuple[float, float, fl
 
 
 def _scores(context: OpContext) -> tuple[Saved, ...]:
-    """Scores after softmax, the operand of the product with the values, masks.
+    """Scores after softmax, the operand of the product with the values, and masks.
 
-    In 16 bits with dropout: 2 + 2 + 1 bytes a score (Korthikanti 2022: 5as/h). A sink is one more
-    column of the scores, with the index of the largest; a cap keeps the tanh of the scores.
+    In 16 bits with dropout: 2 + 2 + 1 bytes a score (Korthikanti 2022: 5as/h). A sink adds a column
+    of scores, with the index of the largest; a cap keeps the tanh of the scores.
     """
     saved, heads, seq = context.saved, context.model.heads, context.seq
     freed = WHOLE_LAYER | Module.CORE_ATTENTION
@@ -174,19 +169,19 @@ def _scores(context: OpContext) -> tuple[Saved, ...]:
 
 
 def _context_parallel(heads: _Heads) -> tuple[Collective, ...]:
-    """What context parallelism exchanges, in each of its ways; a key's `exchange` picks one or two.
+    """Exchanges of context parallelism in each of its forms; a key's `exchange` picks one or two.
 
-    A ring passes keys and values, and in backward them and their gradients (Liu et al. 2023,
-    arXiv 2310.01889). Gathered keys and values are gathered again in backward, where their
-    gradients are scattered (Llama 3, arXiv 2407.21783, section 3.3.2). An all-to-all hands
-    queries, keys and values out by heads and the output back, and their gradients in backward
+    A ring passes keys and values, in backward also their gradients (Liu et al. 2023, arXiv
+    2310.01889). Gathered keys and values are gathered again in backward, where their gradients are
+    scattered (Llama 3, arXiv 2407.21783, section 3.3.2). An all-to-all distributes queries, keys
+    and values by heads and returns the output, and does the same for gradients in backward
     (DeepSpeed-Ulysses, arXiv 2309.14509, section 3.2). Bytes are those of the whole sequence per
     token of it.
     """
     width, shard = heads.qk_dim + heads.v_dim, heads.shard
     size = 2.0 * heads.kv_heads * width
-    kinds = CollectiveKind
-    gather, to_all, ring = kinds.ALL_GATHER, kinds.ALL_TO_ALL, kinds.RING_EXCHANGE
+    gather, to_all = CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL
+    ring = CollectiveKind.RING_EXCHANGE
     # Two tensors, one of each width.
     exchanged = (
         ("qo", heads.context.model.heads * width, Shard.TP),

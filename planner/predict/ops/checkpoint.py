@@ -1,5 +1,5 @@
-"""What a framework's way of checkpointing changes in the rows of a layer: where recomputation
-stops, and which tensors torch's memory budget drops."""
+"""How a framework's checkpointing changes the rows of a layer: where recomputation stops, and which
+tensors torch's memory budget drops."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from planner.job.recompute import Module
 from planner.predict.ops.context import WHOLE_LAYER
 from planner.predict.ops.rows import Op, Piece, Saved
 
-# FLOP that take as long as moving one byte: what torch's estimator of run times compares. H100:
+# FLOP that take as long as moving one byte, which torch's estimator of run times compares. H100:
 # 989 TFLOP/s over 3.35 TB/s; the choice depends on it only between cheap elementwise rows.
 FLOP_PER_BYTE = 295.0
-# Keys that a query of a causal layer attends to on average, where the row does not say: half of a
-# sequence of 8,192. Attention is the dearest row per byte kept at any length beyond a few hundred.
+# Mean number of keys that a query of a causal layer attends to, if the row does not say: half of a
+# sequence of 8,192. At any length beyond a few hundred, attention is the dearest row per byte kept.
 ATTENTION_SPAN = 4096.0
 # Rows whose input does not come from the row before them.
 _INPUT_FROM: Mapping[str, str] = {
@@ -24,20 +24,20 @@ _INPUT_FROM: Mapping[str, str] = {
     "shared_experts/gate": "ffn/norm",
     "attention/kv_norm": "attention/kv_down",
 }
-# Tensors that a row makes itself and keeps, instead of its input.
+# Tensors that a row makes itself and keeps instead of its input.
 _OUTPUTS = (
     "lse", "statistics", "normalised", "scores", "capped_scores", "sink", "dropout_mask", "routing",
     "permutation",
 )  # fmt: skip
-# Rows beyond this number of distinct choices are taken in the order of their gain.
+# With more distinct choices, they are taken greedily in the order of their gain.
 _EXACT_CHOICES = 14
 
 
 def stop_early(piece: Piece) -> Piece:
     """The piece as a non-reentrant checkpoint recomputes it.
 
-    Autograd stops once the last tensor that backward needs is back. A row's inputs are kept
-    before it runs, so the last row that keeps any, and those after it, do not run again
+    Autograd stops once the last tensor that backward needs is back. A row's inputs are kept before
+    it runs, so the last row that keeps any, and those after it, do not run again
     (torch.utils.checkpoint, `set_checkpoint_early_stop`).
     """
     keeping = [index for index, op in enumerate(piece.ops) if _keeps(op)]
@@ -46,8 +46,8 @@ def stop_early(piece: Piece) -> Piece:
     last = keeping[-1]
     makes_output = any(_is_made_here(row) for row in piece.ops[last].saved if _is_dropped(row))
     start = last + 1 if makes_output else last
-    ops = (*piece.ops[:start], *(_not_again(op) for op in piece.ops[start:]))
-    return replace(piece, ops=ops)
+    again = tuple(_rerun(op, lambda modules: modules & ~WHOLE_LAYER) for op in piece.ops[start:])
+    return replace(piece, ops=(*piece.ops[:start], *again))
 
 
 def _is_dropped(row: Saved) -> bool:
@@ -58,13 +58,9 @@ def _keeps(op: Op) -> bool:
     return any(_is_dropped(row) for row in op.saved)
 
 
-def _not_again(op: Op) -> Op:
-    return _rerun(op, lambda modules: modules & ~WHOLE_LAYER)
-
-
 def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True) -> Op:
-    """The row with other modules that run it and its collectives again; `backward`: also those of
-    backward alone."""
+    """The row with other modules that run it and its collectives again; `backward`: including
+    collectives of backward alone."""
     collectives = tuple(
         replace(one, rerun_with=changed(one.rerun_with)) if one.forward or backward else one
         for one in op.collectives
@@ -84,11 +80,11 @@ class _Choice:
 
 
 def with_budget(piece: Piece, budget: float) -> Piece:
-    """The piece under torch's memory budget: rows marked with `Module.BUDGET`.
+    """The piece under torch's memory budget: dropped rows are marked with `Module.BUDGET`.
 
-    0 keeps the layer's input alone, as full recomputation does, 1 all that is kept without it;
-    between them the set of tensors of at most that size whose recomputation would take longest
-    is kept (torch._functorch.config.activation_memory_budget: a 0-1 knapsack).
+    0 keeps the layer's input alone, like full recomputation, and 1 everything that is kept without
+    recomputation; in between, the set of tensors of at most that size whose recomputation would
+    take longest is kept (torch._functorch.config.activation_memory_budget: a 0-1 knapsack).
     """
     choices = _choices(piece)
     budget_bytes = budget * sum(choice.size for choice in choices)
@@ -109,7 +105,7 @@ def _marked(op: Op, names: set[str], again: bool) -> Op:
 
 
 def _choices(piece: Piece) -> list[_Choice]:
-    """Kept tensors of a layer by the rows that make them; the layer's input is no choice."""
+    """Kept tensors of a layer by the rows that make them; the layer's input is not a choice."""
     sizes: dict[tuple[str, ...], float] = {}
     names: dict[tuple[str, ...], list[str]] = {}
     order = {op.name: index for index, op in enumerate(piece.ops)}
@@ -134,7 +130,7 @@ def _is_made_here(row: Saved) -> bool:
 
 
 def _makers(ops: Sequence[Op], index: int, order: Mapping[str, int]) -> tuple[str, ...]:
-    """Rows that make the input of row `index`: from the last one that kept an input of its own."""
+    """Rows that make the input of row `index`, starting from the last one that kept an input."""
     given = _INPUT_FROM.get(ops[index].name)
     if given is not None and given in order:
         return (given,)
@@ -159,7 +155,7 @@ def _time(op: Op) -> float:
 
 
 def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
-    """Which choices to keep: those of greatest time within `budget_bytes` bytes per token."""
+    """Which choices to keep: those of greatest total time within `budget_bytes` per token."""
     slack = budget_bytes * (1.0 + 1e-12)
     if len(choices) > _EXACT_CHOICES:
         return _greedy(choices, slack)
@@ -173,7 +169,7 @@ def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
 
 
 def _greedy(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
-    """By time per byte, where there are too many choices to try all."""
+    """Choices by time per byte, where there are too many combinations to try all."""
     kept = [False] * len(choices)
     ranked = sorted(range(len(choices)), key=lambda i: -choices[i].time / choices[i].size)
     for index in ranked:

@@ -16,7 +16,7 @@ from planner.job.specs import ModelSpec
 from planner.job.tuning import FULL, PROJECTOR, VISION_TOWER, Tuning
 from planner.predict.ops.rows import Op, Saved
 
-# Any recomputation of the whole layer.
+# Recompute modes that run the whole layer again.
 WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP
 
 
@@ -24,15 +24,14 @@ WHOLE_LAYER = Module.FULL | Module.SELECTIVE_OP
 class OpContext:
     """Inputs of the row builders.
 
-    `seq` is the sequence length in tokens; `attention` the kernel family (`flash` keeps a
-    log-sum-exp per head, `eager` the scores); `mode` the dtype mode (16-bit weights, autocast
-    over fp32 weights, or fp32); `one_sequence` whether a micro-batch is a single sequence, of
-    which batched products need no contiguous copy; `memory_budget` torch's budget of kept
-    activations, 0..1, for recompute modes with `Module.BUDGET`; `offload` the modules whose
-    activations are kept on the host; `rack` whether the fused dispatcher is that for racks;
-    `exchanges_heads` whether context parallelism may exchange heads by an all-to-all; `tuning` how
-    the weights are trained; `reads` the models that a step reads forward beside the one that it
-    trains, whose loss moves `read_bytes` a logit.
+    `seq`: sequence length in tokens; `attention`: the kernel family (`flash` keeps a log-sum-exp
+    per head, `eager` the scores); `mode`: the dtype mode (16-bit weights, autocast over fp32
+    weights, or fp32); `one_sequence`: a micro-batch is a single sequence, so batched products need
+    no contiguous copy; `memory_budget`: torch's budget of kept activations, 0..1, for recompute
+    modes with `Module.BUDGET`; `offload`: modules whose activations are kept on the host; `rack`:
+    the fused dispatcher is the one for racks; `exchanges_heads`: context parallelism may exchange
+    heads by an all-to-all; `tuning`: how the weights are trained; `reads`: models that a step reads
+    forward beside the one that it trains, whose loss moves `read_bytes` a logit.
     """
 
     model: ModelSpec
@@ -50,13 +49,13 @@ class OpContext:
     tuning: Tuning = FULL
     reads: tuple[Read, ...] = ()
     read_bytes: float = 0.0
-    # Whether a library hooks the input of frozen layers for checkpoints, so that gradients of
-    # inputs run through them.
+    # A library hooks the input of frozen layers for checkpoints, so that gradients of inputs run
+    # through them.
     hooked: bool = False
 
     @property
     def trains_vision(self) -> bool:
-        """Whether images run through a tower or a projector, below the language model, of which
+        """Whether images run through a tower or projector below the language model of which
         something is trained."""
         part = self.model.vision
         frozen = self.tuning.freezes(VISION_TOWER) and self.tuning.freezes(PROJECTOR)
@@ -64,13 +63,13 @@ class OpContext:
 
     @property
     def mapped_experts(self) -> float:
-        """Experts of whose routing the fused dispatcher of racks, HybridEP, sends a full map."""
+        """Experts in the full routing map that HybridEP, the racks' fused dispatcher, sends."""
         moe = self.model.moe if self.rack and self.profile.kernels.dispatch_deduplicates else None
         return float(moe.experts) if moe else 0.0
 
     @cached_property
     def saved(self) -> SavedTensors:
-        """The framework's rules for tensors kept for backward, in this dtype mode and family."""
+        """The framework's rules for kept tensors, in this dtype mode and family."""
         return self.profile.in_mode(self.mode).saved_of(self.model.family)
 
     def applies(self, families: tuple[str, ...]) -> bool:
@@ -80,28 +79,28 @@ class OpContext:
     def kept(
         self, name: str, width: float, shard: Shard = Shard.TP, freed_by: Module = WHOLE_LAYER
     ) -> Saved:
-        """A tensor of so many values a token in the type of activations, kept for backward."""
+        """A tensor in the type of activations with `width` values a token, kept for backward."""
         return Saved(name, self.saved.activation_bytes * width, shard, freed_by)
 
     @property
     def quantised_input_bytes(self) -> float:
-        """Bytes per element of a linear's kept input where it is quantised, else 0."""
+        """Bytes per element of a linear's kept input if it is quantised, else 0."""
         size = self.saved.linear_input_bytes
         return size if size < self.saved.activation_bytes else 0.0
 
     @property
     def norm_in_linear(self) -> Module:
-        """What frees the normalised input of a product whose module may compute its norm."""
+        """Mode that frees the normalised input of a product whose module may compute its norm."""
         return Module.NOTHING if self.saved.norms_in_linears else Module.LAYERNORM
 
     @property
     def norm_parameters(self) -> float:
-        """Parameters of one norm per unit of width: scale, and shift where there is one."""
+        """Parameters of one norm per unit of width: scale, and shift if there is one."""
         return float(self.model.norm_weight) + float(self.model.norm_bias)
 
     @property
     def norm_statistics_bytes(self) -> float:
-        """fp32 statistics a norm keeps per token: rstd, and the mean of a LayerNorm."""
+        """fp32 statistics that a norm keeps per token: rstd, and the mean of a LayerNorm."""
         if not self.saved.norm_statistics:
             return 0.0
         return 4.0 if self.model.norm == "rmsnorm" else 8.0
@@ -140,11 +139,11 @@ def norm(
 ) -> Op:
     """A norm over `width`: one read and one write forward; backward reads x, dy and writes dx.
 
-    Its output is the input of the next linear and is listed there. What it keeps beside the output
-    of a product (`of_product`) has that one's type unless it scales in fp32, beside the stream
-    itself (`of_stream`) at least the stream's; an input that is a part of a wider tensor keeps
-    `viewed` more elements alive where norms make no copy. `alone`: the mode that runs it again by
-    itself.
+    Its output is the next linear's input and is listed there. If its input is the output of a
+    product (`of_product`), the normalised tensor has that type unless the norm scales in fp32; if
+    it is the stream itself (`of_stream`), at least the stream's type. An input that is part of a
+    wider tensor keeps `viewed` more elements alive if norms make no copy. `alone`: the mode that
+    runs only the norm again.
     """
     saved = context.saved
     copies = context.norm_input_bytes != saved.activation_bytes or not context.norm_extra_bytes
@@ -197,7 +196,7 @@ def elementwise(
 
 
 def residual(context: OpContext, name: str) -> Op:
-    """Residual addition, with the one-byte dropout mask where dropout is on."""
+    """Residual addition, with the one-byte dropout mask if dropout is on."""
     width = float(context.model.hidden)
     add = elementwise(context, name, width, Shard.SEQUENCE, (3, 1))
     if not context.dropout:

@@ -1,8 +1,8 @@
-"""Rows of attention across to images (Llama 3.2), whose keys and values are of an image's tiles.
+"""Rows of cross-attention to images (Llama 3.2), whose keys and values belong to image tiles.
 
-Each token of a sample attends to all tokens of its images, which are no part of the row: there are
-`ImageLoad.seen` of them for each token. Queries and keys have a norm each, none is rotated. A mask
-says which tiles an image has, so that fused kernels cannot share key/value heads: these are copied
+Each token of a sample attends to all tokens of its images, which are not part of the row: there are
+`ImageLoad.seen` of them per token. Queries and keys each have a norm, and neither is rotated. A
+mask says which tiles an image has, so fused kernels cannot share key/value heads: these are copied
 for every query head, and the mask is kept (transformers 5.23, modeling_mllama.py,
 MllamaTextCrossAttention; integrations/sdpa_attention.py, use_gqa_in_sdpa).
 """
@@ -21,12 +21,12 @@ from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, pre
 from planner.predict.ops.linear import column_parallel, linear_inputs, tp_entry
 from planner.predict.ops.rows import Op, Saved, times
 
-# Bytes of a place in the mask.
+# Bytes of an element of the mask.
 _MASK = 2.0
 
 
 def cross_rows(context: OpContext) -> tuple[Op, ...]:
-    """All rows of attention across, between the norm of its block and the residual."""
+    """All rows of cross-attention, between the norm of its block and the residual."""
     return (
         _query(context),
         *_keys_and_values(context),
@@ -37,8 +37,8 @@ def cross_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def gate_row(context: OpContext, block: str, *, masked: bool = False) -> Op:
-    """A learned number on what a block adds, whose gradient needs what it scales; `masked`: after a
-    product with a mask of rows, in the type of weights."""
+    """A learned factor on the output of a block, whose gradient needs the scaled tensor; `masked`:
+    after a product with a mask of rows, in the type of weights."""
     hidden = float(context.model.hidden)
     row = elementwise(context, f"{block}/gated", hidden, Shard.SEQUENCE, (2, 4))
     kept = context.kept(f"{block}/scaled", hidden, Shard.SEQUENCE)
@@ -55,7 +55,7 @@ def _query(context: OpContext) -> Op:
 
 
 def _keys_and_values(context: OpContext) -> Iterator[Op]:
-    """Products of what the projector makes, which all layers share and which is kept there."""
+    """Products of the projector's output, which all layers share and which is kept there."""
     model = context.model
     for name in ("attention/k", "attention/v"):
         width = float(model.kv_width)
@@ -71,7 +71,7 @@ def _keys_and_values(context: OpContext) -> Iterator[Op]:
 
 
 def _norms(context: OpContext) -> Iterator[Op]:
-    """A norm of each head of queries, and of each of keys."""
+    """A norm of each head of queries, and of each head of keys."""
     count = context.norm_parameters * context.model.head_dim
     for row, _ in norms_of_heads(context, per_head=True, gated=False):
         factor = context.model.images.seen if row.name.endswith("k_norm") else 1.0
@@ -79,7 +79,7 @@ def _norms(context: OpContext) -> Iterator[Op]:
 
 
 def _core(context: OpContext) -> Op:
-    """Core attention of every token over those of the sample's images."""
+    """Core attention of every token over the tokens of the sample's images."""
     images, model = context.model.images, context.model
     row = core_row(replace(context, seq=images.across), LayerKind())
     copied = model.heads / model.kv_heads if context.attention == "flash" else 1.0
@@ -90,12 +90,12 @@ def _core(context: OpContext) -> Op:
         for kept in row.saved
     )
     padded = -(-images.across // _ALIGNED) * _ALIGNED
-    # Unfused attention adds the mask to scores, for which nothing of it is kept.
+    # Unfused attention adds the mask to scores, which keeps nothing of it.
     size = _MASK * padded * (context.attention == "flash")
     mask = Saved("attention/mask", size, Shard.NONE, WHOLE_LAYER | Module.CORE_ATTENTION)
     return replace(row, span=float(images.across), saved=(*saved, *present((mask,))))
 
 
-# What core attention keeps of keys and values; the mask's rows are padded to whole vectors.
+# Tensors of keys and values in core attention; the mask's rows are padded to whole vectors.
 _OF_IMAGES = ("attention/k", "attention/v", "attention/k_expanded", "attention/v_expanded")
 _ALIGNED = 8

@@ -1,16 +1,16 @@
-"""Rows of a vision tower that stands with the embeddings on the first pipeline stage.
+"""Rows of a vision tower that runs with the embeddings on the first pipeline stage.
 
-So Megatron has it: a stage with the embedding builds the tower and the projector, whole, and its
-layers are none of those that a pipeline is cut into (Megatron-Core 0.19.2, models/multimodal/
-llava_model.py, `add_encoder`; Megatron-Bridge 0.6.2, models/qwen_vl/modeling_qwen25_vl.py,
+Megatron builds the tower and the projector whole on a stage with the embedding; their layers are
+not among those that a pipeline divides (Megatron-Core 0.19.2, models/multimodal/llava_model.py,
+`add_encoder`; Megatron-Bridge 0.6.2, models/qwen_vl/modeling_qwen25_vl.py,
 gemma_vl/modeling_gemma3_vl.py and qwen_vl/modelling_qwen3_vl/model.py, `pre_process`).
 
-Every context-parallel rank runs all patches: Qwen3-VL's `vision_dp_when_cp` is off unless asked
-for, and `context_parallel_size` of a vision configuration is 1 (examples/multimodal/model.py,
-modelling_qwen3_vl/transformer_config.py). Sequence parallelism is off in the tower as well. Over
-tensor parallelism a tower of Megatron's own layers is split as any layer is, and one of
-transformers' is copied: each rank runs the same patches through all of it, and the gradients of the
-copies are averaged once a step (utils/common_utils.py, hook_hf_module_setattr_for_tp_grad_sync).
+Every context-parallel rank runs all patches: Qwen3-VL's `vision_dp_when_cp` is off by default, and
+`context_parallel_size` of a vision configuration is 1 (examples/multimodal/model.py,
+modelling_qwen3_vl/transformer_config.py). Sequence parallelism is off in the tower as well. Tensor
+parallelism splits a tower of Megatron's own layers like any layer and copies one from transformers:
+each rank runs the same patches through all of it, and the copies' gradients are averaged once a
+step (utils/common_utils.py, hook_hf_module_setattr_for_tp_grad_sync).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.linear import tp_entry, tp_exit
 from planner.predict.ops.rows import Collective, Op, Saved
 
-# What a rank holds of a tower that is split over tensor parallelism, and of copies.
+# Sharding of a tower's tensors that tensor parallelism splits, and of copies.
 _SPLIT: Mapping[Shard, Shard] = {
     Shard.NONE: Shard.WHOLE,
     Shard.SEQUENCE: Shard.WHOLE,
@@ -33,7 +33,7 @@ _SPLIT: Mapping[Shard, Shard] = {
     Shard.KV: Shard.WHOLE_TP,
 }
 _COPIES: Mapping[Shard, Shard] = dict.fromkeys(_SPLIT, Shard.WHOLE)
-# Whose modules copied towers are.
+# The framework whose modules copied towers are.
 _LIBRARY = "hf-transformers"
 
 
@@ -44,14 +44,14 @@ def is_copied(context: OpContext) -> bool:
 
 
 def is_placed(context: OpContext) -> bool:
-    """Whether the tower stands with the embeddings."""
+    """Whether the tower runs with the embeddings."""
     vision = context.model.vision
     return vision is not None and vision.place != "layers"
 
 
 def tower_profile(context: OpContext) -> FrameworkProfile:
-    """Whose rules the tower's rows follow: copies are transformers' modules; products of
-    Megatron's towers stay in 16 bits, which is what a vision configuration starts from."""
+    """The profile for the tower's rows: copies are transformers' modules; products of Megatron's
+    towers stay in 16 bits, the starting point of a vision configuration."""
     if is_copied(context):
         return load_framework(_LIBRARY)
     if not is_placed(context):
@@ -61,8 +61,8 @@ def tower_profile(context: OpContext) -> FrameworkProfile:
 
 
 def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
-    """A row of such a tower, as a rank runs it; `repeats`: of how many equal layers. A row of a
-    tower that stands among the layers stays as it is."""
+    """A row of such a tower as a rank runs it, for `repeats` equal layers. Rows of a tower among
+    the pipeline's layers stay as they are."""
     if not is_placed(context):
         return op
     copied = is_copied(context)
@@ -82,7 +82,7 @@ def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
         rerun_with=_follows(op.rerun_with, context),
         low_precision=False,
         captured=False,
-        # Modules of transformers issue torch's operators without Transformer Engine's work around.
+        # transformers' modules issue torch's operators without Transformer Engine's work around.
         torch_operators=op.torch_operators or copied,
     )
     return replace(row, repeats=float(repeats), apart=True)
@@ -117,15 +117,15 @@ def _parameter_shard(shard: ParamShard, context: OpContext) -> ParamShard:
 
 
 def _follows(modules: Module, context: OpContext) -> Module:
-    """Of the modules that recompute, those that do in the tower: Megatron hands granularity and
-    method on to that of Qwen3-VL, and to others none unless asked (--recompute-vision)."""
+    """The modules that recompute in the tower too: Megatron passes granularity and method on to
+    Qwen3-VL's tower, and to others only with --recompute-vision."""
     vision = context.model.vision
     families = context.profile.towers.recomputed
     return modules & Module.FULL if vision and vision.rule in families else Module.NOTHING
 
 
 def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
-    """A tensor of all the layers; None of a checkpoint that nothing keeps."""
+    """A tensor of all the layers; None for a checkpoint that nothing keeps."""
     only_with = _follows(row.only_with, context)
     if row.only_with and not only_with:
         return None
@@ -142,7 +142,7 @@ def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
 
 
 def _exchanges(op: Op, context: OpContext) -> tuple[Collective, ...]:
-    """Traffic over tensor parallelism, of a tower that is split."""
+    """Traffic over tensor parallelism of a tower that is split."""
     if is_copied(context):
         return ()
     over_tp = (one for one in op.collectives if one.group == "tp")

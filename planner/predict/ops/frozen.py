@@ -1,4 +1,4 @@
-"""What freezing changes in the rows of a piece: classes of weights, tensors kept, backward."""
+"""How freezing changes the rows of a piece: classes of weights, tensors kept, backward."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from planner.predict.ops.merged import merges, with_sum
 from planner.predict.ops.rows import OPERATOR_SHARE, Op, Saved
 
 _HALF, _FP32 = 2.0, 4.0
-# What DoRA makes of a weight in each forward, in tensors of the adapters' type: B·A written, scaled
+# Tensors of the adapters' type that DoRA makes of a weight in each forward: B·A written, scaled
 # (read, written), added to the weight (read twice, written), its rows' norms (read); two to three
 # of them are alive at once (peft, src/peft/tuners/lora/dora.py, 94-165). Counted at every use of
-# the weight, of which forward and its repetition are two in three.
+# the weight; forward and its repetition are two of three uses.
 _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
 # It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
 _EYE, _EYE_CAST = 2.0, 6.0
 _ENDS = frozenset(("embeddings", "head"))
-# Tensors that a row keeps for the gradient of its own weights alone, by the end of their names.
+# Suffixes of tensors that a row keeps only for the gradient of its own weights.
 _OF_WEIGHTS = ("/normalised", "/places", "/scaled")
-# Products whose weights no linear layer of the library holds: a router's, a convolution's, a plain
-# matrix's.
+# Products whose weights are not in a linear layer of the library: a router's, a convolution's, a
+# plain matrix's.
 _NEVER_PACKED = ("moe/router", "patch_embedding", "projector/matrix1")
-# Products of what attention makes, and of what a projector makes of images.
+# Products of attention's output, and of a projector's output for images.
 _NEVER_WIDE = ("attention/out_proj", "attention/k", "attention/v")
-# Operators of torch by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts
-# and masks of weights and zeros, scales gathered, zeros taken off, scaled (qlinear_cuda_old.py).
+# Torch operators by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts and
+# masks of weights and zeros, gathering of scales, subtraction of zeros, scaling
+# (qlinear_cuda_old.py).
 _UNPACKING_OPERATORS = 10.0
-# Tensors that a product keeps for its weight gradient alone, by the end of their names.
+# Suffixes of tensors that a product keeps only for its weight gradient.
 _INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
 
 def is_input(row: Saved, context: OpContext) -> bool:
-    """Whether a tensor that a product keeps is its own input, of which attention keeps none."""
+    """Whether a tensor that a product keeps is its own input, not one that attention also keeps."""
     name = row.name.rpartition("/")[2]
     return name in _INPUTS or (row.name == "attention/output" and context.attention == "eager")
 
@@ -62,7 +63,7 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
     if frozen:
         return False
     if op.name == "head/score":
-        # A reward model's new head is trained whatever else is not (peft, modules_to_save).
+        # A reward model's new head is always trained (peft, modules_to_save).
         return True
     names = set(modules_of(op, context))
     if tuning.has_adapters:
@@ -81,8 +82,8 @@ def is_packed(op: Op, context: OpContext) -> bool:
 
 
 def is_wide(op: Op, context: OpContext) -> bool:
-    """Whether a row reads fp32 where norms hand it on: not what fused attention makes, nor what
-    other products make of it unless they are quantised and hand on what they are given."""
+    """Whether a row reads the fp32 that norms output: not the output of fused attention, nor of
+    other products unless they are quantised and pass on the type that they get."""
     saved = context.saved
     norms = saved.residual_bytes, context.model.norm == "layernorm" and saved.layernorm_input_bytes
     if _FP32 not in norms or op.name in _NEVER_WIDE:
@@ -92,22 +93,22 @@ def is_wide(op: Op, context: OpContext) -> bool:
 
 
 def keeps_input(op: Op, context: OpContext) -> bool:
-    """Whether a frozen row keeps its input all the same: bitsandbytes' 8-bit product does, though
-    it has no use for it (bitsandbytes/autograd/_functions.py, MatMul8bitLt.forward)."""
+    """Whether a frozen row keeps its input anyway: bitsandbytes' 8-bit product does, though it has
+    no use for it (bitsandbytes/autograd/_functions.py, MatMul8bitLt.forward)."""
     return context.tuning.base == "int8" and is_packed(op, context)
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """The rows of a piece of which nothing, or not all, is trained; `whole`: nothing is."""
+    """Rows of a piece that is not trained, or only in part; `whole`: nothing of it is trained."""
 
     context: OpContext
     whole: bool
 
     @property
     def stops(self) -> bool:
-        """Whether backward ends above the piece: nothing that it holds or that lies below is
-        trained, nor does a hook ask for a gradient."""
+        """Whether backward ends above the piece: nothing in or below it is trained, and no hook
+        asks for a gradient."""
         tuning, tied = self.context.tuning, self.context.model.tied_embeddings
         if self.context.trains_vision or self.context.hooked:
             return False
@@ -117,8 +118,8 @@ class Frozen:
         return self.whole and not (below or hooked or ends & set(tuning.whole))
 
     def rows(self, op: Op, inputs: tuple[Saved, ...], *, adapted: bool) -> Iterator[Op]:
-        """The row as it runs, and the weights that stay beside a trained copy of them; `inputs`: of
-        a product, what it keeps of them."""
+        """The row as it runs, and the frozen weights beside a trained copy; `inputs`: the inputs
+        that a product keeps."""
         if is_trained(op, self.context, frozen=self.whole):
             yield from self._trained(op, inputs)
             return
@@ -143,19 +144,24 @@ class Frozen:
             yield self._ended(row) if self.stops else row
 
     def _trained(self, op: Op, inputs: tuple[Saved, ...]) -> Iterator[Op]:
-        """A row whose weights are trained, and beside adapters the frozen ones that they are a copy
-        of."""
+        """A row whose weights are trained; with adapters also the frozen weights that they are a
+        copy of."""
         row = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
-        if self._is_tied_head(op):
-            yield self._copied(row)
+        adapted = self.context.tuning.has_adapters
+        if adapted and self.context.model.tied_embeddings and op.name == "head/logits":
+            # The head gets a table of its own: peft trains two copies of a tied one, which drift
+            # apart (src/peft/utils/other.py, ModulesToSaveWrapper; ensure_weight_tying is off).
+            count = op.in_width * op.out_width + op.parameter_count
+            yield replace(row, parameters=((count, ParamShard.TP),))
             return
         yield row
-        if self.context.tuning.has_adapters and op.parameters:
-            yield self._original(op)
+        if adapted and op.parameters:
+            # The frozen weights that peft's `modules_to_save` copies.
+            yield _held_beside(op, "original", op.parameters, class_name("frozen", None))
 
     def _others(self, op: Op) -> tuple[Saved, ...]:
-        """Tensors that a row keeps but for the inputs of its products, and what a frozen norm that
-        scales by an operation of its own does not need."""
+        """Tensors that a row keeps except its products' inputs, and except what a frozen norm that
+        scales with an operation of its own does not need."""
         trained = is_trained(op, self.context, frozen=self.whole)
         return tuple(
             row
@@ -183,36 +189,20 @@ class Frozen:
 
     def _upcast(self, op: Op) -> Op:
         """A head in fp32, or a plain matrix, multiplies by a 16-bit cast of its weights, which the
-        graph keeps: autocast remembers casts of trained weights alone (torch, autocast_mode.cpp).
-        """
+        graph keeps: autocast caches only casts of trained weights (torch, autocast_mode.cpp)."""
         if op.name not in ("head/logits", "projector/matrix1") or not self._is_upcast(op):
             return op
         size, block = _HALF * op.in_width * op.out_width, op.name.partition("/")[0]
         cast = Saved(f"{block}/weight_cast", 0.0, op.tokens, Module.NOTHING, fixed_bytes=size)
         return replace(op, saved=(*op.saved, cast))
 
-    def _is_tied_head(self, op: Op) -> bool:
-        """Whether a row multiplies by the table that the embedding has, and a copy is trained."""
-        tied = self.context.model.tied_embeddings and self.context.tuning.has_adapters
-        return tied and op.name == "head/logits"
-
-    def _copied(self, op: Op) -> Op:
-        """A head with a table of its own: peft's trained copies of a tied one are two, which drift
-        apart (src/peft/utils/other.py, ModulesToSaveWrapper; ensure_weight_tying is off)."""
-        count = op.in_width * op.out_width + op.parameter_count
-        return replace(op, parameters=((count, ParamShard.TP),))
-
-    def _original(self, op: Op) -> Op:
-        """The frozen weights of which a trained copy is made (peft's `modules_to_save`)."""
-        return _held_beside(op, "original", op.parameters, class_name("frozen", None))
-
     def _beside(self, bias: Op) -> Op:
-        """Biases of quantised layers, which stay or are made fp32 as other weights are."""
+        """Biases of quantised layers, which stay or become fp32 like other weights."""
         wide = "fp32" if self._is_upcast(bias) else None
         return replace(bias, parameter_class=class_name("frozen", wide))
 
     def _ended(self, op: Op) -> Op:
-        """A row that has no backward, and keeps nothing for it."""
+        """A row without a backward, which keeps nothing for it."""
         collectives = tuple(
             replace(one, backward=0.0, rerun_with=Module.NOTHING) for one in op.collectives
         )
@@ -223,14 +213,14 @@ class Frozen:
 
 def _of_inputs(op: Op) -> float:
     """Kernels of a frozen row's backward, which has no gradient of weights: half of a product's,
-    and one fewer of a norm's."""
+    one fewer of a norm's."""
     if op.is_product:
         return op.backward_kernels / 2.0
     return max(1.0, op.backward_kernels - 1.0) if op.parameters else op.backward_kernels
 
 
 def _by_operators(op: Op, context: OpContext) -> Op:
-    """A product whose packed weights are unpacked by one operator of torch after another."""
+    """A product whose packed weights are unpacked by a sequence of torch operators."""
     traffic = context.profile.adapters.gptq_unpacking_bytes
     if not op.packed or context.tuning.base != "gptq4" or not traffic:
         return op
@@ -252,7 +242,7 @@ def _without_biases(op: Op) -> tuple[Op, ...]:
 def _held_beside(
     op: Op, name: str, parameters: tuple[tuple[float, ParamShard], ...], parameter_class: str
 ) -> Op:
-    """Weights that are held, of which no row computes anything."""
+    """Weights that are held and used in no computation."""
     return Op(
         name=f"{op.name}/{name}",
         kind=OpKind.MEMORY,

@@ -21,8 +21,8 @@ def linear_inputs(
 ) -> tuple[Saved, ...]:
     """The kept input of one linear, or of several that read the same tensor.
 
-    Under autocast every consumer keeps its own cast; otherwise they share one tensor. A linear
-    that stays in 16 bits in an fp8 job (`low_precision` False) keeps the plain tensor.
+    Under autocast every consumer keeps its own cast; otherwise they share one tensor. A linear that
+    stays in 16 bits in an fp8 job (`low_precision` False) keeps the plain tensor.
     """
     copies = 1 if context.saved.linear_inputs_shared else consumers
     if shard is Shard.SEQUENCE and context.saved.keeps_gathered_inputs:
@@ -35,7 +35,7 @@ def linear_inputs(
 
 
 def _forward(name: str, kind: CollectiveKind, size: float, rerun_with: Module) -> Collective:
-    """Tensor-parallel traffic of a forward pass, which overlaps with the product beside it."""
+    """Tensor-parallel traffic of a forward pass, which overlaps with the adjacent product."""
     overlap = Hidden.TP_OVERLAP
     return Collective(name, kind, "tp", size, 1, 0, hidden_forward=overlap, rerun_with=rerun_with)
 
@@ -43,7 +43,7 @@ def _forward(name: str, kind: CollectiveKind, size: float, rerun_with: Module) -
 def _backward(
     name: str, kind: CollectiveKind, size: float, hidden: Hidden, *, split: bool = False
 ) -> Collective:
-    """Tensor-parallel traffic of a backward pass; `split`: only with sequence parallelism."""
+    """Tensor-parallel traffic of a backward pass; `split`: only under sequence parallelism."""
     return Collective(
         name, kind, "tp", size, 0, 1, hidden_backward=hidden, rerun_with=Module.NOTHING,
         sequence_parallel_only=split,
@@ -58,7 +58,7 @@ def tp_entry(
     Under sequence parallelism: all-gather forward; backward gathers the input once more for the
     weight gradient, unless forward kept it gathered, and reduce-scatters the input gradient, both
     beside a GEMM. Without it the kernel turns each all-gather/reduce-scatter pair into the
-    all-reduce it equals.
+    all-reduce that it equals.
     """
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     size, beside = 2.0 * width, Hidden.BEHIND_GEMM
@@ -88,7 +88,7 @@ def column_parallel(
     *,
     bias: bool = False,
 ) -> Op:
-    """A product from one width to another that is split over tp by its outputs."""
+    """A product from one width to another, split over tp by its outputs."""
     into, out = sizes
     return Op(
         name=name,
@@ -112,8 +112,8 @@ def row_parallel(
     *,
     bias: bool = False,
 ) -> Op:
-    """A product from one width to another that is split over tp by its inputs; `exit_again`: what
-    scatters its output again."""
+    """A product from one width to another, split over tp by its inputs; `exit_again`: recompute
+    modes that scatter its output again."""
     into, out = sizes
     return Op(
         name=name,

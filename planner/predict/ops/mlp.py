@@ -11,9 +11,9 @@ from planner.predict.ops.linear import column_parallel, linear_inputs, row_paral
 from planner.predict.ops.rows import Op, Saved
 
 # transformers' NewGELUActivation, 0.5·x·(1 + tanh(c·(x + a·x³))), and its backward: tensors that
-# its operations read and write, the operations, and how many of the tensors are kept. Kernels of
-# GPT-2 medium beside products and attention took 65 ms on one H200: so counted 62, as one fused
-# kernel 34.
+# its operations read and write, number of operations, number of tensors kept. Kernels of GPT-2
+# medium beside products and attention took 65 ms on one H200: this count gives 62, one fused kernel
+# 34.
 _UNFUSED_GELU_TENSORS = (18.0, 28.0)
 _UNFUSED_GELU_KERNELS = (8.0, 11.0)
 _UNFUSED_GELU_KEPT = 4.0
@@ -25,15 +25,16 @@ def gate_factor(context: OpContext) -> float:
 
 
 def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tuple[Op, ...]:
+    """Rows of a feed-forward block; `owner`: recompute modes that run the block again."""
     model = context.model
     gates = gate_factor(context)
     hidden = float(model.hidden)
-    # Recomputing the norm as well brings its output back, which else is the checkpoint; inside
-    # a recomputed MoE layer the shared experts need none of their own.
+    # Recomputing the norm as well brings its output back, which is otherwise the checkpoint; inside
+    # a recomputed MoE layer the shared experts need no checkpoint of their own.
     value = owner & ~Module.MOE
     norm_freed = context.norm_in_linear if name == "mlp" else Module.LAYERNORM
     freed = WHOLE_LAYER | norm_freed | (owner & Module.MOE)
-    # A norm that is part of the block runs again with it, from the input that it keeps.
+    # A norm inside the block runs again with it, from the input that it keeps.
     inputs_kept = 0.0 if norm_freed is Module.NOTHING else 2 * hidden
     checkpoint = Saved(f"{name}/checkpoint", inputs_kept, Shard.SEQUENCE, freed, only_with=value)
     # torchtitan's policy keeps every second matmul's output: the gate's of gate and up.
@@ -66,15 +67,15 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
 
 
 def _by_name(owner: Module) -> tuple[Module, Module]:
-    """What runs gate and up again, and what runs the activation again: for a dense block also JAX's
-    policies by name."""
+    """Modes that run (gate and up, the activation) again: for a dense block also JAX's policies by
+    name."""
     if owner != Module.MLP:
         return owner, owner
     return owner | Module.MLP_UP, owner | Module.MLP_UP | Module.MLP_ACT
 
 
 def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
-    """One norm feeds attention and the block, or a router and the shared experts beside it."""
+    """Whether one norm feeds attention and the block, or a router and the shared experts."""
     if name == "shared_experts":
         saved = context.saved
         return saved.shared_experts_share_input and saved.router_input_bytes is None
@@ -82,7 +83,7 @@ def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
 
 
 def _down_output(context: OpContext, name: str) -> tuple[Saved, ...]:
-    """The block's output, kept by the per-op policy because a product made it."""
+    """The block's output, which the per-op policy keeps because a product made it."""
     if not context.saved.policy_keeps_unread:
         return ()
     size = 2.0 * context.model.hidden
@@ -141,7 +142,7 @@ def activation_row(
     if kept_gelu is not None:
         forward, backward = _UNFUSED_GELU_TENSORS
         forward_kernels, backward_kernels = _UNFUSED_GELU_KERNELS
-        # Every operation is counted, so that the factor on traffic has nothing to add.
+        # Every operation is counted, so the profile's factor on traffic does not apply.
         element = kept_gelu / _UNFUSED_GELU_KEPT / kernels.memory_traffic
     return Op(
         name=f"{name}/activation",
@@ -158,8 +159,8 @@ def activation_row(
 
 
 def _unfused_gelu_bytes(context: OpContext) -> float | None:
-    """Bytes per unit of FFN width that GELU keeps where torch computes it operation by operation;
-    None where one kernel does."""
+    """Bytes per unit of FFN width that GELU keeps if torch computes it operation by operation; None
+    if one kernel does."""
     return context.saved.unfused_gelu_bytes if context.model.activation == "gelu_new" else None
 
 

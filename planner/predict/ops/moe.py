@@ -13,10 +13,10 @@ from planner.predict.ops.mlp import activation_row, down_input, gate_factor, mlp
 from planner.predict.ops.router import BLOCK, Experts, latent_rows, router, routing
 from planner.predict.ops.rows import Collective, Op, Saved
 
-# What runs the activation of routed experts again. The module `moe_act`: of them alone
-# (Megatron-Core, experts.py).
+# Modes that run the activation of routed experts again; `moe_act` runs only that (Megatron-Core,
+# experts.py).
 _ACTIVATION = Module.MOE | Module.ACTIVATION | Module.MLP_ACT
-# What runs their products again.
+# Modes that run their products again.
 _PRODUCTS = Module.FULL | Module.SELECTIVE_OP | Module.MOE
 
 
@@ -42,7 +42,7 @@ def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
 
 def _padding_bytes(experts: Experts) -> float:
     """HBM bytes per token of copying the routed copies into padded buffers, or out of them, in one
-    kernel (`Kernels.pads_experts`); 0 where products are not quantised."""
+    kernel (`Kernels.pads_experts`); 0 unless products are quantised."""
     kernels = experts.context.profile.kernels
     if not kernels.pads_experts or experts.context.quantised_input_bytes == 0.0:
         return 0.0
@@ -50,21 +50,21 @@ def _padding_bytes(experts: Experts) -> float:
 
 
 def _added(experts: Experts) -> float:
-    """Values of a token's routed copies, where atomics add them up (`fused_permutation`)."""
+    """Values of a token's routed copies if atomics add them up (`fused_permutation`)."""
     fused = experts.context.profile.kernels.fused_permutation
     return 0.0 if fused else experts.hidden * experts.copies
 
 
 def _dispatch(experts: Experts) -> Op:
-    """Permutation by expert and the all-to-all that takes each token to its experts' ranks."""
+    """Permutation by expert, and the all-to-all that sends each token to its experts' ranks."""
     context, moe, saved = experts.context, experts.moe, experts.context.saved
     kernels = context.profile.kernels
-    # Each pass a read and a write of the routed copies.
+    # Each pass reads and writes the routed copies.
     moved = 2 * kernels.dispatch_passes * experts.copied_bytes + _padding_bytes(experts)
     per_copy = saved.routing_bytes_per_copy + saved.normalised_bytes_per_copy * moe.normalised
     offsets = saved.expert_offset_bytes * moe.experts
-    # Each rank learns of every other's tokens which experts they go to, a byte an expert
-    # (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward uses it again.
+    # Each rank learns for every other rank's tokens which experts they go to, a byte per expert
+    # (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward reuses it.
     routing_map = Collective(
         "moe/dispatch/map", CollectiveKind.ALL_GATHER, "ep", context.mapped_experts, 1, 0,
         Shard.SEQUENCE, Hidden.EP_OVERLAP, rerun_with=BLOCK,
@@ -98,8 +98,8 @@ def _dispatch(experts: Experts) -> Op:
 
 
 def _local_dispatch(experts: Experts) -> tuple[Op, ...]:
-    """Passes over the routed copies that a fused dispatcher saves, and that a rank which holds all
-    experts makes all the same: those of dispatch and of combine."""
+    """Passes over the routed copies, for dispatch and combine, that a fused dispatcher saves except
+    on a rank that holds all experts."""
     kernels = experts.context.profile.kernels
     further = kernels.local_dispatch_passes - kernels.dispatch_passes
     if kernels.local_dispatch_passes == 0.0 or further <= 0.0:
@@ -121,7 +121,7 @@ def _local_dispatch(experts: Experts) -> tuple[Op, ...]:
 
 
 def _exchange(name: str, experts: Experts) -> Collective:
-    """All-to-all over the expert group: bytes of the routed copies a rank sends."""
+    """All-to-all over the expert group: bytes of the routed copies that a rank sends."""
     return Collective(
         f"{name}/all_to_all", CollectiveKind.ALL_TO_ALL, "ep",
         2.0 * experts.hidden * experts.copies, 1, 1, Shard.SEQUENCE, Hidden.EP_OVERLAP,
@@ -130,7 +130,7 @@ def _exchange(name: str, experts: Experts) -> Collective:
 
 
 def _expert_tensor(name: str, kind: CollectiveKind, experts: Experts) -> Collective:
-    """Routed tokens gathered over expert-tp, or scattered, its mirror image, behind the experts."""
+    """Gather of routed tokens over expert-tp, or the scatter that mirrors it after the experts."""
     size = 2.0 * experts.hidden * experts.copies
     return Collective(name, kind, "etp", size, 1, 1, Shard.ROUTED, rerun_with=BLOCK)
 
@@ -188,9 +188,9 @@ def _grouped(
 
 
 def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
-    """A plain GELU's output, kept to differentiate the weights that are multiplied with it: SwiGLU,
-    quick GEGLU and squared ReLU have kernels that multiply and keep their input alone
-    (Megatron-Core 0.13, transformer/moe/experts.py, `bias_act_func`)."""
+    """A plain GELU's output, kept for the gradient of the weights that multiply it. SwiGLU, quick
+    GEGLU and squared ReLU have kernels that multiply and keep only their input (Megatron-Core 0.13,
+    transformer/moe/experts.py, `bias_act_func`)."""
     plain_gelu = context.model.activation.startswith("gelu") and not context.model.gated
     if context.saved.moe_keeps_expert_output or not plain_gelu:
         return ()
@@ -199,8 +199,8 @@ def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
 
 
 def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
-    """Tensors in the type of the experts' products instead of that of others; what autocast casts
-    for a plain activation is not cast there."""
+    """Tensors in the type of the experts' products instead of that of others. The cast that
+    autocast makes for a plain activation does not happen there."""
     type_bytes = context.saved.expert_bytes
     if type_bytes is None:
         return saved
@@ -214,10 +214,10 @@ def _clamping_bytes(experts: Experts) -> tuple[float, float]:
     """HBM bytes per routed token, forward and backward, of limiting gate and up before they are
     multiplied.
 
-    The fused activation begins after it (Megatron-Core, fusions/fused_bias_geglu.py,
-    `weighted_bias_quick_geglu_impl`), so bytes of an element of either half, operation by
-    operation: clamps 4 and 4, concatenation 8; backward compares and selects 8 for the one limit
-    of the gate, 14 for both of up, and concatenates the halves' gradients, 8.
+    The fused activation starts afterwards (Megatron-Core, fusions/fused_bias_geglu.py,
+    `weighted_bias_quick_geglu_impl`). Bytes per element of either half, operation by operation:
+    clamps 4 and 4, concatenation 8; backward compares and selects 8 for the one limit of the gate
+    and 14 for both of up, and concatenates the halves' gradients, 8.
     """
     moe, traffic = experts.moe, experts.context.profile.kernels.memory_traffic
     width = moe.ffn / traffic if moe.clamp else 0.0
@@ -225,9 +225,9 @@ def _clamping_bytes(experts: Experts) -> tuple[float, float]:
 
 
 def _expert_bias(experts: Experts) -> tuple[Op, ...]:
-    """The bias of the experts' outputs, times the probabilities, which are fp32, so as its sum.
+    """The bias of the experts' outputs, times the probabilities; as these are fp32, so is the sum.
 
-    Bytes of a routed element, operation by operation (Megatron-Core, transformer/moe/experts.py,
+    Bytes per routed element, operation by operation (Megatron-Core, transformer/moe/experts.py,
     `_apply_bias`): product 4, sum 10, concatenation 8, cast 6; backward casts 12, concatenation 4,
     and a product and a sum each for the gradients of biases and probabilities, 24. The bias of the
     first product is added by its kernel.
@@ -257,8 +257,8 @@ def _expert_bias(experts: Experts) -> tuple[Op, ...]:
 
 
 def _expert_output_bytes(context: OpContext) -> float:
-    """Bytes per element of what is weighted: the experts' outputs, or their inputs, which are of
-    the residual's type."""
+    """Bytes per element of what is weighted: the experts' outputs, or their inputs, which have the
+    residual's type."""
     saved = context.saved
     if saved.experts_see_all_tokens:
         return saved.residual_bytes

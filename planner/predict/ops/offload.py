@@ -1,4 +1,4 @@
-"""Which tensors of a layer leave the GPU when the activations of a module are offloaded.
+"""Tensors of a layer that leave the GPU when the activations of a module are offloaded.
 
 A framework offloads what autograd saves inside a module's forward. A tensor that another module
 saves as well is copied for each of them, and leaves the GPU only if both are offloaded.
@@ -15,10 +15,7 @@ from planner.predict.ops.rows import Op, Piece, Saved
 
 @dataclass(frozen=True, slots=True)
 class OffloadGroup:
-    """Rows of the op table that a module saves, by the names of their tensors.
-
-    `alone`: tensors that nothing else saves; `shared`: those that another module saves too.
-    """
+    """Names of the tensors that a module saves: `alone`, or `shared` with another module."""
 
     alone: tuple[str, ...]
     shared: tuple[str, ...] = ()
@@ -26,7 +23,7 @@ class OffloadGroup:
 
 # Megatron-Core 0.19, `--offload-modules`: attention.py, multi_latent_attention.py,
 # transformer_layer.py, moe/experts.py. Statistics of norms and the log-sum-exp of attention are
-# left out: they are small, and most are below the least size.
+# left out: they are small, mostly below the least size.
 _QKV = ("qkv", "q", "q_down", "kv_down", "q_norm", "kv_norm", "k_norm", "q_up", "kv_up")
 _CORE = ("attention/q", "attention/k", "attention/v")
 _OUTPUT = ("attention/output", "attention/output_copied")
@@ -52,24 +49,19 @@ _QUANTISED: Mapping[str, OffloadGroup] = {
 }
 
 
-def _special(context: OpContext) -> Mapping[str, OffloadGroup]:
-    if context.attention == "eager":
-        return _EAGER
-    return _QUANTISED if context.quantised_input_bytes else {}
-
-
 def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
     """Tensors of a module in a layer.
 
-    Transformer Engine fuses a norm into the column-parallel product behind it, where that is one:
-    the norm of attention into the projection of queries, keys and values except under MLA, whose
-    down projections are not; that of a dense feed-forward block into its first product, which has
-    no module of its own here (Megatron-Core 0.19, gpt_layer_specs.py). Unfused attention keeps its
-    scores and not its output. The output projection keeps a quantised copy of the output in fp8 and
-    below, so that attention alone keeps the output.
+    Transformer Engine fuses a norm into the column-parallel product behind it: attention's norm
+    into the projection of queries, keys and values, except under MLA, whose down projections are
+    not column-parallel; a dense feed-forward block's norm into its first product, which has no
+    module of its own here (Megatron-Core 0.19, gpt_layer_specs.py). Unfused attention keeps its
+    scores and not its output. In fp8 and below the output projection keeps a quantised copy of the
+    output, so that only attention keeps the output itself.
     """
     group, mla = GROUPS[name], context.model.mla is not None
-    special = _special(context)
+    quantised = _QUANTISED if context.quantised_input_bytes else {}
+    special = _EAGER if context.attention == "eager" else quantised
     if name in special:
         return special[name]
     if name == "attn_norm" and not mla:

@@ -1,9 +1,9 @@
-"""Megatron's modules over fp32 parameters under torch's autocast: casts, and what runs in fp32.
+"""Megatron's modules over fp32 parameters under torch's autocast: casts, and work done in fp32.
 
 Autocast multiplies in 16 bits, but an addition takes the wider of two types. Megatron adds the bias
 of a product outside it, so an fp32 bias turns the 16-bit output into fp32, and so does the fp32
-stream at each residual: the activation, dropout and the stream between layers run in fp32, each
-operation in a kernel of its own, and every product casts its operands again. Bytes an element,
+stream at each residual: activation, dropout and the stream between layers run in fp32, each
+operation in a kernel of its own, and every product casts its operands again. Bytes per element,
 r = read, w = written (megatron/core 0.16: tensor_parallel/layers.py,
 LinearWithGradAccumulationAndAsyncCommunication; transformer/mlp.py; fusions/fused_bias_dropout.py;
 torch/aten/src/ATen/autocast_mode.cpp):
@@ -23,12 +23,11 @@ torch/aten/src/ATen/autocast_mode.cpp):
                                                                    r4 r4 w4
     =========================  ==================================  ===============================
 
-For GPT's block of width h and 4h, with biases and dropout, these are 540 h bytes a token and
-layer, where fused 16-bit kernels move 82 h. Weights are cast forward and backward, and their
-16-bit gradients cast and added (`kernels.accumulation_traffic_bytes`). Modules of Transformer
-Engine cast within themselves and add most biases there: only what lies between them is counted.
-Ignores experts, whose products are grouped, and norms, which `context.norm` counts in the stream's
-type.
+For GPT's block of width h and 4h, with biases and dropout, these are 540 h bytes per token and
+layer, where fused 16-bit kernels move 82 h. Weights are cast forward and backward, and their 16-bit
+gradients cast and added (`kernels.accumulation_traffic_bytes`). Modules of Transformer Engine cast
+internally and add most biases there, so only what lies between them counts. Ignores experts, whose
+products are grouped, and norms, which `context.norm` counts in the stream's type.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ _RESIDUAL = (12.0, 12.0)
 
 
 def with_promotions(piece: Piece, context: OpContext) -> Piece:
-    """A layer with the casts and fp32 kernels of biases that promote what they are added to."""
+    """A layer with the casts and fp32 kernels that fp32 biases cause."""
     if not context.profile.kernels.promotes_biases:
         return piece
     return replace(piece, ops=tuple(row for op in piece.ops for row in _rows(op, context)))
 
 
 def _rows(op: Op, context: OpContext) -> Iterator[Op]:
-    """A row of a layer as it runs then, between the casts around it."""
+    """A row of a layer and the casts around it."""
     fused = bool(context.saved.norms_in_linears)
     biased = _has_bias(op, context)
     if op.kind is OpKind.ATTENTION and not fused and context.model.qkv_bias:
@@ -76,7 +75,7 @@ def _casts_input(op: Op, *, fused: bool, biased: bool) -> bool:
 
 
 def _has_bias(op: Op, context: OpContext) -> bool:
-    """Whether a bias of the row's own is added to a product."""
+    """Whether a bias is added to the row's product."""
     model = context.model
     biases = {
         "attention/qkv": model.qkv_bias,
@@ -96,7 +95,7 @@ def _heads_width(op: Op) -> float:
 def _casts(
     op: Op, part: str, context: OpContext, width: float, shard: Shard, moved: tuple[float, float]
 ) -> Op:
-    """Kernels beside a row that move so many bytes an element of `width`, forward and backward."""
+    """Kernels beside a row that move so many bytes per element of `width`, forward and backward."""
     traffic = context.profile.kernels.memory_traffic
     return Op(
         name=f"{op.name}/{part}",
@@ -111,7 +110,7 @@ def _casts(
 
 
 def _widened(op: Op, context: OpContext) -> Op:
-    """An activation or a residual in the type that a promoted operand gives it."""
+    """An activation or a residual in fp32, which an fp32 operand causes."""
     model, traffic = context.model, context.profile.kernels.memory_traffic
     if op.name == "mlp/activation" and model.mlp_bias:
         wider = _WIDE / context.saved.activation_bytes

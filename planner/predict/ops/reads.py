@@ -1,8 +1,7 @@
-"""Rows of the op table of models that a step reads forward: those of the model that is trained, or
-of a teacher, without backward.
+"""Rows of models that a step only reads forward: the trained model itself, or a teacher.
 
-The layers of a reference lie where those of the policy do, and read a micro-batch with the same
-degrees. A teacher's stand with the head: frameworks that have one have no pipeline.
+The layers of a reference are on the same stages as the policy's and use the same degrees. A
+teacher's layers are with the head: frameworks that have one have no pipeline.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from dataclasses import replace
 from planner.job.parameter_classes import parameter_classes
 from planner.job.reads import Read
 from planner.job.recompute import Module
-from planner.job.specs import ModelSpec
 from planner.job.tuning import FULL
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Collective, Op, Piece
 
-# Classes of the weights of models that are only read, by the class of the same row of a model that
-# is trained.
+# Class of the weights of a model that is only read, by the sharers of the trained row's class.
 _READ = {"data": "read", "expert-data": "read-expert"}
 
 
@@ -35,23 +32,20 @@ def with_reads(trained: Piece, plain: Piece, context: OpContext) -> Piece:
 def with_teacher(
     head: Piece, context: OpContext, pieces: Callable[[OpContext], tuple[Piece, ...]]
 ) -> Piece:
-    """The head with all rows of a teacher; `pieces`: of a model alone."""
+    """The head with all rows of a teacher; `pieces`: builds those of a model alone."""
     rows: list[Op] = []
     for read in context.reads:
         if read.model is not None:
             alone = pieces(replace(context, model=read.model, reads=(), tuning=FULL))
-            for piece, count in zip(alone, _counts(read.model), strict=False):
+            kinds = range(len(read.model.piece_kinds))
+            counts = (*(read.model.piece_indices.count(kind) for kind in kinds), 1, 1)
+            for piece, count in zip(alone, counts, strict=False):
                 rows.extend(_whole(piece, read, count))
     return replace(head, ops=(*head.ops, *_with_loss(rows, context))) if rows else head
 
 
-def _counts(model: ModelSpec) -> tuple[int, ...]:
-    """How many the model has of each kind of layer, of embeddings and heads."""
-    kinds = range(len(model.piece_kinds))
-    return (*(model.piece_indices.count(kind) for kind in kinds), 1, 1)
-
-
 def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:
+    """Rows of `count` equal pieces, as often as they are read."""
     for op in piece.ops:
         first = forward_only(op, read)
         parameters = tuple((count * number, shard) for number, shard in first.parameters)
@@ -60,7 +54,7 @@ def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:
 
 
 def _rows(trained: Piece, plain: Piece, read: Read) -> Iterator[Op]:
-    """Rows of a read, as often as it happens."""
+    """Rows of a read model, as often as it is read."""
     names = {op.name for op in plain.ops}
     for op in trained.ops:
         if read.plain and op.name not in names:
@@ -71,7 +65,7 @@ def _rows(trained: Piece, plain: Piece, read: Read) -> Iterator[Op]:
 
 
 def forward_only(op: Op, read: Read) -> Op:
-    """A row as a forward pass without gradients has it."""
+    """A row as part of a forward pass without gradients."""
     held = parameter_classes()[op.parameter_class]
     other = read.copied or held.trained
     return replace(
@@ -99,7 +93,7 @@ def _forward(one: Collective) -> Collective:
 
 
 def _with_loss(rows: list[Op], context: OpContext) -> Iterator[Op]:
-    """The rows, of which those of a loss read the logits and keep nothing."""
+    """The rows; those of a loss read the logits and keep nothing."""
     moved = context.read_bytes * context.model.vocab / context.profile.kernels.memory_traffic
     for op in rows:
         yield replace(op, forward_bytes=moved) if op.name.endswith("/head/loss") else op

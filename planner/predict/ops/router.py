@@ -1,4 +1,4 @@
-"""Rows before the experts: the router, what becomes of its logits, the way to a latent width."""
+"""Rows before the experts: the router, its logits, and projections to a latent width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
 from planner.predict.ops.linear import linear_inputs, replicated
 from planner.predict.ops.rows import Op, Saved
 
-# What runs the experts' block again.
+# Modes that run the experts' block again.
 BLOCK = WHOLE_LAYER | Module.MOE
 
 
@@ -25,20 +25,20 @@ class Experts:
 
     @cached_property
     def hidden(self) -> float:
-        """Width of what is sent to experts."""
+        """Width of the tokens that experts receive."""
         return float(self.moe.latent or self.context.model.hidden)
 
     @cached_property
     def copies(self) -> float:
-        """Copies of a token that experts compute: one for each it was routed to, or one for each,
-        and those of the busiest rank."""
+        """Copies of a token that experts compute, at the load of the busiest rank; one per expert
+        if all experts see all tokens."""
         if self.context.saved.experts_see_all_tokens:
             return float(self.moe.experts)
         return self.moe.top_k * self.context.expert_imbalance
 
     @cached_property
     def routed(self) -> float:
-        """Copies of a token that the router makes, however they fall on experts."""
+        """Copies of a token that the router makes, however they are spread over experts."""
         all_tokens = self.context.saved.experts_see_all_tokens
         return float(self.moe.experts if all_tokens else self.moe.top_k)
 
@@ -50,17 +50,17 @@ class Experts:
 
 def latent_rows(context: OpContext, name: str, into: float, out: float) -> tuple[Op, ...]:
     """Projection to the experts' latent width or back, the same on every tp rank (Megatron-Core,
-    transformer/moe/moe_layer.py, `fc1_latent_proj`); none where they have no such width."""
+    transformer/moe/moe_layer.py, `fc1_latent_proj`); empty without such a width."""
     if not (into and out):
         return ()
-    # The router keeps the input of the way down.
+    # The router already keeps the input of the way down.
     down = name.endswith("down")
     saved = () if down else linear_inputs(context, name, into, Module.MOE)
     return (replicated(name, (into, out), saved, BLOCK),)
 
 
 def router(experts: Experts) -> Op:
-    """Router: logits over all experts, replicated over tp; it keeps what `routing` makes too."""
+    """Router: logits over all experts, replicated over tp; it also keeps what `routing` makes."""
     context, moe, saved = experts.context, experts.moe, experts.context.saved
     hidden, count = float(context.model.hidden), float(moe.experts)
     type_bytes = saved.router_input_bytes
@@ -87,15 +87,15 @@ def router(experts: Experts) -> Op:
 
 
 def routing(experts: Experts) -> Op:
-    """From logits to a map of tokens and their weights, and the loss that balances the load.
+    """From logits to the tokens' map and weights, and the loss that balances the load.
 
-    36 small operators of torch in forward, 24 in backward (Megatron-Core 0.19, moe_utils.py,
+    36 small torch operators in forward, 24 in backward (Megatron-Core 0.19, moe_utils.py,
     `topk_routing_with_score_function`, `compute_routing_scores_for_aux_loss`, router.py,
     `_apply_aux_loss`, token_dispatcher.py, `preprocess`): casts, top-k, softmax, scatter, sums; 12
     and 8 of them read and write an fp32 value of each token and expert. Transformer Engine fuses
     them into three calls (2.7, pytorch/router.py). They take the GPU 0.1 to 0.3 ms a layer, and on
-    Grace, slow at bare launches, the CPU twice as long as modules do: mixtures that wait for it
-    there, of five sources, were 5 to 27 % fast.
+    Grace, which is slow at bare launches, the CPU twice as long as modules do: predictions for
+    mixtures that wait for it, from five sources, were 5 to 27 % too fast.
     """
     kernels = experts.context.profile.kernels
     one_pass = 8.0 * experts.moe.experts / kernels.memory_traffic

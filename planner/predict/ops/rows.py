@@ -1,8 +1,8 @@
 """Row types of the op table: what one operation of a transformer layer computes, holds and sends.
 
-Every quantity is *per token of the micro-batch* and unsharded; a `Shard` says what divides it on
-a rank. Parameters, FLOP, saved bytes, GEMM shapes and traffic of a model are all sums over
-these rows, so they cannot disagree.
+Every quantity is *per token of the micro-batch* and unsharded; a `Shard` says what divides it on a
+rank. Parameters, FLOP, saved bytes, GEMM shapes and traffic of a model are all sums over these
+rows, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from planner.cost.codes import CollectiveKind, Hidden, OpKind, ParamShard, Shard
 from planner.job.parameter_classes import parameter_classes
 from planner.job.recompute import Module
 
-# CPU time of one of torch's operators over that of a module's kernel, of which profiles have the
-# time: a product takes 13.5 us on the host of a DGX H100, 19 us on a DGX A100's, 1.4 times as slow
+# CPU time of a torch operator over that of a module's kernel, which profiles state: a product takes
+# 13.5 us on the host of a DGX H100, 19 us on a DGX A100's, which is 1.4 times as slow
 # (NVIDIA/TransformerEngine issue 2053), where a module's kernel takes 110 to 225.
 OPERATOR_SHARE = 1.0 / 6.0
 
@@ -26,11 +26,11 @@ _HALF = 2.0
 class Saved:
     """A tensor kept from forward to backward: bytes per token, and when a mode drops it.
 
-    `freed_by` names the modules whose recomputation makes it unnecessary; a row with
-    `only_with` set exists only under those modes (the checkpoint they keep instead).
-    `fixed_bytes`: further bytes per micro-batch, however many sequences it holds (masks, rotary
-    tables, random seeds), which nothing shards. `exchanged`: it exists only where attention
-    exchanges heads over context parallelism.
+    `freed_by`: modules whose recomputation makes it unnecessary; `only_with`: if set, the tensor
+    exists only under those modes (the checkpoint that they keep instead). `fixed_bytes`: further
+    bytes per micro-batch, however many sequences it holds (masks, rotary tables, random seeds),
+    never sharded. `exchanged`: it exists only if attention exchanges heads over context
+    parallelism.
     """
 
     name: str
@@ -40,29 +40,27 @@ class Saved:
     only_with: Module = Module.NOTHING
     fixed_bytes: float = 0.0
     exchanged: bool = False
-    # Offloaded to the host: copies each way, and 1 where the tensor leaves the GPU for them.
+    # Offloaded to the host: number of copies, and 1 if the tensor then leaves the GPU.
     copies: float = 0.0
     leaves: float = 0.0
 
     @property
     def pads_vocabulary(self) -> bool:
-        """Whether it holds the loss's logits, of the padded vocabulary."""
+        """Whether it holds logits of the padded vocabulary."""
         return self.name in ("head/loss", "head/softcap")
 
     def kept_under(self, modules: Module) -> bool:
         """Whether the tensor lives from forward to backward under a recompute mode."""
-        return not self.freed_by & modules and (
-            not self.only_with or bool(self.only_with & modules)
-        )
+        exists = not self.only_with or bool(self.only_with & modules)
+        return exists and not self.freed_by & modules
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
     """Traffic of one op per micro-batch: full (ungathered) bytes per token, forward and backward.
 
-    `group`: the axis whose ranks it is among (`constraints.axes.GROUPS`).
-    `forward`, `backward`: how many times it happens there; recompute modes in `rerun_with` run
-    the forward ones once more.
+    `group`: the axis along which it communicates (`constraints.axes.GROUPS`). `forward`,
+    `backward`: how often it happens there; modes in `rerun_with` repeat the forward ones.
     """
 
     name: str
@@ -82,22 +80,22 @@ class Collective:
 class Op:
     """One row. Widths in elements per token, bytes per token, kernels per micro-batch.
 
-    GEMM rows multiply (tokens × in_width) by (in_width × out_width). ATTENTION rows use
-    `heads`, `kv_heads`, `qk_head_dim`, `v_head_dim`, `window` (0: none). MEMORY rows move
-    `forward_bytes` and `backward_bytes`; SCAN rows do so besides products of `in_width` multiplied
-    by `out_width`, and hold `work_bytes` at their backward.
+    GEMM rows multiply (tokens × in_width) by (in_width × out_width). ATTENTION rows use `heads`,
+    `kv_heads`, `qk_head_dim`, `v_head_dim`, `window` (0: none). MEMORY rows move `forward_bytes`
+    and `backward_bytes`; SCAN rows do that in addition to products of `in_width` by `out_width`,
+    and hold `work_bytes` in their backward.
     """
 
     name: str
     kind: OpKind
     tokens: Shard = Shard.NONE
     tokens_factor: float = 1.0
-    # Equal operations that it stands for, one after the other; what it has is that of all of them
-    # together, but for tokens, widths, bytes moved and kernels.
+    # Number of equal, consecutive operations that the row stands for. Tokens, widths, bytes moved
+    # and kernels are of one of them; everything else of all together.
     repeats: float = 1.0
     out_width: float = 0.0
     out_shard: Shard = Shard.NONE
-    # Further outputs of the same product that divide as key/value heads do (fused qkv).
+    # Further outputs of the same product that divide like key/value heads (fused qkv).
     kv_out_width: float = 0.0
     in_width: float = 0.0
     in_shard: Shard = Shard.NONE
@@ -107,15 +105,15 @@ class Op:
     qk_head_dim: float = 0.0
     v_head_dim: float = 0.0
     window: float = 0.0
-    # Tokens of an image that each of its tokens attends to, before and behind it; 0: those before
-    # it in the row.
+    # Tokens of an image that each of its tokens attends to, in both directions; 0: the tokens
+    # before it in the row.
     span: float = 0.0
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     work_bytes: float = 0.0
     forward_kernels: float = 1.0
     backward_kernels: float = 2.0
-    # Launches for each expert of the rank, where one loop issues what all of them compute.
+    # Launches per expert on the rank, if one loop issues the work of all of them.
     forward_launches: float = 0.0
     backward_launches: float = 0.0
     # Values per token that atomics add to others (torch's scatter_add).
@@ -130,23 +128,23 @@ class Op:
     low_precision: bool = True  # linear layers that run in fp8/fp4 when the job does
     pads_vocabulary: bool = False
     parameters: tuple[tuple[float, ParamShard], ...] = ()
-    # Of the parameters (`planner/job/parameter_classes.toml`), or of weights that another row has.
+    # Class of the parameters (`planner/job/parameter_classes.toml`), or of another row's weights.
     parameter_class: str = "dense"
     saved: tuple[Saved, ...] = ()
     collectives: tuple[Collective, ...] = ()
     rerun_with: Module = Module.FULL
-    # False where nothing is trained that a gradient of its input would reach.
+    # False if nothing is trained that a gradient of its input would reach.
     returns: bool = True
-    # Whether one does only under recomputation, where a library hooks its input for checkpoints.
+    # Has one only under recomputation, because a library hooks its input for checkpoints.
     hooked: bool = False
-    # Whether nobody reads what it makes, so that it has no backward.
+    # Nobody reads its output, so it has no backward.
     unread: bool = False
-    # HBM bytes for each weight, and bytes alive, of what is made of the weights before each use
-    # beside a 16-bit copy of packed ones (DoRA's norms).
+    # HBM bytes, and bytes alive, per weight for tensors derived from the weights before each use,
+    # beyond a 16-bit copy of packed ones (DoRA's norms).
     weight_traffic: float = 0.0
     weight_copies: float = 0.0
-    # Whether backward makes a gradient of its weights though nothing trains them: adapters that are
-    # merged with them take theirs from it.
+    # Backward makes a gradient of its weights though nothing trains them: merged adapters take
+    # theirs from it.
     merged: bool = False
 
     @property
@@ -166,12 +164,12 @@ class Op:
 
     @property
     def packed(self) -> bool:
-        """Whether products cannot read its weights, but a copy that is made before each use."""
+        """Whether products read a copy of its weights, which is made before each use."""
         return self.is_product and parameter_classes()[self.parameter_class].packed
 
     @property
     def unpacked(self) -> float:
-        """HBM bytes for each weight of making that copy: the packed form read, 16 bits written."""
+        """HBM bytes per weight to make that copy: the packed form read, 16 bits written."""
         if not self.packed:
             return self.weight_traffic
         held = parameter_classes()[self.parameter_class].bytes_per_parameter or 0.0
@@ -179,7 +177,7 @@ class Op:
 
     @property
     def transient(self) -> float:
-        """Bytes for each weight of the copies."""
+        """Bytes per weight of the copies."""
         return (_HALF if self.packed else 0.0) + self.weight_copies
 
     @property
@@ -194,7 +192,7 @@ class Op:
 
 
 def times(op: Op, factor: float) -> Op:
-    """A row of so many tokens for each that it is written for."""
+    """A row for `factor` tokens per token that it is written for."""
     return replace(
         op,
         tokens_factor=factor * op.tokens_factor,
@@ -232,7 +230,7 @@ class Piece:
 
 
 def never_recomputed(op: Op) -> Op:
-    """The row with tensors that no recompute mode frees: what no checkpoint covers."""
+    """The row without recomputation, and with tensors that no recompute mode frees."""
     return replace(op, saved=never_freed(op.saved), rerun_with=Module.NOTHING)
 
 

@@ -6,11 +6,11 @@ I = H·P, Q = chunk. Sources: Mamba-2's kernels (mamba_ssm, ops/triton/ssd_combi
 Megatron-Core calls them (core/ssm/mamba_mixer.py), flash-linear-attention's gated delta rule,
 transformers 5.23 (modeling_qwen3_next.py, modeling_minimax.py, modeling_jamba.py).
 
-Heads are split over tp; context parallelism hands them out by all-to-all before the convolution
-and takes the outputs back (core/ssm/mamba_context_parallel.py). Ignored: groups copied where there
-are fewer than ranks, and what that exchange copies on the GPU.
+Heads are split over tp; context parallelism distributes them by all-to-all before the convolution
+and returns the outputs (core/ssm/mamba_context_parallel.py). Ignored: groups copied if there are
+fewer than ranks, and GPU copies of that exchange.
 
-What transformers 5.23 keeps for backward, tensor by tensor: Mamba-2 is mamba_ssm's fused kernel
+For transformers 5.23, kept tensors are counted one by one: Mamba-2 is mamba_ssm's fused kernel
 (ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn), Mamba-1 its MambaInnerFn or, with
 norms of its steps, SelectiveScanFn after causal_conv1d; gated delta nets are
 flash-linear-attention's rule and torch's gated norm; lightning attention is torch. Without these
@@ -29,14 +29,14 @@ from planner.predict.ops.context import WHOLE_LAYER, OpContext, elementwise, pre
 from planner.predict.ops.linear import column_parallel, linear_inputs, row_parallel, tp_entry
 from planner.predict.ops.rows import Collective, Op, Saved
 
-# FLOP of the tensor cores in the time of one of a selective scan: its exponentials, one of nine
+# Tensor-core FLOP that take as long as one FLOP of a selective scan: its exponentials, one of nine
 # operations for each channel and state, run at 16 an SM and cycle against some 4,100 FLOP (H100).
 # Assumed: at 0.15 of that rate, where products of scans in chunks reach 0.083 (`scan_efficiency`).
 _EXPONENTIAL_COST = 4100.0 / 16.0 / 9.0 * 0.083 / 0.15
 _SCAN_FLOP = 9.0
 # mamba_ssm's Triton kernels wait for Python: on one H200 (torch 2.11, Triton 3.6; 64 and 128 heads,
-# 8,192 tokens) `mamba_chunk_scan_combined` takes the CPU 0.6 to 0.7 ms forward, as five modules do,
-# and 3.0 to 3.4 ms backward.
+# 8,192 tokens) `mamba_chunk_scan_combined` takes 0.6 to 0.7 ms of CPU forward, as much as five
+# modules, and 3.0 to 3.4 ms backward.
 _SCAN_BACKWARD_KERNELS = 25
 # HBM traffic of a backward over that of its forward, most of which it runs again.
 _BACKWARD_TRAFFIC = 3.0
@@ -61,8 +61,8 @@ def state_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 def _as_transformers(
     context: OpContext, space: StateSpaceSpec, rows: tuple[Op, ...]
 ) -> tuple[Op, ...]:
-    """The rows with what transformers keeps, and under autocast a cast of the input each for two
-    projections."""
+    """The rows with the tensors that transformers keeps; under autocast two projections cast their
+    input separately."""
     hidden, kept = float(context.model.hidden), defaultdict[str, list[Saved]](list)
     products = 1 + (space.kind in ("gated_delta", "lightning"))
     kept["in_proj"] += linear_inputs(
@@ -77,18 +77,18 @@ def _as_transformers(
 
 
 def projected_width(space: StateSpaceSpec) -> float:
-    """What the input projections put out: values, gate, B and C (keys, queries), steps, decays."""
+    """Output width of the input projection: values, gate, B, C (keys, queries), steps, decays."""
     steps = {"mamba2": 1.0, "gated_delta": 2.0}.get(space.kind, 0.0)
     keys = 0.0 if space.kind == "mamba1" else 2.0 * space.key_width
     return 2.0 * space.inner + keys + steps * space.heads
 
 
 def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -> Op:
-    """Column-parallel projection; what it puts out is kept, convolution and scan run again."""
+    """Column-parallel projection; its output is kept, so convolution and scan can run again."""
     hidden, width, name = float(context.model.hidden), projected_width(space), "state/in_proj"
     inputs = linear_inputs(context, name, hidden, context.norm_in_linear)
     kept = context.kept("state/projected", width)
-    # Beside attention the input is the one that the qkv projection keeps.
+    # Beside attention, the qkv projection keeps the same input.
     saved = (kept,) if beside and context.saved.linear_inputs_shared else (*inputs, kept)
     gathers = () if beside else tp_entry(context, name, hidden, WHOLE_LAYER)
     collectives = (*gathers, _head_exchange("state/cp_heads", width))
@@ -96,13 +96,13 @@ def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -
 
 
 def _head_exchange(name: str, width: float) -> Collective:
-    """All-to-all over cp from tokens to heads or back, and of the gradients in backward."""
+    """All-to-all over cp from tokens to heads or back, and for the gradients in backward."""
     kind, size = CollectiveKind.HEAD_EXCHANGE, 2.0 * width
     return Collective(name, kind, "cp", size, 1, 1, Shard.TP, rerun_with=WHOLE_LAYER)
 
 
 def _steps(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
-    """Mamba-1's projections to steps, B and C and from the rank of the steps to channels."""
+    """Mamba-1's projections to steps, B and C, and from the rank of the steps to channels."""
     inner, rank = float(space.inner), float(space.step_rank)
     width = rank + 2.0 * space.state
     steps = row_parallel(
@@ -118,17 +118,13 @@ def _steps(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
     )
 
 
-def _mixed_width(space: StateSpaceSpec) -> float:
-    """Channels of the convolution: values, and all but Mamba-1's B and C."""
-    return space.inner + (0.0 if space.kind == "mamba1" else 2.0 * space.key_width)
-
-
 def _convolution(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
-    """Causal depthwise convolution with its activation; backward runs it again first."""
-    width = _mixed_width(space)
+    """Causal depthwise convolution with its activation, which backward runs again first. Its
+    channels are the values and, except in Mamba-1, B and C."""
+    width = space.inner + (0.0 if space.kind == "mamba1" else 2.0 * space.key_width)
     row = elementwise(context, "state/conv", width, Shard.TP, (2.0, 6.0))
     weights = width * (space.conv + float(space.conv_bias))
-    # Megatron's and mamba_ssm's fused path keep its input alone, gated delta nets its output too.
+    # Megatron and mamba_ssm's fused path keep only its input, gated delta nets also its output.
     saved = () if space.kind == "mamba2" else (context.kept("state/mixed", width),)
     parameters = ((weights, ParamShard.TP),)
     return (replace(row, backward_kernels=2.0, parameters=parameters, saved=saved),)
@@ -158,8 +154,8 @@ def _scan_bytes(space: StateSpaceSpec, element: float) -> float:
 
     SSD: x twice, gate, two outputs; B and C three times together, their product in fp32 by groups;
     states of each chunk written and read in fp32 and in 16 bits (12 bytes). Gated delta rule: q, k
-    and v copied for the heads, normed, w and u made of them, and read again. Selective scan: x,
-    step, gate and output.
+    and v copied for the heads and normed, w and u made from them, and read again. Selective scan:
+    x, step, gate and output.
     """
     inner, chunk = float(space.inner), float(space.chunk)
     states = 12.0 * inner * space.state / chunk
@@ -173,8 +169,8 @@ def _scan_bytes(space: StateSpaceSpec, element: float) -> float:
 
 
 def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
-    """The recurrence. Kept: its output before the gate; backward makes states and the convolution's
-    output again, and their gradients."""
+    """The recurrence. It keeps its output before the gate; backward makes states and the
+    convolution's output again, and their gradients."""
     element = context.saved.activation_bytes
     traffic = _scan_bytes(space, element) / context.profile.kernels.memory_traffic
     states = 4.0 * space.inner * space.state / space.chunk if space.kind != "mamba1" else 0.0
@@ -221,13 +217,13 @@ def _out_projection(context: OpContext, space: StateSpaceSpec) -> Op:
 
 
 Sizes = dict[str, float]
-# Mamba-1's kernel keeps its states, two numbers each, at every so many tokens.
+# Mamba-1's kernel keeps its states, two numbers each, once every so many tokens.
 _SCAN_CHUNK = 2048
 
 
 def kept_bytes(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
-    """Bytes per token by `row/tensor`, besides the inputs of the projections that they say;
-    `projected`: what the input projection puts out."""
+    """Bytes per token by `row/tensor`, without those inputs of projections that the projections
+    list; `projected`: output width of the input projection."""
     if space.kind == "mamba2":
         return _mamba2(context, space, projected)
     if space.kind == "gated_delta":
@@ -238,8 +234,8 @@ def kept_bytes(context: OpContext, space: StateSpaceSpec, projected: float) -> S
 
 
 def fixed_bytes(context: OpContext, space: StateSpaceSpec) -> float:
-    """fp32 decays before and after their sign, of every head or channel and state, and fp32 copies
-    of 16-bit weights."""
+    """Bytes of fp32 decays before and after their sign, for every head or channel and state, and of
+    fp32 copies of 16-bit weights."""
     if space.kind in ("mamba2", "gated_delta"):
         return 8.0 * space.heads
     if space.kind == "lightning":
@@ -248,7 +244,7 @@ def fixed_bytes(context: OpContext, space: StateSpaceSpec) -> float:
 
 
 def _mamba2(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
-    """Falcon-H1, whose mixers stand beside attention, scales what is projected by a vector of the
+    """Falcon-H1, whose mixers run beside attention, scales the projection by a vector of the
     residual's type."""
     beside = any(kind.attention == "both" for kind in context.model.kinds)
     element = context.saved.residual_bytes if beside else context.saved.activation_bytes
@@ -260,8 +256,8 @@ def _mamba2(context: OpContext, space: StateSpaceSpec, projected: float) -> Size
 
 
 def _mamba1(context: OpContext, space: StateSpaceSpec) -> Sizes:
-    """B and C are kept as projected and by themselves. Jamba: norms of steps, B and C, whose scaled
-    ones B and C are; the convolution's output is kept by tokens and by channels."""
+    """B and C are kept as projected and separately. Jamba norms steps, B and C, and the scan reads
+    the scaled B and C; the convolution's output is kept by tokens and by channels."""
     element, inner = context.saved.activation_bytes, float(space.inner)
     chunks = -(-context.seq // _SCAN_CHUNK)
     kept = {
@@ -283,7 +279,7 @@ def _mamba1(context: OpContext, space: StateSpaceSpec) -> Sizes:
 
 
 def _gated_delta(context: OpContext, space: StateSpaceSpec) -> Sizes:
-    """Queries and keys are kept before the convolution and normed; torch's norm of the output has
+    """Queries and keys are kept before the convolution and normed; torch's norm of the output keeps
     its input, its gate and the gate's SiLU in fp32, and the factors of two products."""
     saved = context.saved
     element, inner = saved.activation_bytes, float(space.inner)
@@ -300,7 +296,7 @@ def _gated_delta(context: OpContext, space: StateSpaceSpec) -> Sizes:
 
 def _lightning(context: OpContext, space: StateSpaceSpec) -> Sizes:
     """Blocks of queries, keys, values, decayed queries and keys and values again, views of one
-    tensor where a batch is one sequence; scores, states; the first block reads no state."""
+    tensor if a batch is one sequence; scores, states; the first block reads no state."""
     element, inner = context.saved.activation_bytes, float(space.inner)
     block = min(space.chunk, context.seq)
     blocks = 5.0 if context.one_sequence else 6.0

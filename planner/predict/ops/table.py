@@ -1,4 +1,4 @@
-"""The op table of a model: pieces a pipeline stage can hold (layers of any kind, the embedding, the
+"""The op table of a model: pieces that a pipeline stage can hold (layers of any kind, embedding,
 head with its loss, multi-token prediction), and sums over their rows."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def layer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _cross_layer(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """A layer that attends across to images; samples without any pass it by."""
+    """A layer with cross-attention to images; samples without images skip it."""
     rows = (
         *input_norm(context),
         *cross_rows(context),
@@ -56,7 +56,7 @@ def _cross_layer(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _mixer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Norm, attention or a state space or both of the same input, residual."""
+    """Norm, attention or state space or both on the same input, residual."""
     return (
         *input_norm(context),
         *(attention_rows(context, kind) if kind.attention != "state" else ()),
@@ -83,7 +83,7 @@ def _ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _ffn_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Norm before the block; none when one norm feeds both branches or norms come after."""
+    """Norm before the block; none if one norm feeds both branches or norms come after."""
     if context.model.block in ("single", "post"):
         return ()
     alone = Module.LAYERNORM if kind.ffn == "moe" else context.norm_in_linear
@@ -96,7 +96,7 @@ def _ffn_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def embedding_rows(context: OpContext) -> tuple[Op, ...]:
-    """Lookup, as a rule vocabulary-parallel (and learned positions); backward scatters into fp32
+    """Lookup, usually vocabulary-parallel (and learned positions); backward scatters into fp32
     gradients."""
     model = context.model
     hidden = float(model.hidden)
@@ -128,7 +128,7 @@ def embedding_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
-    """What all layers share: position ids, rotary tables, masks of unfused attention."""
+    """Tensors that all layers share: position ids, rotary tables, masks of unfused attention."""
     model, rules = context.model, context.saved
     nothing = Module.NOTHING
     rows = []
@@ -143,7 +143,7 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         rows.append(
             Saved("layers/rotary", of_token, Shard.NONE, nothing, fixed_bytes=of_all * context.seq)
         )
-        # Layers that make their own tables are handed fp32 angles, kept by a checkpoint.
+        # Layers that make their own tables receive fp32 angles, which a checkpoint keeps.
         angles = 4.0 * model.rotary_width * context.seq if rules.rotary_layer_bytes else 0.0
         rows.append(
             Saved("layers/angles", 0.0, Shard.NONE, nothing, Module.FULL, fixed_bytes=angles)
@@ -157,11 +157,9 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
 
 
 def head_rows(context: OpContext) -> tuple[Op, ...]:
-    """Final norm, LM head (vocabulary-parallel) and cross-entropy.
-
-    A tied head multiplies by the embedding's weights and owns none; on a pipeline it holds a
-    copy on the last stage, which the memory terms add.
-    """
+    """Final norm, LM head (vocabulary-parallel) and cross-entropy. A tied head multiplies by the
+    embedding's weights and owns none; in a pipeline the last stage holds a copy, which the memory
+    terms add."""
     model = context.model
     if model.scores:
         return _score_rows(context)
@@ -187,10 +185,8 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
 
 def _score_rows(context: OpContext) -> tuple[Op, ...]:
     """Final norm and a score of every token, of which a loss reads the last one's; every
-    tensor-parallel rank has its weights whole.
-
-    Source: transformers, modeling_layers.py, GenericForSequenceClassification.
-    """
+    tensor-parallel rank holds all its weights (transformers, modeling_layers.py,
+    GenericForSequenceClassification)."""
     hidden = float(context.model.hidden)
     inputs = linear_inputs(context, "head/score", hidden, Module.NOTHING, low_precision=False)
     score = Op(
@@ -218,7 +214,7 @@ def _softcap(context: OpContext) -> tuple[Op, ...]:
 def _loss(context: OpContext) -> Op:
     """Cross-entropy over the vocabulary: fp32 logits read and written a few times each way."""
     kernels = context.profile.kernels
-    # The kernel scales elementwise rows by `memory_traffic`; the loss has a factor of its own.
+    # The kernel scales elementwise rows by `memory_traffic`, but the loss has a factor of its own.
     passes = kernels.loss_traffic / kernels.memory_traffic
     kept = context.saved.logits_saved_bytes
     return _logits_row(context, "head/loss", kept, (14.0, 8.0), passes, (6, 3))
@@ -232,7 +228,7 @@ def _logits_row(
     factor: float,
     kernels: tuple[int, int],
 ) -> Op:
-    """A row over all logits: bytes of one that it keeps, and moves forward and backward, times a
+    """A row over all logits: bytes per logit that it keeps, and moves forward and backward, times a
     factor."""
     vocab = float(context.model.vocab)
     shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
@@ -251,11 +247,8 @@ def _logits_row(
 
 
 def mtp_rows(context: OpContext) -> tuple[Op, ...]:
-    """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2).
-
-    Two norms, a projection from 2h to h, a full layer, and a norm before the
-    head, which `mtp_loss_rows` has.
-    """
+    """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2): two norms, a
+    projection from 2h to h, a full layer, and a norm before the head, which `mtp_loss_rows` has."""
     hidden, name = float(context.model.hidden), "mtp/projection"
     inputs = linear_inputs(context, name, 2 * hidden, Module.FULL)
     return (
@@ -268,7 +261,7 @@ def mtp_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def mtp_loss_rows(context: OpContext) -> tuple[Op, ...]:
-    """LM head and loss of one module: the head's work on the head's matrix, without weights."""
+    """LM head and loss of one module: the head's work with the head's matrix, without weights."""
     rows = head_rows(context)[1:]
     return tuple(replace(op, parameters=()) if op.kind is OpKind.GEMM else op for op in rows)
 
@@ -287,11 +280,8 @@ class ParameterCount:
 
 @dataclass(frozen=True, slots=True)
 class ComponentParameters:
-    """Parameters of one op of the model, summed over the layers that hold it.
-
-    `name`: the op, as in "attention/qkv". `layers`: how many layers hold it (1 for the embedding
-    and the output head). `each`: parameters in one of them, averaged where they differ.
-    """
+    """Parameters of one op of the model, such as "attention/qkv", summed over the `layers` that
+    hold it (1 for the embedding and the output head)."""
 
     name: str
     layers: int
@@ -299,17 +289,18 @@ class ComponentParameters:
 
     @property
     def each(self) -> float:
-        """Parameters in one layer."""
+        """Parameters in one layer, averaged if layers differ."""
         return self.total / self.layers
 
 
 def pieces(context: OpContext) -> tuple[Piece, ...]:
     """Layer kinds in the model's order, then embedding, head and, if any, one MTP module and its
-    loss, which share a stage with the head unless the module stands apart."""
+    loss, which are on the head's stage unless the module stands apart."""
     model = context.model
     layers = [_layer(context, kind) for kind in model.piece_kinds]
+    embedding = _end(Piece("embedding", embedding_rows(context)), context)
     vocab_layers = [
-        _with_vision(_end(Piece("embedding", embedding_rows(context)), context), context),
+        replace(embedding, ops=(*embedding.ops, *end_rows(context, _layer))),
         with_teacher(_end(Piece("head", head_rows(context)), context), context, pieces),
     ]
     if model.mtp_layers:
@@ -319,18 +310,12 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
 
 
 def _end(piece: Piece, context: OpContext) -> Piece:
-    """An end of the model as it is trained, with the rows of models that a step reads."""
+    """Embedding or head as it is trained, with the rows of models that a step reads."""
     return with_reads(with_tuning(piece, context), piece, context)
 
 
-def _with_vision(piece: Piece, context: OpContext) -> Piece:
-    """The embedding with what stands beside a vision tower's layers."""
-    ends = end_rows(context, _layer)
-    return replace(piece, ops=(*piece.ops, *ends)) if ends else piece
-
-
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
-    """One layer, with the rows that checkpoints of the framework run again."""
+    """One layer, with the rows that the framework's checkpoints run again."""
     if kind.module == "vision":
         return tower_layer(context, kind, _layer)
     rows = layer_rows(context, kind)
@@ -350,11 +335,16 @@ def _plain_pieces(model: ModelSpec) -> tuple[Piece, ...]:
 
 
 def parameter_count(model: ModelSpec) -> ParameterCount:
-    """Exact parameters: sums over the op table; MTP modules are counted apart from `total`."""
+    """Exact parameters: sums over the op table; `total` does not include MTP modules."""
     by_name = {piece.name: piece for piece in _plain_pieces(model)}
     per_kind = _plain_pieces(model)[: len(model.piece_kinds)]
     layers = sum(per_kind[index].parameters for index in model.piece_indices)
-    experts = sum(_expert_parameters(per_kind[index]) for index in model.piece_indices)
+    experts = sum(
+        op.parameter_count
+        for index in model.piece_indices
+        for op in per_kind[index].ops
+        if op.kind is OpKind.GROUPED_GEMM
+    )
     embedding, head = by_name["embedding"].parameters, by_name["head"].parameters
     total = layers + embedding + head
     idle = experts * (1 - model.moe.top_k / model.moe.experts) if model.moe else 0.0
@@ -370,7 +360,7 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
 
 
 def _counted_pieces(model: ModelSpec) -> tuple[tuple[Piece, int], ...]:
-    """Each piece of the model with the number of times that the model holds it."""
+    """Each piece of the model, and how often the model holds it."""
     all_pieces = _plain_pieces(model)
     counts = [model.piece_indices.count(index) for index in range(len(model.piece_kinds))]
     counts += [1, 1] + [model.mtp_layers] * (len(all_pieces) - len(model.piece_kinds) - 2)
@@ -378,8 +368,8 @@ def _counted_pieces(model: ModelSpec) -> tuple[tuple[Piece, int], ...]:
 
 
 def parameters_by_component(model: ModelSpec) -> tuple[ComponentParameters, ...]:
-    """Exact parameters of each op in model order; without multi-token prediction they add up to
-    `parameter_count(model).total`."""
+    """Exact parameters of each op in model order, embedding first and head last; they add up to
+    `parameter_count(model).total`, without multi-token prediction."""
     held: dict[str, tuple[int, float]] = {}
     for piece, count in _counted_pieces(model):
         if piece.name.startswith("mtp"):
@@ -388,19 +378,11 @@ def parameters_by_component(model: ModelSpec) -> tuple[ComponentParameters, ...]
             if op.parameter_count:
                 layers, total = held.get(op.name, (0, 0.0))
                 held[op.name] = layers + count, total + count * op.parameter_count
-    in_order = sorted(held, key=_model_order)
+    places = {"embedding": 0, "head": 2}
+    in_order = sorted(held, key=lambda name: places.get(name.partition("/")[0], 1))
     return tuple(
         ComponentParameters(name, held[name][0], round(held[name][1])) for name in in_order
     )
-
-
-def _model_order(name: str) -> int:
-    """The embedding first and the output head last, layers between them as they are."""
-    return {"embedding": 0, "head": 2}.get(name.partition("/")[0], 1)
-
-
-def _expert_parameters(piece: Piece) -> float:
-    return sum(op.parameter_count for op in piece.ops if op.kind is OpKind.GROUPED_GEMM)
 
 
 def op_flop(op: Op, seq: float) -> float:
@@ -417,8 +399,8 @@ def op_flop(op: Op, seq: float) -> float:
     return 0.0
 
 
-# Forward and backward FLOP over forward FLOP. Backward takes two products for each forward one; of
-# fused attention five for two, because it computes the scores again (Dao et al. 2022, arXiv
+# FLOP of forward and backward over those of forward. Backward has two products per forward one, but
+# fused attention has five for two, since it computes the scores again (Dao et al. 2022, arXiv
 # 2205.14135, algorithm 4). Unfused attention computes the full square instead, which is more.
 TRAINED, TRAINED_ATTENTION = 3.0, 3.5
 
@@ -426,9 +408,9 @@ TRAINED, TRAINED_ATTENTION = 3.0, 3.5
 def flop_per_token(model: ModelSpec, seq: float, causal: bool = False) -> float:
     """Model FLOP of one trained token: forward plus backward (3x forward), no recompute.
 
-    With `causal` False attention counts the full square, as most published MFU figures do
-    (Narayanan et al. 2021, arXiv 2104.04473, appendix; PaLM, arXiv 2204.02311, appendix B);
-    with True only the lower triangle. Sliding layers count their window.
+    With `causal` False attention counts the full square, as in most published MFU figures
+    (Narayanan et al. 2021, arXiv 2104.04473, appendix; PaLM, arXiv 2204.02311, appendix B); with
+    True only the lower triangle. Sliding layers count their window.
     """
     forward = 0.0
     for _, flop in _forward_flop(model, seq, causal=causal):
@@ -437,9 +419,9 @@ def flop_per_token(model: ModelSpec, seq: float, causal: bool = False) -> float:
 
 
 def least_flop_per_token(model: ModelSpec, seq: float) -> tuple[float, float]:
-    """FLOP that a step executes for each trained token at the least, without recomputed layers: of
-    the linear layers that run in 8 or 4 bits where the job does, and of what stays in 16 bits
-    (attention, scans, router, head). Attention counts the lower triangle."""
+    """Least FLOP that a step executes per trained token, without recomputed layers: (linear layers
+    that run in 8 or 4 bits if the job does, what stays in 16 bits: attention, scans, router, head).
+    Attention counts the lower triangle."""
     low = wide = 0.0
     for op, flop in _forward_flop(model, seq, causal=True):
         if op.is_product and op.low_precision:
@@ -450,13 +432,12 @@ def least_flop_per_token(model: ModelSpec, seq: float) -> tuple[float, float]:
 
 
 def _forward_flop(model: ModelSpec, seq: float, *, causal: bool) -> Iterator[tuple[Op, float]]:
-    """Each row of the model's pieces, with the forward FLOP per token of all that the model holds
-    of it."""
+    """Each row of the model's pieces, with the forward FLOP per token of all its occurrences."""
     for piece, count in _counted_pieces(model):
         for op in piece.ops:
             yield op, count * forward_share(op, causal=causal) * op_flop(op, seq)
 
 
 def forward_share(op: Op, *, causal: bool) -> float:
-    """Share of a row's FLOP over the full square that counts; `causal`: the lower triangle."""
+    """Share of a row's full-square FLOP that counts; `causal`: the lower triangle."""
     return 0.5 if causal and op.kind is OpKind.ATTENTION and not (op.window or op.span) else 1.0

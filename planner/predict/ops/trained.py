@@ -1,7 +1,7 @@
-"""FLOP and parameters of a model of which a part is trained: sums over the rows that it trains.
+"""FLOP and parameters of a model that is trained in part: sums over the rows that are trained.
 
-A frozen product has a gradient of its input alone, so that a trained token costs two forward passes
-of it and not three; rows below which nothing is trained have no backward.
+A frozen product has a gradient of its input only, so a trained token costs two forward passes of it
+instead of three; rows below which nothing is trained have no backward.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.cost.codes import OpKind
-from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
-from planner.job.tuning import Tuning
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Op
 from planner.predict.ops.table import (
@@ -27,21 +25,21 @@ from planner.predict.ops.table import (
     pieces,
 )
 
-# FLOP of a backward over those of its forward: of a product one for the gradient of the input and
-# one for that of the weights; of attention and scans both are of inputs.
+# FLOP of a backward over those of its forward, for each gradient: a product has one for its input
+# and one for its weights; attention and scans have two for inputs.
 _RETURNED = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedFlop:
-    """FLOP of one trained token, nothing run again, and how many forward passes they are."""
+    """FLOP of one trained token, nothing run again, and the number of forward passes they equal."""
 
     total: float
     passes: float
 
 
 def trained_flop(job: Job, attended: float, *, causal: bool = False) -> TrainedFlop:
-    """Model FLOP of one trained token that attends to so many; see `flop_per_token`."""
+    """Model FLOP of one trained token that attends to `attended` tokens; see `flop_per_token`."""
     read = sum(_read_flop(job, attended, causal=causal))
     if job.tuning.trains_all:
         total = flop_per_token(job.model, attended, causal)
@@ -57,7 +55,7 @@ def trained_flop(job: Job, attended: float, *, causal: bool = False) -> TrainedF
 
 
 def least_trained_flop(job: Job, attended: float) -> tuple[float, float]:
-    """The same of the least that a step executes; see `least_flop_per_token`."""
+    """Least FLOP that a step executes per trained token; see `least_flop_per_token`."""
     low, wide = _read_flop(job, attended, causal=True)
     if job.tuning.trains_all:
         trained_low, trained_wide = least_flop_per_token(job.model, attended)
@@ -74,8 +72,8 @@ def least_trained_flop(job: Job, attended: float) -> tuple[float, float]:
 
 
 def _read_flop(job: Job, attended: float, *, causal: bool) -> tuple[float, float]:
-    """FLOP of a reference, a teacher or the policy itself, which a step reads forward, for each
-    trained token: of linear layers that may run in 8 or 4 bits, and of others."""
+    """FLOP of models that a step reads forward (reference, teacher, the policy itself) per trained
+    token: (linear layers that may run in 8 or 4 bits, others)."""
     low = wide = 0.0
     for read in job.reads:
         model = read.model or job.model
@@ -98,7 +96,7 @@ def _backward(op: Op) -> float:
 
 @dataclass(frozen=True, slots=True)
 class HeldParameters:
-    """Parameters of a model with its adapters: those that are trained, and all of them."""
+    """Parameters of a model with its adapters: trained ones, and all."""
 
     trained: int
     total: int
@@ -110,7 +108,7 @@ class HeldParameters:
 
 
 def held_parameters(job: Job) -> HeldParameters:
-    """Parameters that a job trains and that it holds, without multi-token prediction."""
+    """Parameters that a job trains and holds, without multi-token prediction."""
     if job.tuning.trains_all:
         total = parameter_count(job.model).total
         return HeldParameters(total, total)
@@ -121,20 +119,13 @@ def held_parameters(job: Job) -> HeldParameters:
     return HeldParameters(round(trained), round(total_held))
 
 
-def adapter_parameters(model: ModelSpec, profile: FrameworkProfile, tuning: Tuning) -> int:
-    """Parameters of the adapters alone, as a library prints them."""
-    context = OpContext(model, profile, model.pretraining_seq, tuning=tuning)
-    rows = _counted(model, context)
-    return round(sum(n * op.parameter_count for op, n in rows if op.trains))
-
-
 def _rows(job: Job) -> Iterator[tuple[Op, int]]:
     context = OpContext(job.model, job.framework, job.seq, tuning=job.tuning)
     yield from _counted(job.model, context)
 
 
 def _counted(model: ModelSpec, context: OpContext) -> Iterator[tuple[Op, int]]:
-    """Each row with how many the model has of it, multi-token prediction apart."""
+    """Each row and how often the model has it, without multi-token prediction."""
     counts = [model.piece_indices.count(index) for index in range(len(model.piece_kinds))]
     for piece, count in zip(pieces(context), [*counts, 1, 1], strict=False):
         for op in piece.ops:

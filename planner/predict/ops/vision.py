@@ -1,9 +1,9 @@
-"""Rows of a vision part: the tower's layers, what stands before and behind them, and the projector.
+"""Rows of a vision part: the tower's layers, what comes before and after them, and the projector.
 
-A tower's rows are those of a layer whose tokens are patches; here they are scaled to patches for
-each token of the language model, so that one micro-batch has them all. Attention is among the
-patches of one image, tile or window. What stands outside the tower's layers is on the stage of the
-embeddings and is never checkpointed.
+A tower's rows are those of a layer whose tokens are patches, scaled here to patches per token of
+the language model, so that one micro-batch has them all. Attention is among the patches of one
+image, tile or window. Rows outside the tower's layers are on the embeddings' stage and are never
+checkpointed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from planner.predict.ops.rows import (
     times,
 )
 
-# What a norm in operations of torch, and the mean before it, keep for the gradient of their input.
+# Tensors for the gradient of the input, of a norm in torch operations and of the mean before it.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
 # Towers that put patches in the order of the tokens that they become.
 _REGROUPED = ("moonvit",)
 # Bytes of an index, and of a token's place in a mask.
 _INDEX, _MASK = 8.0, 1.0
-# Bytes of a pair of patches in the mask of tiles that only pad, which all layers share.
+# Bytes per pair of patches in the mask of padding tiles, which all layers share.
 _TILES_MASK = 2.0
 # Towers whose layers are never checkpointed (transformers 5.23, MllamaVisionEncoder).
 _UNCHECKPOINTED = ("mllama",)
@@ -46,14 +46,13 @@ Layer = Callable[[OpContext, LayerKind], Piece]
 
 
 def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
-    """A layer of the tower; `layer`: builds one of any model."""
+    """A layer of the tower; `layer`: builds a layer of any model."""
     model = tower_model(_vision(context).tower)
     span = context.model.images.span
     if kind.attention == "sliding":
         span = min(span, model.sliding_window or span)
-    inside = tower_context(context, span)
     hooked = kind.frozen and _is_hooked(context)
-    inside = replace(inside, hooked=hooked)
+    inside = replace(tower_context(context, span), hooked=hooked)
     piece = layer(inside, kind.model_copy(update={"module": "language"}))
     if _vision(context).tower.layer_scale:
         scales = Piece("scales", tuple(_scales(inside)))
@@ -65,8 +64,8 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
         piece = replace(piece, ops=tuple(map(_run_once, piece.ops)))
     elif hooked:
         piece = replace(piece, ops=tuple(map(_under_hook, piece.ops)))
-    name = f"vision {piece.name}"
-    return Piece(name, tuple(_of_patches(op, context, span) for op in piece.ops))
+    rows = tuple(_of_patches(op, context, span) for op in piece.ops)
+    return Piece(f"vision {piece.name}", rows)
 
 
 def _kept_whole(op: Op) -> Op:
@@ -77,21 +76,21 @@ def _kept_whole(op: Op) -> Op:
 
 
 def _run_once(op: Op) -> Op:
-    """A row of a layer that nobody reads: its graph goes when its forward is done, its weights have
-    no gradient, though they are held as others are."""
+    """A row of a layer whose output nobody reads: its graph is freed after forward, and its weights
+    have no gradient, though they are held like others."""
     return replace(op, saved=(), returns=False, unread=True, rerun_with=Module.NOTHING)
 
 
 def _under_hook(op: Op) -> Op:
-    """A row of a frozen layer through which a gradient runs only where checkpoints are asked for,
-    when the library hooks the patch embedding: without them it keeps nothing."""
+    """A row of a frozen layer through which a gradient runs only under recomputation, because the
+    library then hooks the patch embedding; otherwise it keeps nothing."""
     held = (row for row in op.saved if row.only_with or row.freed_by is Module.NOTHING)
     saved = tuple(replace(row, only_with=row.only_with or WHOLE_LAYER) for row in held)
     return replace(op, saved=saved, hooked=True)
 
 
 def _scales(context: OpContext) -> Iterator[Op]:
-    """A learned factor a channel on what each block adds, whose gradient needs what it scales
+    """A learned factor per channel on each block's output, whose gradient needs the scaled tensor
     (transformers, modeling_internvl.py, lambda_1 and lambda_2)."""
     hidden = float(context.model.hidden)
     for block in ("attention", "ffn"):
@@ -101,20 +100,20 @@ def _scales(context: OpContext) -> Iterator[Op]:
 
 
 def tower_context(context: OpContext, span: int) -> OpContext:
-    """What the tower's rows depend on, where a patch attends to so many."""
+    """Context of the tower's rows, where a patch attends to `span` others."""
     model = tower_model(_vision(context).tower)
     tuning = part_tuning(context.tuning, VISION_TOWER, _vision(context).tower.kind)
     begins = _vision(context).tower.norm_before
-    own = tower_profile(context)
-    profile = part_profile(own, tuning, context.model.norm, model.norm, begins=begins)
+    profile = tower_profile(context)
+    profile = part_profile(profile, tuning, context.model.norm, model.norm, begins=begins)
     inside = replace(context, model=model, profile=profile, seq=span, dropout=False, tuning=tuning)
     return replace(inside, offload=()) if is_placed(context) else inside
 
 
 def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
-    """How the tower, of such a kind, or the projector is trained: as the language model, without
-    what names its layers. Beside adapters it is trained in full where that is said, and not at all
-    where they are on layers that have other names there, or it is frozen by itself."""
+    """How the tower (of some kind) or the projector is trained: like the language model, without
+    the names of its layers. With adapters, it is trained in full if that is stated, and not at all
+    if its layers have other names than the adapters' targets, or if it is frozen separately."""
     if part in tuning.whole:
         return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
     targets = part_targets(tuning, part, kind)
@@ -124,15 +123,15 @@ def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
 
 
 def end_rows(context: OpContext, layer: Layer) -> tuple[Op, ...]:
-    """What stands before the tower's layers and behind them, and the projector; with the layers
-    where these stand with the embeddings (`planner.predict.ops.first_stage`)."""
+    """What comes before and after the tower's layers, and the projector; with the layers if they
+    run with the embeddings (`planner.predict.ops.first_stage`)."""
     if context.model.vision is None:
         return ()
     return (*_layers_beside(context, layer), *_ends(context))
 
 
 def _layers_beside(context: OpContext, layer: Layer) -> Iterator[Op]:
-    """The layers of a tower that stands with the embeddings, those of a kind as one."""
+    """The layers of a tower that runs with the embeddings, those of a kind in one row."""
     if not is_placed(context):
         return
     vision = _vision(context)
@@ -155,27 +154,25 @@ def _ends(context: OpContext) -> tuple[Op, ...]:
 
 
 def _scattered(context: OpContext) -> tuple[Op, ...]:
-    """Features that are put in the places of an image's tokens, whose mask is kept (torch,
+    """Features written to the places of an image's tokens, whose mask is kept (torch,
     masked_scatter)."""
     images, hidden = context.model.images, float(context.model.hidden)
     if not images.patches:
         return ()
     if images.across:
-        return (_states(context, hidden * images.seen),)
+        # Layers with cross-attention share the projector's output, which is kept once.
+        width = hidden * images.seen
+        row = elementwise(context, "projector/states", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
+        kept = never_freed((context.kept("projector/states", width),))
+        return (replace(row, saved=kept),)
     row = elementwise(context, "embedding/images", hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
     mask = Saved("embedding/image_mask", _MASK, Shard.SEQUENCE, Module.NOTHING)
     return (replace(row, saved=(mask,)),)
 
 
-def _states(context: OpContext, width: float) -> Op:
-    """What the projector makes for layers that attend across, which all of them keep."""
-    row = elementwise(context, "projector/states", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
-    return replace(row, saved=never_freed((context.kept("projector/states", width),)))
-
-
 def _pictured(context: OpContext) -> float:
-    """Share of the tokens that the tower reads that are patches, not learned class tokens, nor what
-    pads a tile."""
+    """Share of the tower's tokens that are patches: not learned class tokens, nor padding of a
+    tile."""
     span, tower = float(context.model.images.span), _vision(context).tower
     if tower.tiles:
         return tower.tiles * (tower.positions - tower.class_tokens) / span
@@ -196,15 +193,10 @@ def _of_patches(op: Op, context: OpContext, span: int, share: float = 1.0) -> Op
     if not factor:
         return only_held(named)
     return replace(
-        named,
-        tokens_factor=factor * op.tokens_factor,
+        times(named, factor),
         span=float(span) if op.kind is OpKind.ATTENTION else 0.0,
         out_shard=Shard.TP if op.kind is OpKind.ATTENTION else op.out_shard,
         window=0.0,
-        saved=tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in op.saved),
-        collectives=tuple(
-            replace(one, bytes_per_token=factor * one.bytes_per_token) for one in op.collectives
-        ),
     )
 
 
@@ -243,8 +235,8 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
 
 
 def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
-    """Learned positions that are added, whose places in the table are kept, and the cosines and
-    sines of rotary ones, which all layers share."""
+    """Added learned positions, whose places in the table are kept, and the cosines and sines of
+    rotary ones, which all layers share."""
     hidden, rules = float(tower.hidden), context.saved
     learned = hidden * (tower.positions + tower.class_tokens) + tower.of_tiles
     if learned:
@@ -262,15 +254,15 @@ def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
 
 
 def _order(context: OpContext, name: str, merged: int) -> Op:
-    """Patches that are put in another order, in groups that become one token: windows side by side,
-    and back. The indices are kept."""
+    """Reordering of patches, in groups that become one token: windows side by side, and back. The
+    indices are kept."""
     row = elementwise(context, name, context.model.hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
     kept = Saved(f"{name}/indices", _INDEX / merged, Shard.SEQUENCE, Module.NOTHING)
     return replace(row, saved=(kept,))
 
 
 def _projector(context: OpContext) -> tuple[Op, ...]:
-    """Norm and linear layers between tower and language model, and its further projectors."""
+    """Norm and linear layers between tower and language model, and any further projectors."""
     vision = _vision(context)
     inside = _projector_context(context)
     frozen = context.tuning.freezes(PROJECTOR)
@@ -280,7 +272,8 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
         name = "projector" if not tap else f"projector/tap{tap}"
         width = vision.projector.tap_norm_width if tap else vision.projector.norm_width
         piece = Piece(name, tuple(_one_projector(inside, vision, name, width, made)))
-        if not _is_reached(context):
+        if context.tuning.freezes(VISION_TOWER) and not _is_hooked(context):
+            # Nobody asks for a gradient of the tower's output.
             piece = replace(piece, ops=tuple(_first(op, inside) for op in piece.ops))
         tuned = with_tuning(piece, inside, frozen=frozen)
         read = _pictured(context) * context.model.images.read
@@ -288,19 +281,15 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
     return tuple(rows)
 
 
-def _is_reached(context: OpContext) -> bool:
-    """Whether a gradient of what the tower makes is asked for: something of it is trained, or a
-    hook on its patch embedding wants one (transformers 5, enable_input_require_grads)."""
-    return not context.tuning.freezes(VISION_TOWER) or _is_hooked(context)
-
-
 def _is_hooked(context: OpContext) -> bool:
+    """Whether a hook on the patch embedding asks for a gradient of the tower's output
+    (transformers 5, enable_input_require_grads)."""
     return hooks_tower(context.tuning, context.profile, _vision(context).tower)
 
 
 def _first(op: Op, context: OpContext) -> Op:
-    """The row without what only the gradient of the tower's output needs: of a norm that is frozen
-    or in operations of torch all but the normalised tensor, of a mean all."""
+    """The row without tensors that only the gradient of the tower's output needs: everything but
+    the normalised tensor of a norm that is frozen or in torch operations, and a mean's tensors."""
     unfused = context.model.norm == "rmsnorm" or context.tuning.has_adapters
     dropped = _OF_GRADIENT if unfused else ("/pooled",)
     saved = tuple(row for row in op.saved if not row.name.endswith(dropped))
@@ -308,8 +297,8 @@ def _first(op: Op, context: OpContext) -> Op:
 
 
 def _projector_context(context: OpContext) -> OpContext:
-    """What the projector's rows depend on; the norm of pooled patches is the language model's own,
-    any other the tower's."""
+    """Context of the projector's rows; the norm of pooled patches is the language model's own, any
+    other norm the tower's."""
     vision = _vision(context)
     norm_kind, tuning = vision.projector.norm, part_tuning(context.tuning, PROJECTOR)
     tower = tower_model(vision.tower)
@@ -326,7 +315,7 @@ def _projector_context(context: OpContext) -> OpContext:
 def _one_projector(
     context: OpContext, vision: VisionSpec, name: str, norm_width: int, made: float
 ) -> Iterator[Op]:
-    """Rows of a projector per patch of the tower; `made`: bytes an element of what that makes."""
+    """Rows of a projector per patch; `made`: bytes per element of the tower's output."""
     projector = vision.projector
     share = 1.0 / projector.merged
     if projector.learned and not name.count("tap"):
@@ -342,7 +331,7 @@ def _one_projector(
     pairs = tuple(zip(projector.widths, projector.widths[1:], strict=False))
     split = vision.place == "split" and len(pairs) == 2
     for index, (into, out) in enumerate(pairs):
-        # A matrix by itself is no linear layer, which peft and bitsandbytes would take.
+        # A bare matrix is not a linear layer, so peft and bitsandbytes do not touch it.
         layer = f"{name}/{'matrix' if projector.pooled else 'linear'}{index + 1}"
         inputs = linear_inputs(context, layer, float(into), Module.NOTHING)
         row = Op(
@@ -368,21 +357,21 @@ def _one_projector(
 
 
 def _of_stream(op: Op, context: OpContext) -> Op:
-    """A norm of the stream between layers, which the next layer keeps, unless each makes a copy."""
+    """A norm of the stream between layers, which the next layer keeps unless each makes a copy."""
     if context.norm_input_bytes != context.saved.residual_bytes:
         return op
     return replace(op, saved=tuple(row for row in op.saved if not row.name.endswith("/input")))
 
 
 def _pooling(context: OpContext, width: float, made: float) -> Op:
-    """The mean of squares of patches, which keeps them (torch, AvgPool2d); `made`: bytes an element
-    of what the tower makes."""
+    """The mean over squares of patches, which keeps them (torch, AvgPool2d); `made`: bytes per
+    element of the tower's output."""
     row = elementwise(context, "projector/pooling", width, Shard.SEQUENCE, (1, 1), Module.NOTHING)
     kept = Saved("projector/pooled", made * width, Shard.SEQUENCE, Module.NOTHING)
     return replace(row, saved=(kept,))
 
 
 def _learned(context: OpContext, parameters: float) -> Op:
-    """Vectors that stand between rows of patches, whose copies are part of the row."""
+    """Learned vectors between rows of patches, whose copies are part of the row."""
     row = elementwise(context, "projector/row_ends", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
     return replace(row, parameters=((parameters, ParamShard.NONE),))

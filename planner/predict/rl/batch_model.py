@@ -1,8 +1,8 @@
-"""The cost model of a trainer of reinforcement learning: of its update, and of passes that read.
+"""Cost models of an RL trainer: of its update, and of passes that only read.
 
-Both are the cost core's: the same op table, kernel and account of memory as of any training. The
-update has micro-batches whose tokens are told (`planner.predict.rl.micro_batches`). A pass that
-reads is the table's rows forward, with weights that nothing trains.
+Both use the same op table, kernel and account of memory as any training. Micro-batches of the
+update have given numbers of tokens (`planner.predict.rl.micro_batches`). A reading pass has only
+forward rows, with weights that are not trained.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _READ = Read("policy", 1, copied=True)
 
 
 class BatchModel(CostModel):
-    """The update of a trainer, in micro-batches of as many tokens as its columns say."""
+    """The update of a trainer, in micro-batches with the tokens that its columns state."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Pieces of the model; the head multiplies tokens of which the loss makes logits."""
+        """Pieces of the model; the head multiplies only tokens with logits in the loss."""
         return _with_answers(super().pieces, self.job)
 
     def of(self, job: Job) -> BatchModel:
@@ -41,8 +41,8 @@ class BatchModel(CostModel):
         return type(self)(job, self.altered, compiled=self.compiled)
 
     def waits(self, columns: Columns, shapes: Array, keys: Array, costs: Array) -> Array:
-        """Seconds that ranks wait for the one with most tokens and squared lengths, by the shares
-        in columns `more_tokens` and `more_squares`."""
+        """Seconds in which ranks wait for the one with the most tokens and squared lengths, from
+        the shares in columns `more_tokens` and `more_squares`."""
         if "more_tokens" not in columns:
             return super().waits(columns, shapes, keys, costs)
         if not (columns["more_tokens"].any() or columns["more_squares"].any()):
@@ -55,18 +55,21 @@ class BatchModel(CostModel):
 
 
 class ReadingModel(BatchModel):
-    """A pass that reads every sample forward, without gradients: its step is that pass, in which
-    nothing is reduced or updated and no tensor is kept."""
+    """A pass that reads every sample forward, without gradients. The pass counts as a step, which
+    reduces, updates and keeps nothing."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Pieces of the model, forward alone."""
+        """Pieces of the model, forward only."""
         pieces = _with_answers(cost_tables.job_pieces(self.job), self.job)
-        return tuple(_read_piece(piece, self.job) for piece in pieces)
+        return tuple(
+            replace(piece, ops=tuple(_read_row(op, self.job) for op in piece.ops))
+            for piece in pieces
+        )
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
-        """Numbers of the framework, without those of training."""
+        """Inputs of the core for the framework, without those of training."""
         plain = cost_tables.framework_inputs(self.job, self.pieces)
         peak = reading_peak_bytes(self.job.framework, self.job.objective)
         reading = plain._replace(
@@ -86,29 +89,23 @@ def _with_answers(pieces: tuple[Piece, ...], job: Job) -> tuple[Piece, ...]:
     share = job.objective.answers
     if share == 1.0:
         return pieces
-    return tuple(
-        replace(piece, ops=tuple(_of_answers(op, share) for op in piece.ops)) for piece in pieces
-    )
 
+    def of_answers(op: Op) -> Op:
+        if op.name != "head/logits":
+            return op
+        return replace(op, tokens_factor=share * op.tokens_factor)
 
-def _of_answers(op: Op, share: float) -> Op:
-    if op.name != "head/logits":
-        return op
-    return replace(op, tokens_factor=share * op.tokens_factor)
+    return tuple(replace(piece, ops=tuple(map(of_answers, piece.ops))) for piece in pieces)
 
 
 def _read_class(one: ClassInputs) -> ClassInputs:
-    """A class as a pass reads it: gathered once, neither trained nor updated."""
+    """A class in a reading pass: gathered once, neither trained nor updated."""
     gathered = one.gathered or one.weights
     return one._replace(gathered=gathered, gathers=gathered, gradients=0.0, reduced=0.0, states=0.0)
 
 
-def _read_piece(piece: Piece, job: Job) -> Piece:
-    return replace(piece, ops=tuple(_read_row(op, job) for op in piece.ops))
-
-
 def _read_row(op: Op, job: Job) -> Op:
-    """A row without backward, which keeps its weights in the format in which they are held."""
+    """A row without backward, with its weights in the format in which they are held."""
     read = forward_only(op, _READ)
     if not parameter_classes()[op.parameter_class].trained:
         read = replace(read, parameter_class=op.parameter_class)

@@ -1,14 +1,14 @@
-"""Continuous batching as a flow: how many sequences run, step by step, until the longest ends.
+"""Continuous batching as a flow: how many sequences run at each step until the longest ends.
 
-An engine lets a queue of samples in as slots (`max_num_seqs`) and room in its cache allow, gives
-every running sequence one token a step, and lets the next ones in as others end. Here sequences of
-an age (tokens that they have) are a quantity, of which the share ends that the distribution of
-lengths says; ages and steps are counted in equal bins. Where the cache is full and running
-sequences grow, the youngest lose their place and wait (vLLM, v1/core/sched/scheduler.py: the last
-of the running ones is preempted, and first in the queue again); their tokens are read again later.
+An engine admits samples from a queue as slots (`max_num_seqs`) and cache allow, gives every running
+sequence one token a step, and admits more as others end. Here the sequences of an age (number of
+tokens so far) are a quantity, of which a share ends as the distribution of lengths says; ages and
+steps are counted in equal bins. If running sequences outgrow the cache, the youngest are preempted
+and wait (vLLM, v1/core/sched/scheduler.py: the last running one is preempted and goes to the front
+of the queue); their tokens are read again later.
 
-The flow is the mean over chance. What the chance of a longest answer among many does is exact: the
-probability that some sequence still runs at a step follows from the quantity that does.
+The flow is the mean over chance. The effect of a longest answer among many is exact: the
+probability that some sequence still runs at a step follows from the quantity that runs.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
     Floats = NDArray[Any]
 
-# Bins of age up to the longest answer, and of the mean answer at least.
+# Bins of age: up to the longest answer, and at least within the mean answer.
 _BINS = 160
 _BINS_OF_MEAN = 6
 _MOST_BINS = 800
-# Stretches of two mean answers after which a flow that is fed from a queue may repeat itself, how
-# far it may still move then from one to the next, and bins after which it is averaged in any case.
+# A flow fed from a queue may repeat after this many stretches of two mean answers, if it moves by
+# less than this share from one to the next; after so many bins it is averaged in any case.
 _SETTLED = 3
 _STILL = 0.01
 _LONG = 1200
-# A flow ends where fewer sequences than this are left.
+# A flow ends when fewer sequences than this are left.
 _LAST = 1e-4
-# Bins of steps at most, which no flow reaches, and share of its room beyond which a cache is too
-# full.
+# Limit on bins of steps, which no flow reaches, and share of the room beyond which the cache is
+# too full.
 _MOST_ROWS = 48_000
 _FULL = 1.0 + 1e-9
-# Below this a quantity is nothing; it divides without overflow.
+# Quantities below this count as nothing; dividing by it does not overflow.
 _LEAST = 1e-30
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one rank of an engine is given.
+    """The work of one rank of an engine.
 
     `samples` answers of `lengths` to prompts of `prompt` tokens, at most `slots` at once. A
-    sequence of c cached tokens takes `state + full·c + windowed·min(c, window)` of `room`, in which
-    `shared` of its prompt's tokens are counted with another sequence. `again`: whether a prompt is
-    read again when its sequence was preempted.
+    sequence with c cached tokens takes `state + full·c + windowed·min(c, window)` of `room`, minus
+    the share `shared` of its prompt, which other sequences cache too. `again`: whether the prompt
+    of a preempted sequence is read again.
     """
 
     samples: float
@@ -69,11 +69,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Flow:
-    """Quantities at each bin of steps: `steps` of it, sequences that run (`running`), tokens that
+    """Quantities at each bin of steps: `steps` in it, running sequences (`running`), tokens that
     they have cached (`tokens`; `windowed`: at most a window of each), sequences not yet ended
-    (`left`), those let in for the first time (`admitted`), tokens read again (`reread`).
+    (`left`), newly admitted ones (`admitted`), tokens read again (`reread`).
 
-    `preempted`: of all samples, how often one lost its place.
+    `preempted`: preemptions over all samples.
     """
 
     steps: Floats
@@ -93,8 +93,8 @@ def flow(load: Load) -> Flow:
 
 
 class _Bins:
-    """A load's flow, bin by bin: `ages`, sequences that run, and `waiting`, those that lost their
-    place, by the tokens that they have."""
+    """A load's flow, bin by bin: running sequences (`ages`) and preempted ones (`waiting`), by the
+    tokens that they have."""
 
     def __init__(self, load: Load) -> None:
         import numpy as np
@@ -117,7 +117,7 @@ class _Bins:
         self.queue, self.held, self.lost = load.samples, 0.0, 0.0
 
     def _taken(self, cached: Floats) -> Floats:
-        """Room of a sequence with so many tokens cached."""
+        """Room of a sequence with so many cached tokens."""
         import numpy as np
 
         load = self.load
@@ -125,7 +125,7 @@ class _Bins:
         return load.state + load.full * own + load.windowed * np.minimum(own, load.window)
 
     def run(self) -> Flow:
-        """The whole flow: at once where all samples run from the start, else bin by bin."""
+        """The whole flow: in one go if all samples run from the start, else bin by bin."""
         at_once = self.load.samples * self.alive[:-1]
         most = float((at_once * self.taken).max()) if len(at_once) else 0.0
         if self.load.samples <= self.load.slots and most <= self.load.room:
@@ -146,7 +146,7 @@ class _Bins:
         )  # fmt: skip
 
     def _through_queue(self) -> Flow:
-        """Bin by bin, the steady part in one stride."""
+        """Bin by bin, with the steady part in one stride."""
         import numpy as np
 
         sums = self._sums()
@@ -169,8 +169,8 @@ class _Bins:
         return Flow(**quantities, preempted=self.lost / self.load.samples)
 
     def _schedule(self, sums: Floats) -> tuple[float, float]:
-        """Who runs in the next bin: (sequences let in for the first time, tokens read again).
-        `sums`: rows whose products with `ages` are how many run, and their room."""
+        """Who runs in the next bin: (newly admitted sequences, tokens read again). `sums`: rows
+        whose products with `ages` are the number of running sequences and their room."""
         count, taken = (sums @ self.ages).tolist()
         if taken > self.load.room * _FULL and count > 1.0:
             self._preempt(taken)
@@ -185,8 +185,8 @@ class _Bins:
         return fresh, reread
 
     def _sums(self) -> Floats:
-        """What a product with the quantities at each age gives: their number, their room at the
-        end of the bin, those that run on average over it, their cached tokens, these within the
+        """Rows whose products with the quantities by age are: their number, their room at the end
+        of the bin, the mean number running in the bin, their cached tokens, those within the
         window, and how many end."""
         import numpy as np
 
@@ -197,7 +197,7 @@ class _Bins:
         ))  # fmt: skip
 
     def _preempt(self, taken: float) -> None:
-        """The youngest leave where what runs is about to outgrow its room."""
+        """Preempt the youngest if the running sequences are about to outgrow the room."""
         import numpy as np
 
         each = self.ages * self.taken
@@ -209,7 +209,7 @@ class _Bins:
         self.lost += float(gone.sum())
 
     def _readmit(self, count: float, taken: float) -> float:
-        """Those that lost their place come back before any new one, the oldest first; tokens that
+        """Preempted sequences return before any new one, the oldest first; returns the tokens that
         are read again."""
         import numpy as np
 
@@ -224,18 +224,18 @@ class _Bins:
         return float(back @ (self.cached - 0.5 * self.width - kept))
 
     def _fresh(self, count: float, taken: float) -> float:
-        """Sequences of the queue that slots and room let in."""
+        """Sequences of the queue that slots and room admit."""
         room = (self.load.room - taken) / self.start
         return max(0.0, min(self.queue, self.load.slots - count, room))
 
     @property
     def _past(self) -> int:
-        """Bins over which a flow is averaged: two mean answers, whole where all are as long."""
+        """Bins over which a flow is averaged: two mean answers, exact if all are equally long."""
         return 2 * max(1, round(self.load.lengths.mean / self.width))
 
     def _is_settled(self, rows: list[tuple[float, ...]]) -> bool:
-        """Whether the flow has become steady: as many run, and are let in, as before, or it has
-        gone on for so long that its average will do."""
+        """Whether the flow is steady: as many run and are admitted as before, or it has gone on for
+        so long that its average will do."""
         past = self._past
         if len(rows) >= _LONG:
             return True
@@ -246,8 +246,8 @@ class _Bins:
         return all(abs(one - other) <= _STILL * max(one, other) for one, other in sums)
 
     def _skip(self, rows: list[tuple[float, ...]]) -> None:
-        """Counts the steady part as one wide bin. As many are let in as end: what runs gives each
-        its tokens."""
+        """Count the steady part as one wide bin. As many are admitted as end, so the running
+        sequences determine the rate."""
         recent = rows[-self._past :]
         mean = [sum(row[index] for row in recent) / len(recent) for index in range(7)]
         rate = mean[1] / float((self.alive[:-1] + self.alive[1:]).sum() / 2.0)
@@ -263,7 +263,7 @@ class _Bins:
 
 
 def _alive(lengths: Lengths, ends: Floats) -> Floats:
-    """Share of the samples that are longer than nothing, and than each bin's end."""
+    """Share of the samples longer than zero, and longer than the end of each bin."""
     import numpy as np
 
     reached = np.searchsorted(np.asarray(lengths.tokens), ends * (1.0 + 1e-9), side="right")
@@ -274,7 +274,7 @@ def _alive(lengths: Lengths, ends: Floats) -> Floats:
 
 
 def _behind(quantity: Floats) -> Floats:
-    """Of a quantity by age, what is of higher ages."""
+    """For each age, the quantity of higher ages."""
     import numpy as np
 
     total: Floats = np.cumsum(quantity[::-1])[::-1] - quantity

@@ -1,9 +1,9 @@
-"""Seconds of one step of decoding of an engine, and of a token of a prompt that it reads.
+"""Seconds of one decoding step of an engine, and of reading a prompt's token.
 
 A step gives every running sequence one token. Its products read the weights once, whatever the
-number of sequences, until their arithmetic takes longer; attention reads the keys and values of all
-of them; experts are read as far as some token is sent to them. Rates are those of
-`planner.cost.compute` and `planner.cost.communication`, by which training is costed too.
+number of sequences, until arithmetic takes longer; attention reads the keys and values of all
+sequences; experts are read only if some token is sent to them. Rates come from
+`planner.cost.compute` and `planner.cost.communication`, as in training.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
 
     Floats = NDArray[Any]
 
-# Formats whose products multiply in their own type; weights of all others become 16 bits first.
+# Formats with products in their own type; weights of all others are converted to 16 bits first.
 _NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
 # HBM bytes of sampling for each logit: fp32 copy, temperature, softmax, noise and division,
 # argmax, log-softmax (vLLM, v1/sample/sampler.py, topk_topp_sampler.py).
 _SAMPLING_BYTES = 50.0
 _SAMPLING_KERNELS = 12.0
-# Kernels of attention beside its products: new entries of the cache, attention, the sum of parts.
+# Kernels of attention beside its products: cache update, attention, sum of partial results.
 _ATTENTION_KERNELS = 3.0
-# Kernels between the router and the experts: top-k and its weights, sorting; and starts of kernels
-# there, allocations and casts included, where Python issues each (vLLM, fused_moe.py).
+# Kernels between the router and the experts: top-k and its weights, sorting; and kernel launches
+# there, with allocations and casts, if Python issues each (vLLM, fused_moe.py).
 _ROUTING_KERNELS = 4.0
 _ROUTING_LAUNCHES = 8.0
 # Further kernels of MLA, whose products with the up-projections are absorbed: two batched products,
-# the queries joined, the outputs transposed.
+# joining the queries, transposing the outputs.
 _LATENT_KERNELS = 4.0
 # Rows to which a product's tokens are padded: the narrowest side of the tensor cores' tile, which
-# takes the tokens where they are few, and the rows from which the tiles of training serve.
+# holds the tokens if they are few; and the number of rows from which training's tiles apply.
 _FEW_ROWS = 8.0
 _MANY_ROWS = 64.0
-# Rows of a tile of attention's products, to which the queries of a group are padded: of
-# FlashAttention-2 and of MLA's kernels, and of FlashAttention-3 (sgl-project/sglang issue 5630: 64
+# Rows of a tile of attention's products, to which the queries of a group are padded: in
+# FlashAttention-2 and MLA's kernels, and in FlashAttention-3 (sgl-project/sglang issue 5630: 64
 # sequences of 13,000 tokens of a 32B model take 70 ms a step on 4 H20 with it, where 128 rows make
-# 79, and 32 with a kernel for decoding).
+# 79; and 32 ms with a decoding kernel).
 _QUERY_ROWS = 64.0
 _FLASH3_ROWS = 128.0
 _FLASH3 = "flash3_or_cudnn"
-# Tokens at which the cost of reading prompts is taken, those of a chunk.
+# Length of a chunk at which the cost of reading prompts is evaluated, tokens.
 _PREFILL_TOKENS = 4096.0
 # Rows of a tile of the experts' kernels at few tokens an expert (vLLM, fused_moe: BLOCK_SIZE_M).
 _EXPERT_ROWS = 16.0
@@ -68,14 +68,13 @@ _GRID = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2
 
 @dataclass(frozen=True)
 class DecodeCosts:
-    """Seconds of a step of one engine, by sequences on each of its dp ranks.
+    """Seconds of a step of one engine, by number of sequences on each of its dp ranks.
 
-    `grid`: sequences at which the others are given: `weights` of reading them, `products`: what
-    arithmetic takes beyond that, `exchange` among ranks, `kernels`: small kernels and their starts,
-    `sampling`. `token_s`, `window_token_s`: for each token cached, in layers without and with a
-    window; `state_s`: for each sequence, of recurrent states; `launches`: kernels of a step;
-    `prefill_token_s`: for each token that is read, and `prefill_square_s`: for each pair of tokens
-    of a sequence.
+    `grid`: the numbers at which the next five are given: `weights` to read them, `products` for
+    arithmetic beyond that, `exchange` among ranks, `kernels` for small kernels and launches,
+    `sampling`. `token_s`, `window_token_s`: per cached token, in layers without and with a window;
+    `state_s`: per sequence, for recurrent states; `launches`: kernels of a step; `prefill_token_s`:
+    per token that is read; `prefill_square_s`: per pair of tokens of a sequence.
     """
 
     grid: tuple[float, ...]
@@ -92,29 +91,26 @@ class DecodeCosts:
     prefill_square_s: float
 
     def terms(self, sequences: Floats, tokens: Floats, windowed: Floats) -> Mapping[str, Floats]:
-        """Seconds of steps by cause; `tokens`: cached by all sequences of a rank together,
-        `windowed`: of them those within the window."""
+        """Seconds of steps by cause; `tokens`: cached tokens of all sequences of a rank,
+        `windowed`: those within the window."""
         import numpy as np
 
-        found = {
-            name: np.interp(sequences, self.grid, getattr(self, name))
-            for name in ("weights", "products", "exchange", "kernels", "sampling")
-        }
+        found = {name: np.interp(sequences, self.grid, getattr(self, name)) for name in _CAUSES}
         read = tokens * self.token_s + windowed * self.window_token_s
         return {**found, "kv": read + sequences * self.state_s}
 
 
 def decode_costs(deployment: Deployment, cluster: Cluster) -> DecodeCosts:
-    """Costs of a deployment on GPUs of a cluster's links."""
-    # What decides memory alone does not make another table.
-    usual = {
-        name: _USUAL[name] for name in ("utilization", "chunk", "sequences", "engine", "context")
+    """Costs of a deployment on GPUs with a cluster's links."""
+    # Settings that only affect memory share a table.
+    usual: dict[str, Any] = {
+        one.name: one.default for one in fields(Deployment) if one.name in _OF_MEMORY
     }
     return _decode_costs(replace(deployment, **usual), cluster)
 
 
 _OF_MEMORY = ("utilization", "chunk", "sequences", "engine", "context")
-_USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Deployment)}
+_CAUSES = ("weights", "products", "exchange", "kernels", "sampling")
 
 
 @lru_cache(maxsize=512)
@@ -138,12 +134,10 @@ class _Coster:
         self._weights: dict[int, float] = {}
 
     def costs(self) -> DecodeCosts:
-        """All of them."""
+        """The costs of the deployment."""
         each = [self._step(sequences / self.deployment.pp) for sequences in _GRID]
-        names = ("weights", "products", "exchange", "kernels", "sampling")
-        columns = {name: tuple(step[name] for step in each) for name in names}
+        columns = {name: tuple(step[name] for step in each) for name in _CAUSES}
         token_s, window_token_s = self._cached_token_s()
-        prefill = self._prefill()
         return DecodeCosts(
             grid=tuple(map(float, _GRID)),
             **columns,
@@ -151,7 +145,7 @@ class _Coster:
             window_token_s=window_token_s,
             state_s=self._state_s(),
             launches=self._launches(),
-            prefill_token_s=prefill,
+            prefill_token_s=self._prefill(),
             prefill_square_s=self._prefill_square(),
         )
 
@@ -185,7 +179,7 @@ class _Coster:
         return total
 
     def _product(self, op: Op, tokens: float) -> tuple[float, float]:
-        """(seconds of reading its weights, seconds of the product)."""
+        """(seconds to read its weights, seconds of the product)."""
         gpu = self.low if self._is_low(op) else self.gpu
         read = self._bytes(op) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         read += gpu.kernel_floor_s
@@ -201,7 +195,7 @@ class _Coster:
         return read, quantising + max(read, gpu.kernel_floor_s + few * arithmetic)
 
     def _experts(self, op: Op, tokens: float) -> tuple[float, float]:
-        """The same of experts: of those on the rank, the ones that some token is sent to."""
+        """`_product` for experts; on the rank only those with some token are read."""
         deployment, gpu = self.deployment, self.low if self._is_low(op) else self.gpu
         moe = deployment.model.moe
         if moe is None:
@@ -247,7 +241,7 @@ class _Coster:
         return low and op_weights(self.deployment, op).matrices > 0.0
 
     def _small(self, op: Op, tokens: float) -> float:
-        """Kernels that are no products; residuals are added in the norms' kernels."""
+        """Seconds of kernels that are not products; norm kernels add the residuals."""
         if op.kind is OpKind.ATTENTION:
             latent = _LATENT_KERNELS if self.deployment.model.mla else 0.0
             return (_ATTENTION_KERNELS + latent) * self.gpu.kernel_floor_s
@@ -261,13 +255,13 @@ class _Coster:
         return memory_bound_time_s(tokens * width, kernels, self.gpu)
 
     def _sampling(self, tokens: float) -> float:
-        """The sampler's passes over the logits, which every rank has in whole."""
+        """Seconds of the sampler's passes over the logits, which every rank has whole."""
         logits = tokens * self.deployment.padded_vocabulary
         return memory_bound_time_s(logits * _SAMPLING_BYTES, _SAMPLING_KERNELS, self.gpu)
 
     def _cached_token_s(self) -> tuple[float, float]:
-        """Seconds for each token cached, of all layers without and with windows. Stages hold a part
-        of the layers and of the sequences each, and take turns."""
+        """Seconds per cached token, of all layers without and with windows. Each stage has part of
+        the layers and part of the sequences, and they take turns."""
         each = self._layer_token_s() / self.deployment.pp
         kinds = self.deployment.model.kind_sequence
         full = sum(kind.attention in ("full", "both") for kind in kinds)
@@ -277,8 +271,8 @@ class _Coster:
         return each * full, each * windowed
 
     def _layer_token_s(self) -> float:
-        """Seconds for a cached token in one layer: its bytes, or the products with it where padded
-        queries make these longer."""
+        """Seconds per cached token in one layer: for its bytes, or for products with padded queries
+        if these take longer."""
         deployment, gpu = self.deployment, self.gpu
         read = layer_token_bytes(deployment) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         model = deployment.model
@@ -288,25 +282,21 @@ class _Coster:
         else:
             groups, width = max(1, model.kv_heads // deployment.tp), 2 * model.head_dim
             queries = model.heads / model.kv_heads
-        tile = _QUERY_ROWS
-        if (
-            not model.mla
-            and load_compute_curves(deployment.gpu).curves.default_attention == _FLASH3
-        ):
-            tile = _FLASH3_ROWS
+        curves = load_compute_curves(deployment.gpu).curves
+        flash3 = not model.mla and curves.default_attention == _FLASH3
+        tile = _FLASH3_ROWS if flash3 else _QUERY_ROWS
         rows = groups * tile * math.ceil(queries / tile)
-        flop_per_s = self._attention_flop_per_s()
-        return max(read, 2.0 * rows * width / flop_per_s)
+        return max(read, 2.0 * rows * width / self._attention_flop_per_s())
 
     def _attention_flop_per_s(self) -> float:
-        """FLOP/s of attention with the cache: in 8 bits where that is kept so and the GPU can."""
+        """FLOP/s of attention with the cache: in 8 bits if the cache has 8 and the GPU can."""
         gpu, peaks = self.gpu, self.deployment.gpu.peak_flop_per_s
         narrow = self.deployment.kv.element_bytes <= 1.0 and "fp8" in peaks
         peak = peaks["fp8"] if narrow else gpu.matmul16_flop_per_s
         return peak * gpu.attention_forward_efficiency
 
     def _state_s(self) -> float:
-        """Seconds for each sequence of reading and writing its recurrent states."""
+        """Seconds per sequence to read and write its recurrent states."""
         kinds = self.deployment.model.kind_sequence
         layers = sum(kind.attention in ("state", "both") for kind in kinds)
         moved = 2.0 * layers * layer_state_bytes(self.deployment)
@@ -327,15 +317,14 @@ class _Coster:
         return total
 
     def _prefill(self) -> float:
-        """Seconds for a token of a long chunk, of all layers; the head reads the last one alone."""
+        """Seconds per token of a long chunk, all layers; the head reads only the last token."""
         seconds = 0.0
         for kind, count in self.counts.items():
-            layer = self._layer(kind, _PREFILL_TOKENS)
-            seconds += count * sum(layer.values())
+            seconds += count * sum(self._layer(kind, _PREFILL_TOKENS).values())
         return seconds / _PREFILL_TOKENS
 
     def _prefill_square(self) -> float:
-        """Seconds of attention for each pair of tokens of a prompt, half of which are before."""
+        """Seconds of attention per pair of tokens of a prompt, half of which attend."""
         deployment, model, gpu = self.deployment, self.deployment.model, self.gpu
         if model.mla:
             mla = model.mla
@@ -354,7 +343,7 @@ def _low_type(deployment: Deployment) -> str | None:
 
 
 def _width_shard(op: Op) -> Shard:
-    """What divides a small kernel's bytes: all ranks hold each token's hidden state in whole."""
+    """What divides a small kernel's bytes: every rank holds each token's hidden state whole."""
     if op.tokens in (Shard.TP, Shard.ROUTED_TP):
         return Shard.TP
     return Shard.KV if op.tokens is Shard.KV else Shard.NONE

@@ -1,8 +1,8 @@
-"""What an engine that samples holds on a GPU, and the room that is left for its KV cache.
+"""What a sampling engine holds on a GPU, and the room that is left for its KV cache.
 
 The sums are those of serving (`planner.predict.memory.serving`), by the engine's own accounting:
-vLLM's share is of all memory, for weights, activations and cache; SGLang's is of what is free when
-it starts, for weights and cache alone.
+vLLM's share is of all memory, for weights, activations and cache; SGLang's is of the memory that is
+free at start, for weights and cache alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from planner.predict.rl.plan import EngineLayout
 class EngineMemory:
     """One engine on its fullest GPU.
 
-    `held`: bytes by what they are, the KV cache filled; `room`: bytes of the KV cache on a rank of
-    the tightest stage, of which a cached token takes `token_bytes` in layers without a window and
-    `window_bytes` within the window, and a sequence `state_bytes`; `over`: bytes by which the
-    engine's share and what lies beside it exceed the GPU (negative: to spare).
+    `held`: bytes by content, with a full KV cache; `room`: bytes of the KV cache on a rank of the
+    tightest stage, where a cached token takes `token_bytes` in layers without a window and
+    `window_bytes` within the window, and a sequence takes `state_bytes`; `over`: bytes by which the
+    engine's share and everything beside it exceed the GPU (negative: to spare).
     """
 
     held: Mapping[str, float]
@@ -40,27 +40,20 @@ class EngineMemory:
     over: float
 
     def sequence_bytes(self, tokens: float) -> float:
-        """Bytes that a sequence of so many cached tokens takes."""
+        """Bytes of a sequence with so many cached tokens."""
         windowed = self.window_bytes * min(tokens, self.window)
         return self.state_bytes + self.token_bytes * tokens + windowed
 
     @property
     def room_tokens(self) -> float:
-        """Tokens of long sequences that the cache holds."""
+        """Tokens of long sequences that fit the cache."""
         return max(0.0, self.room) / max(self.token_bytes, 1.0)
 
 
 def deployment_of(job: RlJob, engine: EngineLayout, gpu: Gpu | None = None) -> Deployment:
     """The engine as a server of the job's policy. UsageError for degrees that no engine takes."""
-    found = gpu or job.trainer.cluster.gpu
-    deployment = _deployment(job, engine, found)
-    check_deployment(deployment)
-    return deployment
-
-
-def _deployment(job: RlJob, engine: EngineLayout, gpu: Gpu) -> Deployment:
-    setting = job.engine
-    return Deployment(
+    gpu, setting = gpu or job.trainer.cluster.gpu, job.engine
+    deployment = Deployment(
         model=job.policy.language,
         gpu=gpu,
         batch=engine.dp,
@@ -77,13 +70,15 @@ def _deployment(job: RlJob, engine: EngineLayout, gpu: Gpu) -> Deployment:
         graphs=setting.graphs,
         engine=ENGINES[generation_of(setting).memory],
     )
+    check_deployment(deployment)
+    return deployment
 
 
 @lru_cache(maxsize=512)
 def engine_memory(
     deployment: Deployment, generation: EngineGeneration, beside: float
 ) -> EngineMemory:
-    """Memory of one engine; `beside`: bytes on each GPU that are not its own."""
+    """Memory of one engine; `beside`: bytes on each GPU that belong to others."""
     stages = stage_memory(deployment)
     rooms = [_room(stage, generation, beside) for stage in stages]
     tightest = min(range(len(stages)), key=lambda index: rooms[index] / _need(stages[index]))
@@ -101,15 +96,15 @@ def engine_memory(
 
 
 def _state_bytes(pool: StagePool) -> float:
-    """Bytes of a sequence whatever its length: recurrent states, beside which the last block of its
-    cache is half empty on average."""
+    """Bytes of a sequence of any length: recurrent states, and half of the cache's last block,
+    which is empty on average."""
     if not pool.state_groups:
         return 0.0
     return (pool.state_groups + 0.5 * pool.full_groups) * pool.block_bytes
 
 
 def _need(stage: ServingStageMemory) -> float:
-    """Bytes of the KV cache of one longest sequence."""
+    """Bytes of the KV cache of one sequence of greatest length."""
     context = stage.pool.deployment.context
     return max(1.0, stage.pool.sequence_blocks(context) * stage.pool.block_bytes)
 
@@ -124,8 +119,8 @@ def _room(stage: ServingStageMemory, generation: EngineGeneration, beside: float
 
 
 def _over(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
-    """Bytes beyond the GPU. vLLM refuses to start where its share is not free; SGLang runs out
-    where activations and graphs do not fit beside its share."""
+    """Bytes beyond the GPU. vLLM refuses to start if its share is not free; SGLang runs out of
+    memory if activations and graphs do not fit beside its share."""
     before = stage.context + stage.nccl + beside
     if not generation.static_share:
         return before + max(stage.budget, stage.fixed) + stage.graphs_beside - stage.usable

@@ -1,10 +1,10 @@
-"""Error bars of phases and steps of reinforcement learning, and what own runs teach of them.
+"""Error bars of phases and steps of reinforcement learning, and what own runs teach about them.
 
-A phase is measured at predicted · (what nobody stated) · (how this cluster differs) · (noise). The
-first is the lengths: where they are open, `opened` widens the bar by what the open values predict.
-The other two are the half widths of `errors.toml`, by kind of phase. Own runs
-(`hardware.calibration.LearntPhase`) remove the second: the phase is predicted at the factor that
-they showed, within what runs of one cluster scatter by.
+A phase takes predicted · (effect of unstated facts) · (difference of this cluster) · (noise). The
+first factor is the lengths: if they are open, `and_also` widens the bar by what the open values
+predict. The other two are the half widths in `errors.toml`, by kind of phase. Own runs
+(`hardware.calibration.LearntPhase`) remove the second: the phase is predicted with the factor that
+they showed, within the scatter of runs of one cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hardware.frozen import Frozen
 from planner.job.rl.job import RlJob
 from planner.predict.rl.plan import Phase, PhaseName
 
-# The kind of each phase, by what it does: errors of one kind have one cause.
+# The kind of each phase: phases of one kind have errors of one cause.
 KINDS: Mapping[PhaseName, str] = {
     "generation": "generation",
     "update": "training",
@@ -38,24 +38,24 @@ KINDS: Mapping[PhaseName, str] = {
     "return": "moves",
     "reward": "reward",
 }
-# An 80 % interval of a normal distribution ends so many standard deviations from its middle.
+# Half width of an 80 % interval of a normal distribution, in standard deviations.
 WIDTH = 1.2816
 
 
 class Ends(NamedTuple):
-    """How far a bar reaches below and above what is predicted, in ln."""
+    """Distance of a bar's ends below and above the prediction, in ln."""
 
     low: float
     high: float
 
     def and_also(self, deviation: float) -> Ends:
-        """The bar with an independent error of a standard deviation, in ln, beside its own."""
+        """The bar with a further independent error of this standard deviation, in ln."""
         more = WIDTH * deviation
         return Ends(math.hypot(self.low, more), math.hypot(self.high, more))
 
 
 class KindErrors(Frozen):
-    """A row of `errors.toml`, which says what each is."""
+    """A row of `errors.toml`, which explains the fields."""
 
     low: float
     high: float
@@ -77,7 +77,7 @@ class RlErrors(Frozen):
     without: dict[str, dict[str, Ends]] = Field(default_factory=dict)
 
     def ends(self, kind: str, source: str) -> Ends:
-        """The bar of a kind of phase without what a source measured."""
+        """The bar of a kind of phase, fitted without one source."""
         return self.without.get(source, {}).get(kind) or self.kind[kind].ends
 
 
@@ -88,22 +88,20 @@ def rl_errors() -> RlErrors:
 
 
 def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
-    """The phase within its bar, and at what own runs of its cluster showed; `deviation`: standard
-    deviation of ln(seconds) over what is open of the job."""
+    """The phase with its bar, scaled by what own runs of its cluster showed; `deviation`: standard
+    deviation of ln(seconds) over the open facts of the job."""
     kind = KINDS[phase.name]
     learnt = learnt_phase(job, kind)
     ends = kind_ends(job, kind).and_also(deviation)
     found = replace(phase, low=math.exp(-ends.low), high=math.exp(ends.high))
-    return found if learnt is None else _scaled(found, learnt.value)
-
-
-def _scaled(phase: Phase, factor: float) -> Phase:
-    terms = {name: factor * seconds for name, seconds in phase.terms.items()}
-    return replace(phase, seconds=factor * phase.seconds, terms=terms)
+    if learnt is None:
+        return found
+    terms = {name: learnt.value * seconds for name, seconds in phase.terms.items()}
+    return replace(found, seconds=learnt.value * phase.seconds, terms=terms)
 
 
 def learnt_phase(job: RlJob, kind: str) -> LearntPhase | None:
-    """What runs of the job's cluster taught of a kind of phase; None without any."""
+    """What runs of the job's cluster taught about a kind of phase; None without any."""
     calibration = job.trainer.cluster.calibration
     if calibration is None:
         return None
@@ -116,11 +114,12 @@ def learnt_ends(learnt: LearntPhase) -> Ends:
 
 
 def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
-    """What runs of one cluster teach of a kind of phase; `logs`: ln(measured / predicted) of each.
+    """What runs of one cluster teach about a kind of phase; `logs`: ln(measured / predicted) of
+    each.
 
-    The factor has the shipped bar as its prior (normal, in ln) and `repeat` as the noise of a run,
-    but no more than half of the bar's variance: a source's table is of more unlike runs than those
-    that one learns from for a job of one's own. `spread`: what a further run will show about it.
+    The factor's prior is the shipped bar (normal, in ln); the noise of a run is `repeat`, but at
+    most half of the bar's variance: a source's table has more diverse runs than those that one
+    learns from for a job of one's own. `spread`: how far a further run will scatter about it.
     """
     errors = rl_errors().kind[kind]
     whole = ((errors.low + errors.high) / 2.0 / WIDTH) ** 2
@@ -136,7 +135,7 @@ def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
 
 def step_bar(phases: Sequence[Phase]) -> tuple[float, float]:
     """Factors of the 80 % interval of a sum of phases: of a step whose phases follow each other, or
-    of the side that binds where both work at once."""
+    of the slower side if both work at once."""
     parts = [(Ends(-math.log(one.low), math.log(one.high)), one.seconds) for one in phases]
     ends = joined(parts, rl_errors().shared)
     return math.exp(-ends.low), math.exp(ends.high)
@@ -149,18 +148,15 @@ def kind_ends(job: RlJob, kind: str) -> Ends:
 
 
 def joined(parts: Sequence[tuple[Ends, float]], shared: float) -> Ends:
-    """The bar of a sum of (bar, seconds) whose errors are one error in part."""
+    """The bar of a sum of (bar, seconds) whose errors are shared in part."""
     total = math.fsum(seconds for _, seconds in parts)
     if total <= 0.0:
         return Ends(0.0, 0.0)
-    sides = zip(*(_of_share(ends, seconds / total) for ends, seconds in parts), strict=True)
-    return Ends(*(_half(halves, shared) for halves in sides))
+    low = [seconds / total * ends.low for ends, seconds in parts]
+    high = [seconds / total * ends.high for ends, seconds in parts]
+    return Ends(_joined_end(low, shared), _joined_end(high, shared))
 
 
-def _of_share(ends: Ends, share: float) -> Ends:
-    return Ends(share * ends.low, share * ends.high)
-
-
-def _half(halves: Sequence[float], shared: float) -> float:
-    alone = math.fsum(half**2 for half in halves)
-    return math.sqrt(shared * math.fsum(halves) ** 2 + (1.0 - shared) * alone)
+def _joined_end(ends: Sequence[float], shared: float) -> float:
+    alone = math.fsum(end**2 for end in ends)
+    return math.sqrt(shared * math.fsum(ends) ** 2 + (1.0 - shared) * alone)

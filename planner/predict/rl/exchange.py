@@ -1,4 +1,4 @@
-"""Seconds that the ranks of an engine exchange in a step of decoding: many small messages."""
+"""Seconds in which the ranks of an engine exchange in a decoding step: many small messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from planner.predict.memory.serving.deployment import Deployment
 
 _ELEMENT = 2.0
 # Largest all-reduce of the engines' own kernel, in which every rank reads the others' buffers over
-# NVLink (vLLM, custom_all_reduce.py: 8 MiB), and the ranks that it serves at most.
+# NVLink (vLLM, custom_all_reduce.py: 8 MiB), and the most ranks that it serves.
 _DIRECT_BYTES = 8.0 * 2**20
 _DIRECT_RANKS = 8
-# Barriers of that kernel: all ranks have written, all have read.
+# Barriers of that kernel: after all ranks have written, and after all have read.
 _BARRIERS = 2.0
 
 
@@ -29,8 +29,8 @@ def _links(cluster: Cluster) -> LinkInputs:
 def layer_exchange_s(
     deployment: Deployment, cluster: Cluster, kind: LayerKind, tokens: float
 ) -> float:
-    """Of one layer, for `tokens` on each dp rank: the sums after attention and after the
-    feed-forward block, or the exchange with experts that other dp ranks hold."""
+    """Seconds of one layer, for `tokens` on each dp rank: the sums after attention and after the
+    feed-forward block, or the exchange with experts on other dp ranks."""
     links = _links(cluster)
     payload = _ELEMENT * tokens * deployment.model.hidden
     reduced = tensor_reduce_s(payload, deployment, links)
@@ -41,7 +41,7 @@ def layer_exchange_s(
 
 
 def tensor_reduce_s(payload: float, deployment: Deployment, links: LinkInputs) -> float:
-    """One all-reduce among tp ranks: NCCL's, or the engine's own kernel where it is faster."""
+    """One all-reduce among tp ranks: NCCL's, or the engine's own kernel if that is faster."""
     ranks = deployment.tp
     if ranks == 1:
         return 0.0
@@ -60,12 +60,8 @@ def _experts_s(deployment: Deployment, links: LinkInputs, tokens: float) -> floa
     moe = deployment.model.moe
     top_k = moe.top_k if moe else 1
     ranks = deployment.tp * deployment.dp
-    mine = (
-        _ELEMENT
-        * tokens
-        / deployment.tp
-        * (moe.latent if moe and moe.latent else deployment.model.hidden)
-    )
+    width = moe.latent if moe and moe.latent else deployment.model.hidden
+    mine = _ELEMENT * tokens / deployment.tp * width
     sent = all_to_all_time_s(mine * top_k, ranks, links.scale_up_domain, links)
     gathered = all_gather_time_s(mine * ranks, ranks, links.scale_up_domain, links)
     return 2.0 * min(sent, gathered)

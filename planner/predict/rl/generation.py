@@ -1,10 +1,10 @@
 """Generation of a step's samples: seconds from the first prompt to the end of the longest answer.
 
-Sequences come and go by continuous batching (`planner.predict.rl.batching`); every step of it takes
-what reading weights and cache, arithmetic, exchange and the engine's CPU side take with the
+Sequences come and go by continuous batching (`planner.predict.rl.batching`). Each of its steps
+takes the time of reading weights and cache, arithmetic, exchange and the engine's CPU side for the
 sequences that run (`planner.predict.rl.decoding`). Engines work side by side on equal numbers of
 samples, and the phase ends with the last of them: the longest answer of all decides, and the engine
-that has drawn the longest ones on average.
+that on average has drawn the longest ones.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
     Floats = NDArray[Any]
 
-# Points of the profile of what still runs.
+# Points of the profile of sequences that still run.
 _POINTS = 64
-# Share of a phase from which waiting for the CPU is worth a word.
+# Share of a phase from which waiting for the CPU gets a note.
 _MUCH_CPU = 0.25
-# An engine drains from where fewer sequences run than this share of the most that did.
+# An engine drains once fewer sequences run than this share of the maximum.
 _DRAINED = 0.9
 
 
 @dataclass(frozen=True)
 class SamplingEngine:
-    """One engine's costs and the samples that each of its dp ranks is given: `load` those of the
-    fullest rank, `samples` all of a batch."""
+    """One engine's costs and the samples of its dp ranks: `load` those of the fullest rank,
+    `samples` all of a batch."""
 
     layout: EngineLayout
     costs: DecodeCosts
@@ -57,7 +57,7 @@ class SamplingEngine:
     shared: float
 
     def terms(self, running: Floats, tokens: Floats, windowed: Floats) -> dict[str, Floats]:
-        """Seconds of steps by cause, the CPU's part that the GPU waits for included."""
+        """Seconds of steps by cause, including the time in which the GPU waits for the CPU."""
         import numpy as np
 
         found = dict(self.costs.terms(running, tokens, windowed))
@@ -71,13 +71,13 @@ class SamplingEngine:
         return {**found, "engine": waited + exposed}
 
     def prefill_s(self, prompts: float, again: float) -> float:
-        """Seconds of reading prompts of so many samples, and tokens that are read again."""
+        """Seconds to read the prompts of so many samples, and tokens that are read again."""
         tokens = prompts * self.load.prompt * self.shared + again
         pairs = prompts * self.prompt_squared * self.shared
         return self.read_s(tokens) + pairs * self.costs.prefill_square_s / self.made.prefill_share
 
     def read_s(self, tokens: float) -> float:
-        """Seconds of reading tokens, attention to those before them apart."""
+        """Seconds to read tokens, without attention to earlier ones."""
         return tokens * self.costs.prefill_token_s / self.made.prefill_share
 
 
@@ -86,8 +86,8 @@ def generate(
 ) -> Generation:
     """Seconds and memory of a step's generation on engines of one layout.
 
-    `beside`: bytes on each GPU that a colocated trainer keeps; `gpu`: what samples, None for the
-    trainer's. UsageError for degrees that no engine takes.
+    `beside`: bytes on each GPU that a colocated trainer keeps; `gpu`: the GPU that samples, None
+    for the trainer's. UsageError for degrees that no engine takes.
     """
     made = sampling_engine(job, engine, beside, gpu)
     found = _generation(job, made)
@@ -98,7 +98,7 @@ def generate(
 def sampling_engine(
     job: RlJob, layout: EngineLayout, beside: float = 0.0, gpu: Gpu | None = None
 ) -> SamplingEngine:
-    """The costs of an engine of a layout, and what each of its ranks is given. UsageError."""
+    """The costs of an engine of a layout, and the work of each of its ranks. UsageError."""
     deployment = deployment_of(job, layout, gpu)
     cluster = _machine(job, layout, gpu)
     made = generation_of(job.engine)
@@ -139,8 +139,8 @@ def _sharing(job: RlJob, lanes: int) -> float:
 
 
 def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
-    """What the engines run on: the trainer's machine, the one given for them, or the usual one of
-    another GPU."""
+    """The engines' machine: the trainer's, the one given for them, or the usual one of another
+    GPU."""
     if gpu is None:
         return job.trainer.cluster
     for cluster in (job.trainer.cluster, job.sampling_cluster):
@@ -150,8 +150,8 @@ def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
 
 
 def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
-    """Samples of mean length that are as many tokens as the fullest rank of all is expected to have
-    drawn: its mean and the expected largest of so many normal deviations (Blom's)."""
+    """Samples of mean length with as many tokens as the fullest rank is expected to have: its mean
+    and the expected largest of that many normal deviations (Blom's formula)."""
     lanes = layout.replicas * layout.dp
     if lanes == 1 or samples < 1.0:
         return max(1.0, samples)
@@ -162,7 +162,7 @@ def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
 
 @dataclass(frozen=True)
 class _Course:
-    """A phase in time: seconds of each bin, by cause and in all, of the engine that is last."""
+    """A phase in time: seconds of each bin, by cause and in total, of the engine that ends last."""
 
     flow: Flow
     terms: Mapping[str, Floats]
@@ -171,10 +171,10 @@ class _Course:
 
 
 def _course(made: SamplingEngine) -> _Course:
-    """How long each bin of steps takes, weighed with the probability that some engine still runs.
+    """How long each bin of steps takes, weighted with the probability that some engine still runs.
 
-    Of an engine with N samples of which a share l is left on average, some runs with probability
-    1 - (1 - l)^N, and of all engines with M samples with 1 - (1 - l)^M.
+    If a share l of an engine's N samples is left on average, some run with probability
+    1 - (1 - l)^N; of all engines with M samples, with probability 1 - (1 - l)^M.
     """
     import numpy as np
 
@@ -225,7 +225,7 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
 
 
 def _fed(course: _Course) -> float:
-    """Share of the seconds in which others wait to be let in, who take the place of a sequence
+    """Share of the seconds in which others wait for admission and take the place of a sequence
     whose tool runs."""
     import numpy as np
 
@@ -234,8 +234,8 @@ def _fed(course: _Course) -> float:
 
 
 def _steady_s(made: SamplingEngine) -> float:
-    """Seconds of the same samples where engines are always fed: as many run as slots and room
-    allow, of ages as they come about when each end lets another sequence in."""
+    """Seconds of the same samples if engines are always fed: as many run as slots and room allow,
+    with the mix of ages that results when each end admits another sequence."""
     import numpy as np
 
     load = made.load
@@ -270,7 +270,7 @@ def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]
 
 
 def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float:
-    """Standard deviation of ln(seconds) over spreads of lengths that suit what is known as well."""
+    """Standard deviation of ln(seconds) over length distributions that fit what is known."""
     others = job.rollout.response.unstated
     if not others or seconds <= 0.0:
         return 0.0

@@ -1,10 +1,10 @@
 """Micro-batches of samples of unequal length that are joined up to a number of tokens.
 
-A rank's samples of a batch are split into the fewest micro-batches that a limit of tokens allows,
-of about equal work each; all data-parallel ranks then make as many as the one with most tokens (a
+A rank's samples of a batch are split into the fewest micro-batches that a token limit allows, of
+about equal work each; all data-parallel ranks then make as many as the one with the most tokens (a
 MAX all-reduce: verl, utils/seqlen_balancing.py, rearrange_micro_batches; slime,
-utils/seqlen_balancing.py; OpenRLHF, utils/seqlen_balancing.py). NeMo-RL fills bins by first fit in
-falling order instead, whose last tokens stay empty (distributed/batched_data_dict.py).
+utils/seqlen_balancing.py; OpenRLHF, utils/seqlen_balancing.py). NeMo-RL instead fills bins by
+first-fit decreasing, which leaves their last tokens empty (distributed/batched_data_dict.py).
 
 So a micro-batch holds fewer tokens than the limit, and exactly the batch is computed.
 """
@@ -23,15 +23,15 @@ from planner.job.samples import Lengths
 from planner.predict.cost_model import Columns
 from planner.predict.unequal import waiting
 
-# Columns that say which ranks share a batch and which of them go in step.
+# Columns that determine which ranks share a batch and which of them run in step.
 _SHARING = ("dp", "pp", "vpp", "zero", "tp", "cp", "ep", "etp")
 
 
 class Batch(NamedTuple):
-    """What is read or trained on at once: `samples` of all ranks, in micro-batches of up to `limit`
-    tokens; `apart`: 1 where nothing makes ranks alike, 0 where their shares have equal tokens, and
-    between where those of several batches together have; `rows`: samples of a micro-batch that
-    counts them, None: as many as in training."""
+    """Samples that are read or trained on at once: `samples` of all ranks, in micro-batches of up
+    to `limit` tokens. `apart`: 1 if nothing balances ranks, 0 if their shares have equal tokens, in
+    between if only several batches together have. `rows`: samples of a micro-batch that counts
+    samples, None: as in training."""
 
     samples: float
     limit: float
@@ -40,8 +40,8 @@ class Batch(NamedTuple):
 
 
 class MicroBatches(NamedTuple):
-    """Of a rank: how many, tokens of one on average and of the longest of a training; by which
-    share the rank with most exceeds the mean, of tokens and of squared lengths."""
+    """Micro-batches of a rank: how many, tokens of a mean one and of the longest of a training; and
+    the excess of the fullest rank over the mean, in tokens and in squared lengths."""
 
     number: int
     tokens: float
@@ -51,15 +51,15 @@ class MicroBatches(NamedTuple):
 
 
 def mini_batch(job: RlJob) -> Batch:
-    """The samples of one optimizer step. Ranks that have equal tokens of all mini-batches together
-    have of one of M what is left of its variance: 1 - 1/M."""
+    """The samples of one optimizer step. If ranks have equal tokens of all M mini-batches together,
+    a single one keeps the share 1 - 1/M of its variance."""
     samples = job.rollout.samples / job.minibatches
     apart = {"none": 1.0, "step": sqrt(1.0 - 1.0 / job.minibatches), "mini-batch": 0.0}
     return Batch(samples, float(job.trainer.seq), apart[job.framework.balances])
 
 
 def whole_batch(job: RlJob) -> Batch:
-    """All samples of a step, as a pass reads them."""
+    """All samples of a step, as a reading pass takes them."""
     limit = float(job.token_limit_read or job.trainer.seq)
     apart = 1.0 if job.framework.balances == "none" else 0.0
     given = job.token_limit_read
@@ -115,8 +115,8 @@ def _of_shape(job: RlJob, batch: Batch, row: np.ndarray) -> MicroBatches:
 def _micro_batches(
     lengths: Lengths, share: Batch, ranks: int, in_step: int, together: int, bins: bool
 ) -> MicroBatches:
-    """Those of a rank's share of a batch; their number is a multiple of `together`, as interleaved
-    stages of a pipeline take them."""
+    """Micro-batches of a rank's share of a batch; their number is a multiple of `together`, as
+    interleaved pipelines require."""
     draws = max(1, round(share.samples))
     more_tokens, more_squares = (
         share.apart * more for more in _more(lengths, draws, ranks, in_step)
@@ -132,9 +132,9 @@ def _micro_batches(
 
 @cache
 def _more(lengths: Lengths, draws: int, ranks: int, in_step: int) -> tuple[float, float]:
-    """By which share the rank with most exceeds the mean of independent draws: of tokens, and of
-    squared lengths. Ranks that go `in_step` do so in each of their micro-batches, which are alike
-    in a rank; so both wait for the same one."""
+    """Excess of the fullest rank over the mean of independent draws: of tokens, and of squared
+    lengths. Ranks that run `in_step` wait in each of their micro-batches, which are alike within a
+    rank, so both waits are for the same rank."""
     if ranks == 1:
         return 0.0, 0.0
     tokens, shares = np.array(lengths.tokens), np.array(lengths.shares)

@@ -1,4 +1,4 @@
-"""How new weights reach the engine: bytes, seconds, and the memory that it takes for a while."""
+"""How new weights reach the engine: bytes, seconds, and temporary memory."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from hardware.files import shipped_toml
 from hardware.frozen import Named
 from hardware.schema import Cluster
 from planner.job.rl.job import RlJob
-from planner.job.specs import LayerKind, ModelSpec
+from planner.job.specs import ModelSpec
 from planner.predict.ops.table import parameter_count
 from planner.predict.ops.trained import held_parameters
 from planner.predict.rl.plan import EngineLayout
 
-# Bytes/s of one GPU's copy to or from host memory that is not pinned, all GPUs of a node at once,
-# over PCIe 5: least absolute errors over verl's published reshard times with and without offloaded
-# parameters. The driver stages such copies there, so that they run at 1/16 of the link's rate.
+# Bytes/s of one GPU's copy to or from host memory that is not pinned, with all GPUs of a node at
+# once, over PCIe 5: least absolute errors over verl's published reshard times with and without
+# offloaded parameters. The driver stages such copies, so they run at 1/16 of the link's rate.
 _UNPINNED_BYTES_PER_S = 4.0e9
 _PCIE_BYTES_PER_S = 6.3e10
-# Bytes/s at which a trainer compares its shard with a copy on the host and packs what changed:
+# Bytes/s at which a trainer compares its shard with a copy on the host and packs the changes:
 # verl's delta_weight_sync.md, where 1.0 to 7.6 GB a rank took 2.2 to 11.4 s.
 COMPARED_BYTES_PER_S = 0.8e9
-# Bytes/s at which bf16 weights become 8-bit ones as they are loaded: slime's docs, 355B in 100 s
-# Seconds in which a bf16 tensor becomes an 8-bit one with its scales as it is loaded: kernels and
-# calls of each, whatever its size. NeMo-RL's docs/design-docs/refit.md, 30B-A3B (18,600 tensors):
-# 2.9 s with and 0.74 s without; slime's docs, 355B: 100 s and 48 s (1.2 ms a tensor, in a trainer).
+# Seconds to convert a bf16 tensor to 8 bits with scales while loading: kernels and calls, whatever
+# its size. NeMo-RL's docs/design-docs/refit.md, 30B-A3B (18,600 tensors): 2.9 s with and 0.74 s
+# without; slime's docs, 355B: 100 s and 48 s (1.2 ms a tensor, in a trainer).
 QUANTISED_TENSOR_S = 2.0e-4
-# Bytes of an element that travels alone: its value and where it is.
+# Bytes of an element that travels alone: its value and its place.
 _CHANGED_BYTES = 6.0
-# Tensors of a published layer beside its experts: attention, norms, and the FFN or router.
+# Tensors of a published layer without its experts: attention, norms, and the FFN or router.
 _LAYER_TENSORS = 12
 _EXPERT_TENSORS = 3
 _MODEL_TENSORS = 3
 
 
 class Way(Named):
-    """A way of the weights; the fields of `transfer.toml`, which says what each is."""
+    """A way for new weights; the fields of `transfer.toml`, which explains them."""
 
     name: str
     words: str
@@ -52,7 +51,7 @@ class Way(Named):
     engines: tuple[str, ...] = ()
 
     def reaches(self, job: RlJob) -> bool:
-        """Whether a job's trainer can send its weights to its engine so."""
+        """Whether a job's trainer can send weights to its engine in this way."""
         trainer, engine = job.trainer.framework.name, job.engine
         plain = engine.weights in ("bf16", "fp16") or not self.plain
         of_both = trainer in (self.trainers or (trainer,)) and engine.name in (
@@ -80,7 +79,7 @@ class Transfer:
 
     @property
     def seconds(self) -> float:
-        """Of the whole transfer."""
+        """Seconds of the whole transfer."""
         return sum(self.terms.values())
 
 
@@ -102,20 +101,20 @@ def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> 
 
 def unpinned_bytes_per_s(cluster: Cluster) -> float:
     """Bytes/s of one GPU's copy to or from host memory that is not pinned. Over NVLink-C2C a GPU
-    reads a host's pages itself; the share of the link that this reaches is taken as over PCIe."""
+    reads a host's pages itself; the share of the link's rate is assumed to be as over PCIe."""
     link = cluster.gpu.host_link_bytes_per_s_per_direction
     return _UNPINNED_BYTES_PER_S * max(1.0, link / _PCIE_BYTES_PER_S)
 
 
 def usual_way(job: RlJob, *, colocated: bool) -> str:
-    """The way that a framework takes unless it is told otherwise."""
+    """The framework's default way."""
     framework = job.framework
     return framework.transfer_colocated if colocated else framework.transfer_separate[0]
 
 
 def moved_weights(job: RlJob) -> tuple[float, int]:
-    """(bytes, published tensors) that engines must have anew after an update: of adapters alone
-    where nothing else is trained, for engines serve them beside the weights."""
+    """(bytes, published tensors) that engines need after an update; only adapters if nothing else
+    is trained, since engines serve them beside the weights."""
     if not job.trainer.tuning.has_adapters:
         return _published(job.policy)
     held = held_parameters(job.trainer)
@@ -129,14 +128,11 @@ def _published(model: ModelSpec) -> tuple[float, int]:
 
 
 def published_tensors(model: ModelSpec) -> int:
-    """Tensors of a checkpoint as Hugging Face has it, where each expert's matrices are apart."""
-    return _MODEL_TENSORS + sum(_tensors(model, kind) for kind in model.kind_sequence)
-
-
-def _tensors(model: ModelSpec, kind: LayerKind) -> int:
-    if kind.ffn == "dense" or model.moe is None:
-        return _LAYER_TENSORS
-    return _LAYER_TENSORS + _EXPERT_TENSORS * model.moe.experts
+    """Tensors of a Hugging Face checkpoint, in which each expert's matrices are separate."""
+    experts = model.moe.experts if model.moe else 0
+    mixtures = sum(kind.ffn != "dense" for kind in model.kind_sequence)
+    layers = _LAYER_TENSORS * len(model.kind_sequence)
+    return _MODEL_TENSORS + layers + _EXPERT_TENSORS * experts * mixtures
 
 
 def _travelling(rules: Way, weights: float, engine: EngineLayout) -> float:
@@ -147,7 +143,7 @@ def _travelling(rules: Way, weights: float, engine: EngineLayout) -> float:
 
 
 def _buffers(job: RlJob, weights: float, tensors: int) -> float:
-    """Two buckets, or two of the largest tensors: embeddings, where nothing is put into buckets."""
+    """Two buckets, or two of the largest tensors: embeddings, if nothing is put into buckets."""
     bucket = job.framework.bucket_bytes
     largest = 2.0 * job.policy.vocab * job.policy.hidden
     return min(2.0 * max(bucket, largest), 2.0 * weights) if tensors else 0.0

@@ -1,4 +1,4 @@
-"""A way to run reinforcement learning, and what it costs: phases of a step and memory in each."""
+"""A way to run reinforcement learning and its cost: phases of a step and memory in each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hardware.schema import Gpu
 from planner.job.rl.spec import Placement
 from planner.predict.configuration import Configuration
 
-# Phases in the order of a step. `transfer`: of weights to the engine; `wake` and `sleep`: an engine
-# takes and gives up its memory; `leave` and `return`: the trainer's tensors go to the host and come
+# Phases in the order of a step. `transfer`: weights to the engine; `wake` and `sleep`: an engine
+# takes and releases its memory; `leave` and `return`: the trainer's tensors go to the host and come
 # back; `reward`: rules, tools or a model that judge.
 PhaseName = Literal[
     "transfer", "wake", "generation", "reward", "sleep", "return", "old_logprobs", "reference",
@@ -22,11 +22,11 @@ Side = Literal["trainer", "engine"]
 
 @dataclass(frozen=True, slots=True)
 class EngineLayout:
-    """Degrees of the engines that sample: `replicas` of tp·pp·dp GPUs each.
+    """Degrees of the sampling engines: `replicas` of tp·pp·dp GPUs each.
 
-    `dp`: data-parallel attention inside an engine, whose experts all of its ranks share; `ep`: of
-    its tp·dp ranks that hold whole experts; `kv_share`: of a GPU's memory that an engine takes;
-    `sequences`: that run at once on one of its dp ranks.
+    `dp`: data-parallel attention inside an engine, whose experts all its ranks share; `ep`: its
+    tp·dp ranks that hold whole experts; `kv_share`: share of a GPU's memory that an engine takes;
+    `sequences`: how many run at once on one of its dp ranks.
     """
 
     replicas: int
@@ -50,15 +50,15 @@ class EngineLayout:
 
 @dataclass(frozen=True)
 class RlLayout:
-    """A way to run a job: where trainer and engines are, and how each of them is split.
+    """A way to run a job: where trainer and engines are, and how each is split.
 
-    `trainer`: configuration of the update, whose job has the GPUs that train; `critic`: likewise of
-    a critic, on the same GPUs; `staleness`: updates by which samples may be behind;
-    `trainer_leaves`: weights, gradients and states go to the host while the engine samples, and
-    come back; `streams`: engines take the next prompts as answers end, and answers go on over an
-    update (partial rollouts), so that no engine waits for the longest; `way` of new weights
-    (`transfer.toml`), "" for the framework's usual one;
-    `engine_gpu`: what samples, None for the trainer's own.
+    `trainer`: configuration of the update, whose job has the GPUs that train; `critic`: the same
+    for a critic, on the same GPUs; `staleness`: updates by which samples may be behind;
+    `trainer_leaves`: weights, gradients and states go to the host while the engine samples;
+    `streams`: engines take the next prompts as answers end, and answers continue across an update
+    (partial rollouts), so that no engine waits for the longest; `way` of new weights
+    (`transfer.toml`), "" for the framework's default; `engine_gpu`: the GPU that samples, None for
+    the trainer's own.
     """
 
     placement: Placement
@@ -78,7 +78,7 @@ class RlLayout:
 
     @property
     def gpus(self) -> int:
-        """GPUs of both sides together; colocated ones are the same."""
+        """GPUs of both sides together; colocated sides share theirs."""
         if self.placement == "colocated":
             return max(self.trainer_gpus, self.engine.gpus)
         return self.trainer_gpus + self.engine.gpus
@@ -86,11 +86,11 @@ class RlLayout:
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a step on one side: seconds, and what they consist of.
+    """One phase of a step on one side: its seconds and their causes.
 
-    `terms`: seconds by cause, which add up to `seconds`; `held`: bytes on the fullest GPU of that
-    side while it lasts, by what they are; `low`, `high`: factors of the 80 % interval of its
-    seconds; `notes`: what a reader should know, in whole sentences.
+    `terms`: seconds by cause, which add up to `seconds`; `held`: bytes on the side's fullest GPU
+    while it lasts, by content; `low`, `high`: factors of the 80 % interval of its seconds; `notes`:
+    whole sentences for the reader.
     """
 
     name: PhaseName
@@ -110,15 +110,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Generation:
-    """What the engines of a step take and hold.
+    """Time and memory of the engines in a step.
 
-    `phase`: from the first prompt until the longest answer ends; `steady_s`: seconds that the same
-    answers take where engines never run empty, as when the next prompts follow at once; `tail_s`:
-    of the phase, seconds in which fewer sequences run than an engine has room for;
-    `running`: sequences of one engine at once, at most; `waves`: sequences of an engine over that;
-    `preempted`: share of the sequences that lose their cache once and are read again;
-    `room_tokens`: of an engine's KV cache; `profile`: (seconds since the start, share of the
-    samples that still run), falling; `fits`: whether an engine holds one longest sequence at least.
+    `phase`: from the first prompt to the end of the longest answer; `steady_s`: seconds for the
+    same answers if engines never run empty, because the next prompts follow at once; `tail_s`:
+    seconds of the phase in which fewer sequences run than an engine has room for; `running`: most
+    sequences of one engine at once; `waves`: sequences of an engine over that; `preempted`: share
+    of the sequences that lose their cache once and are read again; `room_tokens`: size of an
+    engine's KV cache; `profile`: (seconds since the start, share of the samples that still run),
+    falling; `fits`: whether an engine can hold at least one sequence of greatest length.
     """
 
     phase: Phase
@@ -132,21 +132,20 @@ class Generation:
     fits: bool
 
 
-# What the names of bytes begin with that no work of a phase needs, and that leave the GPU with a
-# trainer whose tensors do.
+# Prefix for bytes that no work of a phase needs, which leave the GPU with a trainer that leaves.
 WAITING = "waiting: "
 
 
 def at_work(held: Mapping[str, float]) -> Mapping[str, float]:
-    """Bytes of a phase without those that wait for another."""
+    """Bytes of a phase without those that wait for another phase."""
     return {name: size for name, size in held.items() if not name.startswith(WAITING)}
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the trainer's side of a step takes and holds: its phases in order.
+    """Time and memory of the trainer's side in a step: its phases in order.
 
-    `resident`: bytes on its fullest GPU between phases that could go to the host, by what they are
+    `resident`: bytes on its fullest GPU between phases that could go to the host, by content
     (weights, gradients, optimizer states, reference); `staying`: bytes that cannot (context,
     communicators); `shard_bytes`: weights of the policy on one GPU.
     """

@@ -1,9 +1,9 @@
-"""A step of reinforcement learning: its phases in order on both sides, and memory while they last.
+"""A step of reinforcement learning: its phases in order on both sides, and memory in each.
 
-Colocated, trainer and engine take turns on the same GPUs: seconds of all phases add up, and a phase
-holds what its side needs beside what the other side leaves on the GPU. On GPUs of their own, a
-synchronous step is a sum as well, of which each side waits through the other's part; with samples
-that may be behind by an update or more, both sides work at once and the slower one binds.
+Colocated, trainer and engine take turns on the same GPUs: the seconds of all phases add up, and a
+phase holds what its side needs plus what the other side leaves on the GPU. On separate GPUs, a
+synchronous step is also a sum, in which each side waits for the other; if samples may be behind by
+one update or more, both sides work at once and the slower one determines the step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RlStep:
     """One step in steady state.
 
     `phases`: of both sides, each side's in order; `step_s`: from one update of the weights to the
-    next of the samples of one step; `low_s`, `high_s`: its 80 % interval.
+    next; `low_s`, `high_s`: its 80 % interval.
     """
 
     layout: RlLayout
@@ -47,16 +47,15 @@ class RlStep:
         return tuple(phase for phase in self.phases if phase.side == side)
 
     def seconds(self, side: Side) -> float:
-        """Seconds that a side works for one step."""
+        """Seconds that a side works in one step."""
         return sum(phase.seconds for phase in self.of(side))
 
     @property
     def idle(self) -> Mapping[Side, float]:
-        """Share of a step in which each side's GPUs wait for the other; none where they share."""
+        """Share of a step in which each side's GPUs wait for the other; 0 if they share GPUs."""
         if self.layout.placement == "colocated":
             return {"trainer": 0.0, "engine": 0.0}
-        sides: tuple[Side, Side] = ("trainer", "engine")
-        return {side: max(0.0, 1.0 - self.seconds(side) / self.step_s) for side in sides}
+        return {side: max(0.0, 1.0 - self.seconds(side) / self.step_s) for side in _SIDES}
 
     @cached_property
     def peaks(self) -> Mapping[Side, Phase]:
@@ -71,41 +70,40 @@ class RlStep:
 
     @property
     def fits(self) -> bool:
-        """Whether every phase fits its GPUs, by the prediction's middle."""
+        """Whether every phase fits its GPUs, as predicted."""
         held = all(one.peak_bytes <= self.usable_bytes[one.side] for one in self.phases)
         return held and self.generation.fits
 
     @cached_property
     def fit_probability(self) -> float:
-        """Probability that every phase fits: the trainer's tensors may turn out larger than
-        predicted; an engine takes its share and fills the rest of that with its KV cache."""
+        """Probability that every phase fits: the trainer's tensors may be larger than predicted; an
+        engine fills its fixed share of the memory with KV cache."""
         if not self.generation.fits:
             return 0.0
         return min((self._fits_with(one) for one in self.phases), default=1.0)
 
     def _fits_with(self, phase: Phase) -> float:
-        trainers = sum(size for name, size in phase.held.items() if self._is_trainers(name, phase))
+        on_trainer = phase.side == "trainer"
+        trainers = sum(
+            size
+            for name, size in phase.held.items()
+            if name.startswith("trainer: ") or (on_trainer and not name.startswith("engine: "))
+        )
         limit = self.usable_bytes[phase.side] - (phase.peak_bytes - trainers)
         if trainers <= 0.0:
             return float(limit >= 0.0)
         return fit_probability(self.layout.trainer.job, trainers, limit)
 
-    def _is_trainers(self, name: str, phase: Phase) -> bool:
-        if name.startswith(("trainer: ", "engine: ")):
-            return name.startswith("trainer: ")
-        return phase.side == "trainer"
-
 
 def rl_step(job: RlJob, layout: RlLayout) -> RlStep:
-    """What a layout of a job takes and holds, from its own trainer and engines. UsageError for
-    degrees that no engine takes."""
+    """Time and memory of a layout of a job. UsageError for degrees that no engine takes."""
     training = train(job, layout.trainer, layout.critic)
     beside = sum(beside_engine(layout, training).values())
     return compose(job, layout, training, generate(job, layout.engine, beside, layout.engine_gpu))
 
 
 def beside_engine(layout: RlLayout, training: Training) -> Mapping[str, float]:
-    """Bytes that the trainer keeps on a GPU of the engine while that samples."""
+    """Bytes that the trainer keeps on a GPU of the engine while the engine samples."""
     if layout.placement == "separate":
         return {}
     stays = training.staying if layout.trainer_leaves else {**training.resident, **training.staying}
@@ -113,28 +111,26 @@ def beside_engine(layout: RlLayout, training: Training) -> Mapping[str, float]:
 
 
 def _prefixed(side: Side, held: Mapping[str, float]) -> Mapping[str, float]:
-    """What a side holds, named after it where the other side's phase is meant."""
+    """Bytes of a side, with its name for use in a phase of the other side."""
     return {f"{side}: {name}": size for name, size in held.items() if size}
 
 
 def compose(job: RlJob, layout: RlLayout, training: Training, generation: Generation) -> RlStep:
-    """The step of a trainer and an engine that are costed."""
+    """The step of a trainer and an engine that have been costed."""
     colocated = layout.placement == "colocated"
-    moved = transfer(
-        job, layout.engine, layout.way or usual_way(job, colocated=colocated), training.shard_bytes
+    way = layout.way or usual_way(job, colocated=colocated)
+    moved = transfer(job, layout.engine, way, training.shard_bytes)
+    sequence = _taking_turns if colocated else _on_their_own
+    phases = tuple(
+        one if one.low < 1.0 else with_bar(one, job)
+        for one in sequence(job, layout, training, generation, moved)
     )
-    phases = (
-        tuple(_taking_turns(job, layout, training, generation, moved))
-        if colocated
-        else tuple(_on_their_own(job, training, generation, moved, layout))
-    )
-    phases = tuple(one if one.low < 1.0 else with_bar(one, job) for one in phases)
-    step_s = _step_seconds(layout, phases)
-    low, high = _interval(layout, phases, step_s)
+    step_s, binding = _binding(layout, phases)
+    low, high = step_bar(binding)
     usable = layout.trainer.job.cluster.gpu.hbm_usable_bytes
     engine_gpu = layout.engine_gpu or layout.trainer.job.cluster.gpu
     return RlStep(
-        layout, phases, generation, training, moved, step_s, low, high,
+        layout, phases, generation, training, moved, step_s, step_s * low, step_s * high,
         {"trainer": usable, "engine": engine_gpu.hbm_usable_bytes},
     )  # fmt: skip
 
@@ -144,15 +140,14 @@ def _taking_turns(
 ) -> Iterator[Phase]:
     """Phases on the same GPUs, in order: new weights, sampling, judging, reading, training.
 
-    A trainer that leaves drops its gradients and sends its states to the host before new weights
-    go over, and its weights behind them (NeMo-RL, `refit_policy_generation`; verl,
+    A trainer that leaves drops its gradients and sends its states to the host before the transfer
+    of new weights, and its weights after it (NeMo-RL, `refit_policy_generation`; verl,
     `update_weights`).
     """
     beside = beside_engine(layout, training)
     engine = generation.phase
     awake = {name: size for name, size in engine.held.items() if name not in beside}
-    weights = {name: size for name, size in awake.items() if name == "weights"}
-    sleeping = asleep(job, layout.engine)
+    weights, sleeping = _weights(awake), asleep(job, layout.engine)
     trainer = _prefixed("trainer", {**training.resident, **training.staying})
     if layout.trainer_leaves:
         yield _trainer_moves(
@@ -178,9 +173,9 @@ def _weights(resident: Mapping[str, float]) -> dict[str, float]:
 
 
 def _on_their_own(
-    job: RlJob, training: Training, generation: Generation, moved: Transfer, layout: RlLayout
+    job: RlJob, layout: RlLayout, training: Training, generation: Generation, moved: Transfer
 ) -> Iterator[Phase]:
-    """Phases on GPUs of their own. New weights are an exchange of both sides."""
+    """Phases on separate GPUs. The transfer of new weights occupies both sides."""
     engine = generation.phase
     sampling = _steady(engine, generation) if layout.streams else engine
     yield _moving(moved, "engine", engine.held)
@@ -192,15 +187,15 @@ def _on_their_own(
 
 
 def _steady(engine: Phase, generation: Generation) -> Phase:
-    """Sampling where the next prompts follow at once, so that no engine waits for the longest
-    answer of a step; the terms keep their shares."""
+    """Sampling if the next prompts follow at once, so that no engine waits for the longest answer
+    of a step; the terms keep their shares."""
     share = generation.steady_s / engine.seconds if engine.seconds else 1.0
     terms = {name: value * share for name, value in engine.terms.items()}
     return replace(engine, seconds=generation.steady_s, terms=terms)
 
 
 def _judging(job: RlJob, side: Side, held: Mapping[str, float]) -> Iterator[Phase]:
-    """A reward that takes given seconds; a rule takes none, a model is a phase of the trainer's."""
+    """A reward that takes given seconds; a rule takes none, a model is a phase of the trainer."""
     if job.reward.kind == "seconds" and job.reward.seconds:
         yield Phase("reward", side, job.reward.seconds, {"given": job.reward.seconds}, held)
 
@@ -216,33 +211,23 @@ def _trainer_moves(
     training: Training,
     held: Mapping[str, float],
 ) -> Phase:
-    """The trainer's tensors go to the host, or come back; gradients are made anew."""
+    """The trainer's tensors go to the host or come back, except gradients, which are made anew."""
     copied = (size for name, size in training.resident.items() if name != "gradients")
     seconds = sum(copied) / unpinned_bytes_per_s(cluster)
     return Phase(name, "trainer", seconds, {"copies": seconds}, held)
 
 
-def _step_seconds(layout: RlLayout, phases: tuple[Phase, ...]) -> float:
-    """Colocated and synchronous steps are sums; else the slower side binds."""
-    sides = {side: sum(one.seconds for one in phases if one.side == side) for side in _SIDES}
-    if layout.placement == "colocated":
-        return sides["engine"] + sides["trainer"]
-    exchange = next(one.seconds for one in phases if one.name == "transfer")
-    if layout.staleness == 0:
-        return sides["engine"] + sides["trainer"] - exchange
-    return max(sides["engine"], sides["trainer"])
-
-
 _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 
-def _interval(layout: RlLayout, phases: tuple[Phase, ...], step_s: float) -> tuple[float, float]:
-    """The 80 % interval: of all phases where they add up, of the side that binds where both work at
-    once."""
-    binding = phases
-    if layout.placement == "separate" and layout.staleness > 0:
-        sums = {side: sum(one.seconds for one in phases if one.side == side) for side in _SIDES}
-        slower = max(_SIDES, key=lambda side: sums[side])
-        binding = tuple(one for one in phases if one.side == slower)
-    low, high = step_bar(binding)
-    return step_s * low, step_s * high
+def _binding(layout: RlLayout, phases: tuple[Phase, ...]) -> tuple[float, tuple[Phase, ...]]:
+    """(seconds of a step, the phases that decide them): all phases of a colocated or synchronous
+    step, whose seconds add up, else those of the slower side."""
+    sides = {side: sum(one.seconds for one in phases if one.side == side) for side in _SIDES}
+    both = sides["engine"] + sides["trainer"]
+    if layout.placement == "colocated":
+        return both, phases
+    if layout.staleness == 0:
+        return both - next(one.seconds for one in phases if one.name == "transfer"), phases
+    slower = max(_SIDES, key=lambda side: sides[side])
+    return sides[slower], tuple(one for one in phases if one.side == slower)

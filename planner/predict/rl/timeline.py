@@ -40,22 +40,22 @@ class Bar:
 
 
 def bars(step: RlStep) -> tuple[Bar, ...]:
-    """The phases of a step on one clock. Colocated ones follow each other; a synchronous step of
-    sides on GPUs of their own is the engines' part, then the trainer's; else both begin together,
-    the trainer on samples that are older."""
+    """The phases of a step on one clock. Colocated phases follow each other. In a synchronous step
+    on separate GPUs the trainer's part follows the engines'; otherwise both start together, the
+    trainer with older samples."""
     if step.layout.placement == "colocated":
         return tuple(_in_order(step.phases, 0.0))
     waits = step.layout.staleness == 0
     begins = step.seconds("engine") if waits else 0.0
     trainer = step.of("trainer")
     if waits:
-        # The exchange of weights is one for both sides, and already stands in the engines' part.
+        # Both sides share the exchange of weights, which is already in the engines' part.
         trainer = tuple(phase for phase in trainer if phase.name != "transfer")
     return (*_in_order(step.of("engine"), 0.0), *_in_order(trainer, begins))
 
 
 def side_words(step: RlStep, side: Side) -> str:
-    """`32 GPUs`, or where sides have GPUs of their own `24 GPUs that train`."""
+    """`32 GPUs`, or with separate GPUs `24 GPUs that train`."""
     layout = step.layout
     if layout.placement == "colocated":
         return f"{layout.gpus:,} GPUs"

@@ -1,9 +1,9 @@
-"""What the trainer's side of a step takes and holds: passes that read all samples, and the update.
+"""The trainer's side of a step: passes that read all samples, and the update.
 
-Every phase is a step of the cost core. The update is as many optimizer steps as there are
-mini-batches and epochs, each over the samples of one. Log-probabilities of the policy, of a
-reference, a critic's values and a reward model's scores are forward passes over all samples at
-once, with a token limit of their own (`planner.predict.rl.batch_model.ReadingModel`).
+Every phase is a step of the cost core. The update has an optimizer step for each mini-batch and
+epoch. Log-probabilities of the policy and of a reference, a critic's values and a reward model's
+scores are forward passes over all samples at once, with a token limit of their own
+(`planner.predict.rl.batch_model.ReadingModel`).
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from planner.predict.stage import Stage
 
 Bytes = dict[str, float]
 _SCORES = Objective("reward")
-# Of a stage's terms, what no tensor of a phase holds.
+# Terms of a stage that no tensor of a phase holds.
 _STAYING = ("communication", "context")
 # Seconds in which a layer rotates queries and keys of one packed sample forward, on the host of a
-# DGX A100: some two dozen launches of kernels that take less than that. ISEEKYAN/
-# verl_megatron_practice measured 7B on H100, whose hosts launch 1.4 times as fast, with and without
-# fusion: 9 s of a reading pass and 18 s of an update, of 2,048 samples a rank.
+# DGX A100: some two dozen kernel launches. ISEEKYAN/verl_megatron_practice measured 7B on H100,
+# whose hosts launch 1.4 times as fast, with and without fusion: 9 s of a reading pass and 18 s of
+# an update, of 2,048 samples a rank.
 ROTATED_S = 2.17e-4
-# Models that lie beside the policy on the trainer's GPUs, by name.
+# Names of the models beside the policy on the trainer's GPUs.
 REFERENCE, CRITIC, JUDGE = "reference", "critic", "reward model"
 
 
 class Models:
-    """Cost models of trainers' jobs, compiled and each made once: for whoever costs many
-    configurations of the same jobs."""
+    """Cost models of trainers' jobs, compiled and each made once, for costing many configurations
+    of the same jobs."""
 
     def __init__(self) -> None:
-        # With the objects by whose identity they are found, so that these stay.
+        # Keys are identities of objects, so the objects are kept alive.
         self._made: dict[tuple[int, type[BatchModel]], tuple[Job, BatchModel]] = {}
         self._scoring: dict[tuple[int, int], tuple[Job, ModelSpec, Job]] = {}
 
     def of(self, job: RlJob, trainer: Job, kind: type[BatchModel]) -> BatchModel:
-        """The model of a trainer's job, as its micro-batches are."""
+        """The model of a trainer's job with the micro-batches of the RL job."""
         key = id(trainer), kind
         if key not in self._made:
             self._made[key] = trainer, kind(costing_job(job, trainer))
         return self._made[key][1]
 
     def scoring_job(self, trainer: Job, model: ModelSpec) -> Job:
-        """The trainer's job with a model that gives scores."""
+        """The trainer's job with a model that outputs scores."""
         key = id(trainer), id(model)
         if key not in self._scoring:
             self._scoring[key] = trainer, model, scoring_job(trainer, model)
@@ -76,7 +76,7 @@ class Models:
 
 
 class _Plain(Models):
-    """Cost models in plain Python, each for one configuration, before a compiler is loaded."""
+    """Cost models in plain Python, one per configuration, before a compiler is loaded."""
 
     def of(self, job: RlJob, trainer: Job, kind: type[BatchModel]) -> BatchModel:
         return kind(costing_job(job, trainer), compiled=False)
@@ -88,13 +88,12 @@ def train(
     critic: Configuration | None = None,
     models: Models | None = None,
 ) -> Training:
-    """What a trainer's configuration takes for one step of a job. `critic`: of its critic, on the
-    same GPUs, None for the trainer's degrees; both configurations' jobs have the GPUs that train.
-    `models`: of whoever costs many of them.
+    """Time and memory of a trainer's configuration for one step of a job. `critic`: configuration
+    of its critic, on the same GPUs, None for the trainer's degrees; both configurations' jobs have
+    the GPUs that train. `models`: shared between calls that cost many configurations.
 
-    What no work of a phase needs is named as such in what it holds (`WAITING`): gradients and
-    states while a pass reads, and models beside the one at work. It leaves with a trainer whose
-    tensors do.
+    Bytes that no work of a phase needs are named as such (`WAITING`): gradients and states while a
+    pass reads, and models beside the one at work. They leave with a trainer that leaves.
     """
     return _Account(job, trainer, critic, models or _Plain()).training()
 
@@ -128,9 +127,8 @@ class Costed:
 
     @cached_property
     def resting(self) -> Bytes:
-        """Bytes there that stay from one micro-batch to the next: weights, optimizer states, and
-        gradients that have buffers of their own. Of FSDP, whose fp32 shards are the parameters,
-        these are the weights."""
+        """Bytes there that stay between micro-batches: weights, optimizer states, and gradients
+        with buffers of their own. FSDP's fp32 shards count as weights."""
         machine = self.configuration.machines[self._fullest]
         stage = Stage(self.costed.memory[machine], self._fullest)
         rest, framework = stage.rest, stage.inputs.framework
@@ -227,10 +225,10 @@ class _Account:
             yield self._read("values", costed_reading(self.job, configuration), CRITIC)
 
     def _read(self, name: PhaseName, pass_: Costed, of: str) -> Phase:
-        """A forward pass over all samples, of a model beside the policy or, `of` nothing, of it."""
+        """A forward pass over all samples; `of`: name of the model if it is not the policy."""
         terms = dict(pass_.seconds)
         if name == "reference" and self.job.reference == "host":
-            # Its weights come in the policy's place, whose own come back.
+            # Its weights replace the policy's, which come back afterwards.
             rate = unpinned_bytes_per_s(self.trainer.job.cluster)
             terms["swap"] = 2.0 * self.update.resting["weights"] / rate
         terms |= self._handed_out | self._rotary(pass_.configuration, 1.0)
@@ -254,8 +252,7 @@ class _Account:
 
     @property
     def _handed_out(self) -> dict[str, float]:
-        """Seconds in which one controller hands samples to the ranks, and takes back what they
-        make of them."""
+        """Seconds in which one controller distributes samples to the ranks and collects results."""
         seconds = handed_out_s(self.job)
         return {"controller": seconds} if seconds else {}
 
@@ -266,8 +263,8 @@ class _Account:
         return {"rotary": seconds} if seconds else {}
 
     def _held(self, of: str, *, read: bool) -> Bytes:
-        """Bytes that lie there whatever the work: of the model at work (`of` nothing: the policy),
-        unless it is trained, and of others, which wait."""
+        """Bytes that are there during any work: of the model at work (`of` empty: the policy),
+        unless it is trained, and of the others, which wait."""
         policy, found = self.update.resting, dict[str, float]()
         for name, size in self.beside.items():
             if name != of:
@@ -276,7 +273,7 @@ class _Account:
                 found[name] = size
         if not read:
             return found | ({f"{WAITING}policy": sum(policy.values())} if of else {})
-        # On the host a reference takes the policy's own place to be read.
+        # A reference on the host replaces the policy while it is read.
         own = of == "" or (of == REFERENCE and self.job.reference != "copied")
         for name, size in policy.items():
             found[name if own and name == "weights" else f"{WAITING}{name}"] = size
@@ -284,7 +281,7 @@ class _Account:
 
 
 def handed_out_s(job: RlJob) -> float:
-    """Seconds of a phase in which a controller alone has the samples, whose tensors are padded."""
+    """Seconds of a phase in which a single controller has the samples, whose tensors are padded."""
     return job.framework.position_s * job.rollout.samples * job.rollout.longest
 
 
@@ -299,8 +296,8 @@ def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
 
 
 def passes_of(mode: RecomputeMode) -> float:
-    """Forward passes over a layer's attention that its training takes as long as: backward issues
-    as many kernels; what is recomputed whole runs once more."""
+    """Training time of a layer's attention in forward passes: backward issues as many kernels as
+    forward; a layer that is recomputed whole runs forward once more."""
     return 3.0 if mode.mask & Module.FULL else 2.0
 
 
@@ -327,8 +324,7 @@ def _costed(
 
 
 def costing_job(job: RlJob, trainer: Job) -> Job:
-    """A trainer's job as its micro-batches are: whole samples one behind the other, without
-    padding, where they are taken by tokens."""
+    """A trainer's job with packed samples and no padding, if its micro-batches count tokens."""
     if not by_tokens(job):
         return trainer
     samples = replace(trainer.samples, packing="padding-free", balance="none", packer="none")
@@ -336,7 +332,7 @@ def costing_job(job: RlJob, trainer: Job) -> Job:
 
 
 def scoring_job(trainer: Job, model: ModelSpec) -> Job:
-    """The trainer's job with another model, that gives a score for each token, not logits."""
+    """The trainer's job with another model that outputs a score per token instead of logits."""
     objective = replace(_SCORES, loss=trainer.objective.loss)
     framework = with_objective(
         trainer.framework.model_copy(
@@ -352,7 +348,7 @@ def scoring_job(trainer: Job, model: ModelSpec) -> Job:
 def scoring(
     trainer: Configuration, model: ModelSpec, models: Models | None = None
 ) -> Configuration:
-    """Another model that gives scores, at the trainer's degrees, its layers spread evenly."""
+    """A model that outputs scores at the trainer's degrees, with its layers spread evenly."""
     job, degrees = (models or Models()).scoring_job(trainer.job, model), trainer.degrees
     layout = even_layout(job, degrees.pp, degrees.vpp, trainer.mode)
     return replace(trainer, job=job, layout=layout)

@@ -1,7 +1,7 @@
-"""The trainer's side of a step for many configurations at once: what a search ranks them by.
+"""The trainer's side of a step for many configurations at once, by which a search ranks them.
 
-The same micro-batches and cost models as of one configuration (`planner.predict.rl.training`),
-every phase of all rows in one call of the compiled kernel, each in its framework's even layout.
+Micro-batches and cost models are those of `planner.predict.rl.training`; each phase of all rows is
+one call of the compiled kernel, with each row in its framework's even layout.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from planner.predict.rl.training import (
     scoring_job,
 )
 
-# Micro-batches of so small a share of the token limit hold weights, states and gradients alone.
+# Share of the token limit at which micro-batches hold only weights, states and gradients.
 _NOTHING = 1e-6
 
 
 @dataclass(frozen=True)
 class TrainingRows:
     """Rows of a trainer's configurations: `seconds` by phase; `peak_bytes` on the fullest GPU over
-    all phases, models beside the policy included, and `least_peak_bytes` where all that waits for
-    another phase has left; `resident_bytes` of what stays there between phases, the GPU's context
-    included."""
+    all phases, with models beside the policy, and `least_peak_bytes` if everything that waits for
+    another phase has left; `resident_bytes`: what stays there between phases, with the GPU's
+    context."""
 
     seconds: Mapping[PhaseName, Array]
     peak_bytes: Array
@@ -54,8 +54,8 @@ class TrainingRows:
 
 
 def train_rows(job: RlJob, columns: Columns) -> TrainingRows:
-    """Every phase of each row; `columns`: of shapes of `job.trainer`, whose GPUs train, as
-    `planner.predict.shapes.legal_candidates` has them."""
+    """Every phase of each row; `columns`: of shapes of `job.trainer`, whose GPUs train, as in
+    `planner.predict.shapes.legal_candidates`."""
     return _Rows(job, columns).rows()
 
 
@@ -162,15 +162,15 @@ class _Rows:
 
 
 def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
-    """Bytes of the model's weights on one GPU, those of all stages on average: a share under
-    ZeRO-3, and under FSDP's stage 2, which gathers them for each pass."""
+    """Bytes of the model's weights on one GPU, averaged over stages: a shard under ZeRO-3, and
+    under FSDP's stage 2, which gathers them for each pass."""
     framework = model.framework_inputs
     zero = 3 if framework.zero3_keeps_weight_shard else 2
     return framework.weight_bytes * _parameters(model, costed, "weights", zero)
 
 
 def _passing_bytes(model: BatchModel, costed: CostedShapes) -> Array:
-    """Bytes in an update that are gone after it: its temporaries, and gradients without buffers of
+    """Bytes in an update that are freed after it: its temporaries, and gradients without buffers of
     their own."""
     framework = model.framework_inputs
     gradients = 0.0 if framework.persistent_gradients else framework.gradient_bytes
@@ -180,8 +180,8 @@ def _passing_bytes(model: BatchModel, costed: CostedShapes) -> Array:
 
 
 def _parameters(model: BatchModel, costed: CostedShapes, counts: str, zero: int) -> Array:
-    """Parameters on one GPU, of all stages on average, each as often as its class `counts`; ZeRO
-    divides them from a stage on."""
+    """Parameters on one GPU, averaged over stages, weighted by a field (`counts`) of their class;
+    ZeRO divides them from stage `zero` on."""
     shapes, framework = costed.shapes, model.framework_inputs
     key = shapes[:, f.SHAPE["key"]].astype(np.int64)
     total = np.zeros(len(shapes))

@@ -1,18 +1,18 @@
 """How surely one plan is faster than another: the error of the ratio of two step times.
 
-Two plans of one job on one cluster share most of their error: the host, the links, the version of
-the software and the kernels' rates are the same for both. What is left grows with what differs
-between them. ln(measured ratio / predicted ratio) is taken as normal with
+Two plans of one job on one cluster share most of their error: host, links, software versions and
+kernel rates are the same for both. The rest grows with the differences between them.
+ln(measured ratio / predicted ratio) is assumed normal with
 
     sd² = mixture² · Σ (scale · difference)²,
 
-one term for each kind of difference (`TERMS`). Of degrees, micro-batches and numbers of GPUs each
-doubling adds an independent error, so there the variance is linear in the doublings. The scales
+one term for each kind of difference (`TERMS`). Each doubling of a degree, of the micro-batch or of
+the number of GPUs adds an independent error, so the variance is linear in the doublings. The scales
 ship in `differences.toml`; `tests.fit.difference_fit` fits them to pairs of measured
 runs of one source, and judges them with that source left out.
 
-Ignores what two plans of the same degrees, switches and micro-batch differ in otherwise, as how
-layers are split: their ratio is as sure as their predicted times are alike.
+Ignores other differences between plans of the same degrees, switches and micro-batch, such as the
+split of layers: their ratio is as sure as their predicted times are alike.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from planner.predict.uncertainty.sample_spread import SAMPLES_DEVIATION
 
 # Half width of an interval in standard deviations.
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
-# Kinds of difference, in the order of `squares`; those of one cluster, then those between clusters.
+# Kinds of difference, in the order of `squares`: within one cluster, then between clusters.
 INSIDE = ("configuration", "degrees", "micro_batch", "switches", "exposed", "pace")
 BETWEEN = ("gpus", "gpu")
 TERMS = (*INSIDE, *BETWEEN)
-# Degrees whose doublings count; chunks of a stage hardly matter to the error.
+# Degrees whose doublings count; chunks of a stage hardly affect the error.
 _DEGREES = ("tp", "pp", "cp", "ep")
 
 
 class Standing(NamedTuple):
-    """What of a run decides how much of its error another run shares.
+    """Facts about a run that decide how much of its error another run shares.
 
     `degrees`: tp, pp, cp and ep; `tokens`: of a micro-batch on one GPU; `switches`: choices without
-    a size, as the sharding stage and the recompute mode; `techniques`: names of those in use;
-    `exposed`: share of the step that is exposed communication; `pace`: predicted GPU seconds a
-    token; `mixture`: of experts.
+    a size, such as the sharding stage and the recompute mode; `techniques`: names of those in use;
+    `exposed`: share of the step that is exposed communication; `pace`: predicted GPU seconds per
+    token; `mixture`: the model has experts.
     """
 
     gpu: str
@@ -77,9 +77,9 @@ class Ratio(Frozen):
 
 @dataclass(frozen=True)
 class DifferenceScales:
-    """Standard deviations by kind of difference, of dense models; `mixture`: how many times as
-    large they are of mixtures of experts; `flattering`: share of the errors' variance that a
-    prediction owes its place to, so that choosing by predictions chooses it."""
+    """Standard deviations by kind of difference, for dense models; `mixture`: factor for mixtures
+    of experts; `flattering`: share of the errors' variance that chooses among predictions: a plan
+    may look best because of it."""
 
     scales: dict[str, float]
     mixture: float = 1.0
@@ -98,7 +98,7 @@ def degrees_of(degrees: object) -> tuple[int, ...]:
 
 
 def squares(one: Standing, other: Standing) -> tuple[float, ...]:
-    """How far two runs differ, a variance in units of the scale's square for each of `TERMS`."""
+    """Variance of the difference of two runs per `TERMS`, in units of the scale's square."""
     doublings = sum(map(_doublings, one.degrees, other.degrees))
     micro_batch = _doublings(one.tokens, other.tokens)
     switches = sum(map(ne, one.switches, other.switches))
@@ -130,15 +130,14 @@ def shipped_scales() -> DifferenceScales:
 def switches_of(
     zero: int, recompute: str, schedule: str | None, offloaded: Hashable, exchange: str
 ) -> tuple[Hashable, ...]:
-    """The choices without a size, in the order in which they are compared. Interleaving follows
-    from the chunks of a stage, so it is no choice of its own; `exchange`: of context parallelism,
-    empty without any."""
+    """Choices without a size, in a fixed order. Interleaving follows from the chunks of a stage, so
+    it is not a choice of its own; `exchange`: of context parallelism, empty without any."""
     usual = schedule in (None, "1f1b", "interleaved")
     return zero, recompute, "" if usual else schedule, offloaded, exchange
 
 
 def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
-    """Where a plan stands; `gpu`: the type, or types, that it runs on."""
+    """The `Standing` of a plan; `gpu`: the type, or types, that it runs on."""
     degrees = plan.degrees
     exposed_s = sum(getattr(plan.time, term.field) for term in TRAFFIC_TERMS)
     return Standing(
@@ -158,10 +157,10 @@ def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
 
 
 def plan_ratio(first: Plan, other: Plan, mixture: bool, gpus: tuple[str, str] = ("", "")) -> Ratio:
-    """Seconds a token of another plan over the first's; `gpus`: their types, where they differ.
+    """Seconds per token of another plan over the first's; `gpus`: their types, if they differ.
 
-    Never wider than two independent errors would make it: own runs may have taught more of both
-    plans than is known of differences.
+    Never wider than two independent errors would be: own runs may have taught more about both plans
+    than is known about differences.
     """
     standings = standing_of(first, gpus[0], mixture), standing_of(other, gpus[1], mixture)
     samples = SAMPLES_DEVIATION if _rules(first) != _rules(other) else 0.0
@@ -190,7 +189,7 @@ def ratio_between(value: float, below: float, above: float) -> Ratio:
 
 
 def computed_row(plan: Plan) -> float:
-    """Tokens that a row of a micro-batch computes, on average."""
+    """Mean number of tokens that a row of a micro-batch computes."""
     samples = plan.samples
     if samples is None:
         return plan.seq
@@ -198,7 +197,7 @@ def computed_row(plan: Plan) -> float:
 
 
 def seconds_a_token(plan: Plan) -> float:
-    """Predicted seconds a token of the global batch."""
+    """Predicted seconds per token of the global batch."""
     return 1.0 / plan.tokens_per_s
 
 

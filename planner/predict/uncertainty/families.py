@@ -1,4 +1,4 @@
-"""Families of measured runs, and which are nearest: what residuals are pooled by."""
+"""Families of measured runs, by which residuals are pooled, and which families are nearest."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal, NamedTuple
 from hardware.facts import architecture_named
 
 Figure = Literal["time", "memory"]
-# Framework of a profile that stands for one that was never measured.
+# Stands for a framework that was never measured.
 UNFAMILIAR = "unfamiliar"
-# Those whose step is mostly what the author of a script makes of it.
+# Frameworks in which a step depends mostly on the author of a script.
 OWN_LOOPS = frozenset(
     {"hf-transformers", "hf-fsdp2", "deepspeed", "nanogpt", "torchtune", UNFAMILIAR}
 )
 
 
 class Family(NamedTuple):
-    """Framework profile, GPU architecture, scale and kind of model; empty fields pool."""
+    """Framework profile, GPU architecture, scale and kind of model; empty fields match any."""
 
     framework: str = ""
     architecture: str = ""
@@ -29,18 +29,18 @@ class Family(NamedTuple):
         return all(item in ("", its) for item, its in zip(self, other, strict=True))
 
 
-# Before the kind of a model whose training is no full one on rows of one length.
+# Prefix of the kind of model if training is partial or samples differ in length.
 _TUNED = "tuned "
 _MODELS = {"dense": "dense models", "moe": "mixture-of-experts models"}
 
 
 def kind_of_model(*, mixture: bool, tuned: bool) -> str:
-    """What a family calls a kind of model: dense or moe, tuned or trained in full."""
+    """Name of a kind of model in a family: dense or moe, tuned or trained in full."""
     return f"{_TUNED if tuned else ''}{'moe' if mixture else 'dense'}"
 
 
 def is_tuned_kind(model: str) -> bool:
-    """Whether a family's kind of model is of the tuned ones."""
+    """Whether a family's kind of model is tuned."""
     return model.startswith(_TUNED)
 
 
@@ -55,22 +55,22 @@ def is_mixture(model: str) -> bool:
 
 
 def model_words(model: str) -> str:
-    """A kind of model as people say it."""
+    """A kind of model in words."""
     words = _MODELS.get(model.removeprefix(_TUNED), f"{model} models")
     return f"fine-tuned {words}" if is_tuned_kind(model) else words
 
 
 def architecture_text(architecture: str) -> str:
-    """`Hopper`, `CDNA3`: as the makers write it."""
+    """`Hopper`, `CDNA3`: the maker's spelling."""
     return architecture_named(architecture).title
 
 
 def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
-    """A family, those that it is part of, and all runs at last: nearest first.
+    """The family, then wider ones, and finally all runs: nearest first.
 
-    Kernels make a step time, so other frameworks on the same architecture are nearer than the
-    same framework on another. What a step keeps in memory is the framework's doing: there it is
-    the other way round.
+    Kernels determine a step time, so other frameworks on the same architecture are nearer than the
+    same framework on another one. What a step keeps in memory depends on the framework, so for
+    memory it is the reverse.
     """
     framework, architecture, _, model = family
     on_architecture = (Family("", architecture, "", model), Family("", architecture))

@@ -1,12 +1,11 @@
-"""Plans near full memory: how likely memory fills up, and what a step takes then.
+"""Plans near full memory: how likely memory fills up, and how long a step takes then.
 
-Torch's caching allocator that gets no new segment frees those it holds unused, synchronises the
-device and asks again (`num_alloc_retries` of `torch.cuda.memory_stats`); only then it gives up.
-So a plan whose reserved memory outgrows the GPU runs slowly or not at all. The chance of that is
-what the memory model's own error leaves; the seconds come from the framework's measured runs near
-the limit, where they slowed down at all (`full_memory` of the profile). It is a risk beside the
-step time that the search proves, not a term of it: the kernel, its bounds and the layout solver
-know nothing of it.
+If torch's caching allocator gets no new segment, it frees unused ones, synchronises the device and
+asks again (`num_alloc_retries` of `torch.cuda.memory_stats`), and only then gives up. So a plan
+whose reserved memory outgrows the GPU runs slowly or not at all. The chance follows from the memory
+model's error; the seconds come from the framework's measured runs near the limit, if any slowed
+down (`full_memory` of the profile). It is a risk beside the step time that the search proves, not a
+term of it: the kernel, its bounds and the layout solver do not know it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from planner.predict.plan import Degrees, FullMemory, Interval
 from planner.predict.uncertainty.residuals import COVERAGE
 from planner.predict.uncertainty.tails import share_below
 
-# Plans more likely than this to be full, and to fit, are shown, and their error bars widened.
+# Smaller chances of being full, or of fitting, are not shown and do not widen error bars.
 SMALL_CHANCE = 0.1
 
 _QUANTILE = 0.5 + COVERAGE / 2
@@ -27,12 +26,12 @@ _QUANTILE = 0.5 + COVERAGE / 2
 
 def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
     """Seconds of a step once memory is full: each send and receive of a stage takes `exchange_s`
-    more (`exchange_wait_s`). None where no measured run of the framework tells."""
+    longer (`exchange_wait_s`). None if no measured run of the framework tells."""
     from planner.cost.pipeline import exchange_wait_s
 
     wait_s = job.framework.full_memory.exchange_s
     if degrees.tp > 2 * job.cluster.scale_up_domain_gpus:
-        # Such a stage waits in the step as it is.
+        # Such a stage waits even with memory to spare.
         wait_s -= job.framework.kernels.wide_stage_wait_s
     if wait_s <= 0.0 or degrees.pp == 1:
         return None
@@ -42,8 +41,8 @@ def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | 
 def full_memory(
     job: Job, degrees: Degrees, step_time_s: float, fit_probability: float
 ) -> FullMemory | None:
-    """The risk of a configuration; None where it hardly exists (nor does a plan that hardly fits
-    go on), or the allocator is not torch's."""
+    """The risk of a configuration; None if there is hardly any, if the plan hardly fits anyway, or
+    if the allocator is not torch's."""
     known, chance = job.framework.full_memory, 1.0 - fit_probability
     if not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE or known.allocator != "torch":
         return None
@@ -55,7 +54,7 @@ def full_memory(
 
 
 def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
-    """That the step time holds with memory to spare, where runs without it were slower."""
+    """A note that the step time assumes memory to spare, if runs without it were slower."""
     if risk is None or risk.step_time_s is None:
         return ()
     return (
@@ -67,10 +66,10 @@ def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
 def with_full_memory(
     interval: Interval, step_time_s: float, full_s: float | None, chance: float
 ) -> Interval:
-    """The interval with its upper end at the 90 % quantile of both outcomes.
+    """The interval with its upper end at the 90 % quantile of both outcomes; the lower end stays.
 
-    (1 - p) F(x) + p F(x · t/full), with F the distribution above the prediction in ln(x) that the
-    interval's own upper end is the 90 % quantile of. Its lower end stays.
+    (1 - p) F(x) + p F(x · t/full), where F is the distribution above the prediction in ln(x) whose
+    90 % quantile is the interval's upper end.
     """
     if full_s is None or not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE:
         return interval

@@ -1,9 +1,9 @@
 """How good error bars are: their width, how often they hold the measured value, and their score.
 
 Coverage alone says little: bars that cover 95 % of the runs where 80 % is promised are as wrong as
-those that cover 67 %. The interval score weighs both: a bar pays for its width, and for every run
-that it misses in proportion to how far it misses it. The expected score is least where the ends of
-the bar are the 10 and the 90 % quantile of what is measured.
+those that cover 67 %. The interval score weighs both: a bar pays for its width, and for each missed
+run in proportion to the distance. The expected score is least if the ends of the bar are the 10 and
+the 90 % quantile of the measured values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from planner.predict.uncertainty.residuals import COVERAGE
 
 Array = NDArray[np.float64]
-# Share of the measured values that lies outside of a bar as it should be.
+# Share of the measured values that should lie outside a bar.
 ALPHA = 1.0 - COVERAGE
 
 
@@ -34,7 +34,7 @@ def interval_scores(low: Array, high: Array, value: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class MeanQuality:
-    """Means of some bars: width, ln(upper end / lower end); share that holds the measured value;
+    """Means over some bars: width, ln(upper end / lower end); share that holds the measured value;
     interval score, in ln."""
 
     width: float
@@ -44,8 +44,8 @@ class MeanQuality:
 
 @dataclass(frozen=True, slots=True)
 class BarQuality:
-    """How good the bars of some runs are: the mean over the runs, and the mean over their sources
-    of each source's mean."""
+    """Quality of the bars of some runs: the mean over runs, and the mean over sources of each
+    source's mean."""
 
     runs: int
     sources: int
@@ -56,8 +56,8 @@ class BarQuality:
 def bar_quality(
     low: Array, high: Array, value: Array, sources: Sequence[str] | NDArray[np.str_]
 ) -> BarQuality:
-    """The quality of bars, one element a run; ends and values are natural logarithms. There must be
-    at least one run."""
+    """The quality of bars, one element per run; ends and values are natural logarithms. There must
+    be at least one run."""
     inside = (low <= value) & (value <= high)
     figures = np.stack([high - low, inside, interval_scores(low, high, value)])
     _, place, counts = np.unique(np.asarray(sources), return_inverse=True, return_counts=True)

@@ -1,9 +1,9 @@
 """How sure a prediction is: 80 % intervals from the errors of measured runs.
 
-ln(measured / predicted) is taken as two halves of a distribution with the tails of Student's t that
-meet at the prediction, with the half widths that the parts of the prediction make up
-(`planner.predict.uncertainty.residuals`): where runs are slower than predicted the interval reaches
-further up. What was never measured widens it on both sides, and is named.
+ln(measured / predicted) is modelled as two halves of a distribution with the tails of Student's t
+that meet at the prediction. Their half widths come from the parts of the prediction
+(`planner.predict.uncertainty.residuals`); if runs are slower than predicted the interval reaches
+further up. Conditions that were never measured widen it on both sides, and are named.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ from planner.predict.uncertainty.shipped import (
 )
 
 _DIGITS = re.compile(r"\d+")
-# Communication that no compute hides.
+# Half width of an 80 % interval, in standard deviations.
 _Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 
-# Rate of a whole step over that of the best product in a short benchmark, at most: of the published
-# pretraining runs without a doubt one reaches 0.85 (Llama 3 8B with 16,384 tokens on B200), all
-# others 0.80 or less (TinyLlama on RTX 3090), the backward pass of attention counted as it runs.
+# Highest rate of a whole step over that of the best product in a short benchmark: among the
+# published pretraining runs without a doubt one reaches 0.85 (Llama 3 8B with 16,384 tokens on
+# B200), all others 0.80 or less (TinyLlama on RTX 3090), with attention's backward counted as it
+# runs.
 _STEP_SHARE = 0.85
-# Spread of what lies outside live tensors, which few of the measured peaks include: three
-# published runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one
-# share is predicted; context and communication buffers differ by driver and library.
+# Spread of memory outside live tensors, which few of the measured peaks include: three published
+# runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one share is
+# predicted; context and communication buffers differ by driver and library.
 OUTSIDE_SPREAD = 0.02
 
 
-# Added to the step time's spread: no run on GPUs of several types has been measured. Assumed.
+# Spread added to step times on GPUs of several types, which nobody has measured. Assumed.
 MIXTURE_SPREAD = 0.10
 NO_MIXTURE_MEASURED = (
     "no run on GPUs of several types was measured: the interval is the widest of any of its "
@@ -77,7 +78,7 @@ def are_mixed(machines: Sequence[Job]) -> bool:
 
 
 def widest_interval(machines: Sequence[Job], degrees: Degrees, step: Array) -> Interval:
-    """The interval of a step time, s; on GPUs of several types the widest of any, and wider by
+    """The interval of a step time, s; on GPUs of several types the widest, and wider by
     `MIXTURE_SPREAD`. `step`: STEP_* vector."""
     step_time_s = float(step[f.STEP_TIME])
     each = [
@@ -88,7 +89,7 @@ def widest_interval(machines: Sequence[Job], degrees: Degrees, step: Array) -> I
         return each[0]
     widest = max(each, key=lambda item: item.high / item.low)
     below = hypot(log(step_time_s / min(item.low for item in each)), MIXTURE_SPREAD)
-    # As if all GPUs were of the fastest of its types.
+    # As if all GPUs were of the fastest type.
     floor_s = min(step_time_s, *(least_step_s(job, degrees) for job in machines))
     above = hypot(log(max(item.high for item in each) / step_time_s), MIXTURE_SPREAD)
     return Interval(
@@ -111,13 +112,13 @@ def family_of(job: Job) -> Family:
 
 
 def is_tuned(job: Job) -> bool:
-    """Whether a job trains a part of its weights, or samples that differ in length: kinds of
-    training that have bars of their own."""
+    """Whether a job trains part of its weights, or samples that differ in length: kinds of training
+    with error bars of their own."""
     return not job.tuning.trains_all or job.samples.differ
 
 
 def conditions_of(job: Job) -> Conditions:
-    """Where a job lies on the axes that do not hang on its layout."""
+    """A job's values on the axes that do not depend on its layout."""
     return Conditions(
         gpus=job.cluster.num_gpus,
         seq=job.seq,
@@ -130,7 +131,7 @@ def conditions_of(job: Job) -> Conditions:
 
 
 def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
-    """Where a configuration lies; `step`: its STEP_* vector."""
+    """A configuration's values on all axes; `step`: its STEP_* vector."""
     exposed = float(step[f.STEP_EXPOSED].sum())
     total = float(step[f.STEP_TIME])
     return conditions_of(job)._replace(
@@ -143,7 +144,7 @@ def plan_conditions(job: Job, degrees: Degrees, step: Array) -> Conditions:
 
 
 def least_step_s(job: Job, degrees: Degrees) -> float:
-    """Seconds that the model's own FLOP take at the fastest rate that a whole step may have.
+    """Seconds that the model's own FLOP take at the fastest plausible rate of a whole step.
 
     computed tokens / GPUs * sum of FLOP / rate (`least_trained_flop`), where the rate is peak *
     share of the best product * `_STEP_SHARE`: in the job's precision for linear layers, in 16 bits
@@ -158,8 +159,8 @@ def least_step_s(job: Job, degrees: Degrees) -> float:
 
 
 def _fastest(gpu: Gpu, precision: str) -> float:
-    """FLOP/s of a whole step in one precision, at most. A short benchmark may run at a clock above
-    that of the printed peak, which no step under load holds."""
+    """Highest FLOP/s of a whole step in one precision. A short benchmark may run at a clock above
+    that of the printed peak, but no step under load does."""
     share = min(1.0, load_compute_curves(gpu).max_share(precision))
     return gpu.peak(precision) * share * _STEP_SHARE
 
@@ -167,8 +168,8 @@ def _fastest(gpu: Gpu, precision: str) -> float:
 def spread_of(
     job: Job, figure: Figure, without: str = "", at: Conditions | None = None
 ) -> tuple[Spread, Further]:
-    """Quantiles of ln(measured / predicted) for a job, and what widened them; `without` leaves
-    one source out."""
+    """Quantiles of ln(measured / predicted) for a job, and what widened them; `without`: a source
+    to leave out."""
     family, where = family_of(job), at or conditions_of(job)
     if learnt := learnt_figure(job, figure):
         return learnt_spread(learnt, figure, family, where)
@@ -188,8 +189,8 @@ def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
 def learnt_spread(
     learnt: LearntFigure, figure: Figure, family: Family, at: Conditions
 ) -> tuple[Spread, Further]:
-    """The spread of a stranger's job, as much narrower or wider as the cluster's runs make it, and
-    what a job outside their ranges adds: as much for each doubling as published runs taught."""
+    """The spread of an unknown cluster's job, scaled by what the cluster's runs taught, and the
+    error of a job outside their ranges: per doubling as in published runs."""
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
     }
@@ -208,15 +209,16 @@ def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
 
 
 def further_width(figure: Figure, deviation: Widths) -> Widths:
-    """Half width, at 80 %, of the errors outside the residuals, of this standard deviation."""
+    """Half width, at 80 %, of errors outside the residuals with this standard deviation."""
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
     wide: Widths = _Z * np.hypot(deviation, outside)
     return wide
 
 
 def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
-    """Ends of the interval as ln(bound / predicted); the prediction lies in it. `doubt`: what open
-    facts leave of ln(value / predicted by default), where the prediction is its median."""
+    """Ends of the interval as ln(bound / predicted); the prediction lies between them. `doubt`:
+    distribution of ln(value / predicted by default) over open facts, with the prediction as its
+    median."""
     low, high = spread.low, spread.high
     if doubt != NO_DOUBT:
         about, reach = doubt.about_median, 4.0 * max(-low, high)
@@ -225,8 +227,8 @@ def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
 
 
 def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
-    """The interval of a value that is predicted by default, with what open facts leave of it: its
-    ends are taken for those of the error where nothing is open."""
+    """The interval of a value that is predicted with defaults, widened by open facts: its ends
+    count as those of the error if nothing is open."""
     if doubt == NO_DOUBT:
         return interval
     middle = value * exp(doubt.median)
@@ -255,8 +257,8 @@ def family_text(spread: Spread) -> str:
 
 
 def learnt_text(runs: int, width: float) -> str:
-    """What a bar rests on that own runs calibrated, and why it is no narrower where it is not;
-    `width`: over that without them."""
+    """The basis of a bar that own runs calibrated, and why it is no narrower if it is not; `width`:
+    relative to the bar without them."""
     known = f"{'1 run' if runs == 1 else f'{runs:,} runs'} of this cluster, which calibrated it"
     if width < 1.0:
         return known
@@ -275,11 +277,11 @@ def step_time_interval(
     at: Conditions | None = None,
     doubt: Doubt = NO_DOUBT,
 ) -> Interval:
-    """Where the true step time lies with 80 % probability, s; `at`: of its configuration; `doubt`:
-    what open facts leave open of it, of which it is the median.
+    """80 % interval of the true step time, s; `at`: conditions of its configuration; `doubt`: what
+    open facts leave open, with the step time as the median.
 
-    The one place where intervals of step times are made, so the one that keeps them physical: they
-    end where the GPUs would exceed the fastest rate known of them (`least_step_s`).
+    All intervals of step times are made here, so this is where they are kept physical: they end
+    where the GPUs would exceed their fastest known rate (`least_step_s`).
     """
     interval = _interval(step_time_s, *spread_of(job, "time", without, at), doubt)
     floor_s = step_time_s * (at.least * at.fewest if at else 0.0)
@@ -289,7 +291,7 @@ def step_time_interval(
 def peak_interval(
     job: Job, peak_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
 ) -> Interval:
-    """Where the true peak lies with 80 % probability, bytes; `doubt` as for the step time."""
+    """80 % interval of the true peak, bytes; `doubt` as for the step time."""
     return _interval(peak_bytes, *spread_of(job, "memory", without), doubt)
 
 
@@ -306,8 +308,8 @@ def _interval(value: float, spread: Spread, further: Further, doubt: Doubt) -> I
 def fit_probability(
     job: Job, peak_bytes: float, limit_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
 ) -> float:
-    """Probability that the true peak stays within the limit; `without` leaves one source out;
-    `doubt`: what open facts leave open of the peak, of which it is the median."""
+    """Probability that the true peak stays within the limit; `without`: a source to leave out;
+    `doubt`: what open facts leave open, with the peak as the median."""
     if limit_bytes <= 0.0:
         return 0.0
     spread, _ = spread_of(job, "memory", without)

@@ -7,13 +7,13 @@ from planner.job.job import Job
 from planner.predict.plan import Plan
 from planner.predict.uncertainty.intervals import fit_probability
 
-# What a plan that was given, or that a change would make fit, is at least asked for.
+# Least probability of fitting for plans that were given or that a change would make fit.
 EVEN_CHANCE = 0.5
 
 
 def likely_limit_bytes(job: Job, probability: float) -> float:
-    """Largest predicted peak that fits with `probability` or more; from an even chance on, and for
-    0, at most the memory there is. On several machines in bytes of the largest
+    """Largest predicted peak that fits with at least this probability; from an even chance on, and
+    for 0, at most the memory there is. With several machines, scaled to the largest memory
     (`memory_scales`)."""
     if job.pool is None:
         return _likely_bytes(job, probability)
@@ -22,14 +22,14 @@ def likely_limit_bytes(job: Job, probability: float) -> float:
 
 
 def memory_scales(job: Job) -> tuple[float, ...]:
-    """Of each machine, the bytes of the largest memory that one of its own stands for: what may be
-    used of each, for plans that fit as surely as the job asks, is the same."""
+    """Factors that scale each machine's bytes to the largest memory, so that the usable memory of
+    every machine, for plans that fit as surely as the job demands, becomes the same."""
     limits = [_likely_bytes(machine, job.fit_probability) for machine in job.machines]
     return tuple(max(limits) / limit for limit in limits)
 
 
 def weighed_bytes(job: Job, plan: Plan) -> float:
-    """The peak of a plan of a job in bytes of the largest memory."""
+    """The peak of a plan, scaled to the largest memory."""
     names = [machine.cluster.gpu.name for machine in job.machines]
     gpu = plan.stage_gpus[plan.heaviest_stage] if plan.stage_gpus else names[0]
     return plan.peak_bytes * (1.0 if job.pool is None else memory_scales(job)[names.index(gpu)])
@@ -50,8 +50,6 @@ def _likely_bytes(job: Job, probability: float) -> float:
             low, high = high, 2.0 * high
     while high - low > 1e-6 * limit:
         middle = 0.5 * (low + high)
-        if fit_probability(job, middle, limit) >= probability:
-            low = middle
-        else:
-            high = middle
+        fits = fit_probability(job, middle, limit) >= probability
+        low, high = (middle, high) if fits else (low, middle)
     return low

@@ -1,7 +1,7 @@
-"""What measured runs reach, and how far a job lies outside of them, in doublings.
+"""The ranges that measured runs cover, and how far a job lies outside them, in doublings.
 
-An axis counts as measured between the values that at least two sources reach, so that one odd run
-does not vouch for a region; a lone source vouches for its own.
+An axis counts as measured between values that at least two sources reach, so that one odd run does
+not vouch for a region; a lone source vouches for its own.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MeasuredRanges = Mapping[str, Range]
 
 
 class Conditions(NamedTuple):
-    """Where a run lies on each axis; 0 where that is not known, which then says nothing.
+    """A run's values on each axis; 0 if unknown, which then says nothing.
 
-    `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over what is left of
-    it without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU,
-    where its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits
-    for the CPU to issue kernels (no axis: an error of its own); `unstated`: a measured run does not
-    say its precision, and the GPU's usual one was taken; `states`: state-space layers; `objective`:
-    what it minimises, where that is not next-token prediction; `least`:
-    share of the predicted step below which no GPU of the kind has the model's FLOP done (no axis
-    either: no interval reaches below it; 0 where the step is not known); `fewest`: of these FLOP,
-    those of the least work that is plausible where the amount of work is open.
+    `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over the step time
+    without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU, if
+    its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits for
+    the CPU to issue kernels (not an axis: it has an error of its own); `unstated`: a measured run
+    does not say its precision, and the GPU's usual one is assumed; `states`: state-space layers;
+    `objective`: what it minimises, if not next-token prediction; `least`: share of the predicted
+    step that the model's FLOP take at least on such GPUs (not an axis either: no interval reaches
+    below it; 0 if unknown); `fewest`: share of these FLOP in the least plausible amount of work, if
+    the amount is open.
     """
 
     gpus: float = 0.0
@@ -49,13 +49,13 @@ class Conditions(NamedTuple):
 
     @property
     def exposed(self) -> float:
-        """Share of the step that is exposed communication; 0 where that is not known."""
+        """Share of the step that is exposed communication; 0 if unknown."""
         return 1.0 - 1.0 / self.overhead if self.overhead > 1.0 else 0.0
 
     @property
     def parts(self) -> dict[str, float]:
         """Shares of the step that add up to one: the least time of the model's FLOP, exposed
-        communication, waiting for the CPU, and the rest; empty where the step is not known."""
+        communication, waiting for the CPU, and the rest; empty if the step is unknown."""
         if self.least <= 0.0:
             return {}
         waiting = min(self.waiting, 1.0 - self.exposed)
@@ -76,7 +76,7 @@ _NAMES = {
 
 
 def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
-    """Lowest and highest value of each axis, of those that are known."""
+    """Lowest and highest known value of each axis."""
     found: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         for axis in AXES:
@@ -87,7 +87,7 @@ def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
 
 
 def common_ranges(by_source: Iterable[MeasuredRanges]) -> dict[str, Range]:
-    """Of each axis what two sources reach, or the only one does."""
+    """On each axis the range that two sources reach, or the only one does."""
     lows: dict[str, list[float]] = defaultdict(list)
     highs: dict[str, list[float]] = defaultdict(list)
     for measured in by_source:
@@ -104,7 +104,7 @@ def _second(values: Iterable[float]) -> float:
 
 
 def doublings(measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
-    """How many doublings beyond the reach each axis lies; only those that do."""
+    """Doublings beyond the measured range on each axis; only axes with any."""
     found = {}
     for axis, (low, high) in measured.items():
         value = getattr(at, axis)
@@ -129,6 +129,6 @@ def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
     named = _NAMES[axis].format(text)
     named = named.removesuffix("s") if axis == "gpus" and value == 1 else named
     if apart:
-        # Two sources that have no value in common.
+        # The two sources have no value in common.
         return f"{named} (measured by one source each: up to {longest}, from {shortest})"
     return f"{named} (measured: {f'up to {longest}' if above else f'{shortest} or more'})"

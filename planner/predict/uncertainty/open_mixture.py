@@ -1,13 +1,13 @@
 """Predictions over the plausible values of facts that nobody stated.
 
-A fact that is open has some plausible values, each with a prior weight and with what the prediction
-would be. Nobody who leaves a fact out says by that what it is, but mostly it is what the framework
-does by default: that is one of the outcomes, with a weight of its own (`silence`). Several facts
-are taken as independent, and their effects as factors: the distribution of the product has each
-combination of outcomes. So a row costs one prediction for each value, not for each combination.
+An open fact has some plausible values, each with a prior weight and a prediction. Mostly a fact
+that is left out is the framework's default, so the default is one of the outcomes, with a weight of
+its own (`silence`). Facts are assumed independent, and their effects
+multiply: the distribution of the product has each combination of outcomes. So a row costs one
+prediction per value, not per combination.
 
-The headline is the median of that distribution, and the error bar adds the error of runs in which
-nothing is left open to it (`planner.predict.uncertainty.intervals`).
+The headline is the median of that distribution; the error bar adds the error of runs in which
+nothing is open (`planner.predict.uncertainty.intervals`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from math import exp, floor, fsum, log
 from planner.job.quantities import GIB
 from planner.predict.uncertainty.families import Figure
 
-# Outcomes of a combination within this of each other, in ln, are taken together.
+# Outcomes of a combination within this distance, in ln, are merged.
 _STEP = 0.02
-# A fact that moves the prediction by less, in ln, is open without a word.
+# A fact that moves the prediction by less, in ln, is not mentioned.
 LEAST_EFFECT = 0.005
-# Values less likely than this among those that are stated are not named.
+# Values with less weight among the stated ones are not named.
 _LEAST_WEIGHT = 0.02
 _HALF = 0.5 - 1e-9
 
@@ -56,7 +56,7 @@ class Doubt:
 
     @property
     def about_median(self) -> Doubt:
-        """The same of ln(value / headline)."""
+        """The distribution of ln(value / headline)."""
         middle = self.median
         return Doubt(tuple(point - middle for point in self.points), self.weights)
 
@@ -66,10 +66,8 @@ class Doubt:
         low, high = self.points[0] - reach, self.points[-1] + reach
         while high - low > 1e-5:
             middle = 0.5 * (low + high)
-            if self.below(of_one, middle) < level:
-                low = middle
-            else:
-                high = middle
+            below = self.below(of_one, middle) < level
+            low, high = (middle, high) if below else (low, middle)
         return 0.5 * (low + high)
 
     def below(self, of_one: Callable[[float], float], value: float) -> float:
@@ -84,13 +82,13 @@ NO_DOUBT = Doubt()
 
 
 def doubt_of(outcomes: Mapping[float, float] | Iterable[tuple[float, float]]) -> Doubt:
-    """The distribution of (point, weight) outcomes, whose weights may add up to anything above 0;
-    neighbours within a step become their mean."""
+    """The distribution of (point, weight) outcomes, whose weights may have any positive sum;
+    neighbours within a step are replaced by their mean."""
     pairs = outcomes.items() if isinstance(outcomes, Mapping) else outcomes
     ordered = sorted((point, weight) for point, weight in pairs if weight > 0.0)
     total = fsum(weight for _, weight in ordered)
     merged = []
-    # Zero, the prediction by default, stays itself.
+    # Zero, the prediction by default, stays exact.
     for _, near in groupby(ordered, lambda pair: floor(pair[0] / _STEP + 0.5) if pair[0] else 0.5):
         members = list(near)
         weight = fsum(each for _, each in members)
@@ -116,8 +114,8 @@ def _product(one: Doubt, other: Doubt) -> Doubt:
 
 @dataclass(frozen=True, slots=True)
 class OpenValue:
-    """A value that an open fact may have: in words, the cell that states it, its weight among the
-    values that are stated, and ln(predicted with it / predicted by default) of each figure."""
+    """A possible value of an open fact: in words, the cell that states it, its weight among stated
+    values, and ln(predicted with it / predicted by default) of each figure."""
 
     words: str
     cell: str
@@ -127,9 +125,9 @@ class OpenValue:
 
 @dataclass(frozen=True, slots=True)
 class OpenFact:
-    """A fact that nobody stated; `silence`: how likely it then is what the framework does by
-    default. Without values it is only known to be open. `called`: what sentences call it. `work`:
-    whether it changes what is computed, and with it the least time of a step."""
+    """A fact that nobody stated. `silence`: probability that it is then the framework's default;
+    `values`: empty if it is only known to be open; `called`: its name in sentences; `work`: whether
+    it changes the amount of computation, and so the least time of a step."""
 
     name: str
     silence: float = 1.0
@@ -139,8 +137,7 @@ class OpenFact:
 
     @property
     def fewest(self) -> float:
-        """Of the work by default, what is left with the value of the least; 1 where none changes
-        it."""
+        """Least plausible work over the work by default; 1 if no value changes the work."""
         effects = [one.effects.get("time", 0.0) for one in self.values] if self.work else []
         return exp(min(0.0, *effects)) if effects else 1.0
 
@@ -158,13 +155,13 @@ class OpenFact:
         return any(abs(one.effects.get(figure, 0.0)) >= LEAST_EFFECT for one in self.values)
 
     def factor(self, figure: Figure) -> float:
-        """The largest prediction over the least, of its likely values."""
+        """The largest prediction over the least, among its likely values."""
         effects = [effect for _, effect in self.named(figure)]
         return exp(max(effects) - min(effects))
 
     def named(self, figure: Figure) -> list[tuple[str, float]]:
-        """Its likely values in words, those of one effect joined, with their effects; the largest
-        effect last. All values, where the likely ones are of one effect."""
+        """Its likely values in words with their effects, merged if they have the same effect; the
+        largest effect last. All values, if the likely ones have the same effect."""
         known = [one for one in self.values if figure in one.effects]
         likely = [one for one in known if one.weight >= _LEAST_WEIGHT]
         effects = [one.effects[figure] for one in likely]
@@ -179,13 +176,13 @@ class OpenFact:
 
 
 def total_doubt(facts: Iterable[OpenFact], figure: Figure) -> Doubt:
-    """What all open facts together leave open of a figure."""
+    """The distribution of a figure over all open facts together."""
     return combined(fact.doubt(figure) for fact in facts)
 
 
 def narrowing(facts: Sequence[OpenFact], figure: Figure) -> OpenFact | None:
-    """The open fact that would narrow the bar of a figure most, by the variance that it adds; of
-    those that add none, the one whose values differ most. None where none moves the figure."""
+    """The open fact whose answer would narrow the bar of a figure most, by the variance that it
+    adds; without such, the one whose values differ most. None if none moves the figure."""
 
     def told(fact: OpenFact) -> tuple[float, float]:
         even = replace(fact, silence=0.5)
@@ -197,22 +194,22 @@ def narrowing(facts: Sequence[OpenFact], figure: Figure) -> OpenFact | None:
 def open_sentence(
     fact: OpenFact, figure: Figure, by_default: float, unit: Callable[[float], str]
 ) -> str:
-    """`recompute not stated: 8.1 s without, 10.6 s of whole layers`; `by_default`: the figure that
-    the default gives, in what `unit` writes out."""
+    """`recompute not stated: 8.1 s without, 10.6 s of whole layers`; `by_default`: the figure with
+    the default, which `unit` formats."""
     said = (f"{unit(by_default * exp(effect))} {words}" for words, effect in fact.named(figure))
     return f"{fact.called or fact.name} not stated: {', '.join(said)}"
 
 
 def effect_of(value: float | None, by_default: float | None) -> float | None:
-    """ln(value / by default); None where either is unknown."""
+    """ln(value / by default); None if either is unknown."""
     return log(value / by_default) if value and by_default else None
 
 
 def facts_record(
     fact: OpenFact, step_s: float | None, held_bytes: float | None
 ) -> dict[str, object]:
-    """An open fact as a plain record: how likely it is the default, and seconds and GiB with each
-    of its values and their weights; `step_s`, `held_bytes`: with the default."""
+    """An open fact as data: the probability of the default, and for each value its weight and the
+    predicted seconds and GiB; `step_s`, `held_bytes`: with the default."""
 
     def figure(one: OpenValue, name: Figure, value: float | None, unit: float) -> float | None:
         known = value is not None and name in one.effects

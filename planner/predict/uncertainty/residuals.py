@@ -1,29 +1,29 @@
-"""How large the error of a prediction is likely to be: what the error bars are made of.
+"""How large the error of a prediction is likely to be: what error bars are made of.
 
-ln(measured / predicted) of a run is taken as
+ln(measured / predicted) of a run is modelled as
 
-    half(job) · (what its framework, architecture, scale and kind of model share
-                 + what all runs of its source share + noise of the run),
+    half(job) · (error shared by its framework, architecture, scale and kind of model
+                 + error shared by all runs of its source + noise of the run),
 
-with the tails of Student's t (`planner.predict.uncertainty.tails`) and another half width upwards
-than downwards. Each part of a step has its own relative error, so the half width of a step time is
-their sum,
+with the tails of Student's t (`planner.predict.uncertainty.tails`) and different half widths
+upwards and downwards. Each part of a step has its own relative error, and the half width of a step
+time is their sum,
 
     half = Σ share of the part · its error · Π factors of the kinds that the job is of,
 
 over the least time of the model's FLOP, exposed communication, waiting for the CPU, and the rest:
-slower kernels, recomputation, bubbles, the optimizer (`Conditions.parts`). A peak has one part.
-`kinds` (`kinds_of`) multiply: mixtures of experts, loops that somebody wrote and frameworks that
-nobody measured.
+slower kernels, recomputation, bubbles, the optimizer (`Conditions.parts`). A peak has one part. The
+factors are for `kinds_of` a job: mixtures of experts, loops that somebody wrote, and frameworks
+that nobody measured.
 
 All of it is fitted to measured runs by the interval score (`tests.fit.error_fit`) and
-ships in `planner/predict/uncertainty/residuals.json`. `shares` says how the variance divides
-between families, sources and runs (`tests.fit.components`); own runs take away what they
-share (`planner.evidence.learn.posterior`). Any source can be left out: `folds` are fits to nine
-tenths of the sources each.
+ships in `planner/predict/uncertainty/residuals.json`. `shares` divides the variance among families,
+sources and runs (`tests.fit.components`); own runs remove what they share
+(`planner.evidence.learn.posterior`). Any source can be left out: `folds` are fits to nine tenths of
+the sources each.
 
-A job outside what was measured gets a further, independent error (`Further`): one that grows with
-each doubling beyond the runs on the same GPU architecture (of memory: of the same framework), and
+A job outside the measured range gets a further, independent error (`Further`): one that grows with
+each doubling beyond the runs on the same GPU architecture (for memory: of the same framework), and
 one for each of architecture, framework, kind of model and precision without a run. How fast it
 grows is fitted by leaving *ranges* of runs out (`tests.fit.judging`).
 """
@@ -67,34 +67,31 @@ COVERAGE = 0.80
 LOW, HIGH = 0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2
 # A further error below this is added but not named.
 _NAMED = 0.01
-# Standard deviation of what state-space layers add to the errors of models without: time of their
-# scans, weakly known (30 runs of two models lie 1 to 47 % above the prediction, most of it their
+# Standard deviation that state-space layers add to the errors of models without them: time of
+# scans, weakly known (30 runs of two models lie 1 to 47 % above the prediction, mostly due to their
 # experts); kept tensors and working set (9 peaks within 7 %).
 _STATES = {"time": 0.15, "memory": 0.04}
-# The same of objectives other than next-token prediction, which hardly any run measures: versions
-# of a trainer differ in what they hold of the logits, and in what they compute for their logs.
+# The same for objectives other than next-token prediction, which hardly any run measures: versions
+# of a trainer differ in what they keep of the logits, and in what they compute for their logs.
 _OBJECTIVE = {"time": 0.12, "memory": 0.1}
-# The same of a precision that nobody states: one in nine published runs on GPUs with 8-bit products
-# uses them, a third faster (0.3 x sqrt(1/9 x 8/9)); their copies of weights and activations.
+# The same for an unstated precision: one in nine published runs on GPUs with 8-bit products uses
+# them, a third faster (0.3 x sqrt(1/9 x 8/9)); their copies of weights and activations.
 _UNSTATED = {"time": 0.1, "memory": 0.08}
 # Parts of a prediction that have errors of their own.
 PARTS: Mapping[Figure, tuple[str, ...]] = {
     "time": ("work", "exposed", "waiting", "rest"),
     "memory": ("peak",),
 }
-# Mean shares of the parts in the measured runs: of a step whose configuration is not known.
+# Mean shares of the parts in measured runs, for a step whose configuration is unknown.
 _USUAL = {"work": 0.41, "exposed": 0.09, "waiting": 0.10, "rest": 0.40}
-# Fits that leave out a part of the sources each.
+# Number of fits, each of which leaves out a part of the sources.
 FOLDS = 10
 KINDS = ("mixture", "own loop")
 
 
 class MeasuredRuns(BaseModel):
-    """The runs of one source in one family: how many, and what they reach.
-
-    `measured`: lowest and highest value on each axis
-    (`planner.predict.uncertainty.measured_range`); `bits`: of the precisions measured.
-    """
+    """The runs of one source in one family. `measured`: lowest and highest value on each axis
+    (`planner.predict.uncertainty.measured_range`); `bits`: of the precisions measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -114,7 +111,7 @@ class MeasuredRuns(BaseModel):
 
 
 class Ends(NamedTuple):
-    """A figure of the lower and one of the upper end of a bar."""
+    """A figure for the lower and one for the upper end of a bar."""
 
     down: float
     up: float
@@ -125,7 +122,7 @@ class Spread:
     """ln(bound / predicted) of both ends of an 80 % interval about the prediction, its median.
 
     `rows` of the table's `all_rows` measured runs are of `family`, the nearest one with any;
-    `rests_on`: what it rests on where it is not these runs, in words.
+    `rests_on`: the basis in words, if it is not these runs.
     """
 
     low: float
@@ -143,7 +140,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Further:
-    """Standard deviation of an error that the half widths do not contain, and why it is there."""
+    """Standard deviation of an error outside the half widths, and its reasons."""
 
     deviation: float = 0.0
     reasons: tuple[str, ...] = ()
@@ -152,13 +149,13 @@ class Further:
 @dataclass(frozen=True)
 class HalfWidths:
     """Half widths of 80 % intervals, in ln: `parts`, each per share of its part in the prediction;
-    `kinds`: logarithms of what they are multiplied by."""
+    `kinds`: logarithms of factors on them."""
 
     parts: Mapping[str, Ends]
     kinds: Mapping[str, Ends] = field(default_factory=dict)
 
     def of(self, shares: Mapping[str, float], kinds: Iterable[str]) -> Ends:
-        """Those of a job with these shares of parts, of these kinds."""
+        """Half widths of a job with these shares of parts, of these kinds."""
         more = [self.kinds.get(kind, Ends(0.0, 0.0)) for kind in kinds]
         down = sum(share * self.parts[part].down for part, share in shares.items())
         up = sum(share * self.parts[part].up for part, share in shares.items())
@@ -167,7 +164,7 @@ class HalfWidths:
         )
 
     def times(self, factor: float) -> HalfWidths:
-        """All of them so many times as wide."""
+        """All half widths multiplied by a factor."""
         parts = {name: Ends(*(factor * one for one in ends)) for name, ends in self.parts.items()}
         return HalfWidths(parts, self.kinds)
 
@@ -176,11 +173,11 @@ class HalfWidths:
 class ErrorTable:
     """Errors of one figure (module docstring), and the runs that they were fitted to.
 
-    `folds`: the same fitted without each tenth of the `sources`; `shares`: of the errors' variance,
-    by what runs share it, `run` being their own noise; `growth`: standard deviation for each
-    doubling beyond what was measured, by axis; `unmeasured`: for an architecture, framework,
-    model or precision without a run. `beside`: runs of another way of training, whose errors are
-    others but which run the same kernels and links: what they reach is measured, too.
+    `folds`: fits without each tenth of the `sources`; `shares`: of the errors' variance, by what
+    runs have in common, `run` being their own noise; `growth`: standard deviation per doubling
+    beyond the measured range, by axis; `unmeasured`: for an architecture, framework, model or
+    precision without a run. `beside`: runs of another way of training, which has other errors but
+    the same kernels and links, so its ranges count as measured too.
     """
 
     figure: Figure
@@ -193,7 +190,7 @@ class ErrorTable:
     beside: ErrorTable | None = None
 
     def without(self, source: str) -> ErrorTable:
-        """The table as seen without one source; itself without that of none of its runs."""
+        """The table as seen without one source."""
         if source not in self.sources:
             return self
         if source not in self._views:
@@ -223,7 +220,7 @@ class ErrorTable:
         return self.errors.of(part_shares(self.figure, at), kinds_of(family, self._frameworks))
 
     def nearest(self, family: Family) -> Family:
-        """The narrowest family with measured runs that this one belongs to."""
+        """The narrowest measured family that this one belongs to."""
         return next(filter(self._has_runs, wider_families(family, self.figure)))
 
     def further(self, family: Family, at: Conditions, without: str = "") -> Further:
@@ -238,7 +235,7 @@ class ErrorTable:
         elif at.bits and near.bits and at.bits not in near.bits:
             terms[f"no run with {at.bits}-bit products"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
-            # Runs on its architecture say nothing of rates that are its own.
+            # Runs on its architecture say nothing about its own kernels' rates.
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         if at.states:
             terms["state-space layers, whose kernels few runs measure"] = _STATES[self.figure]
@@ -249,7 +246,7 @@ class ErrorTable:
         return Further(hypot(*terms.values()), tuple(named))
 
     def beyond(self, measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
-        """Standard deviations of what lies beyond measured ranges, in words."""
+        """Standard deviations for what lies beyond measured ranges, in words."""
         return {
             beyond_text(axis, measured, at): self.growth.get(axis, 0.0) * distance
             for axis, distance in doublings(measured, at).items()
@@ -266,7 +263,7 @@ class ErrorTable:
 
     @cached_property
     def _families(self) -> dict[Family, list[MeasuredRuns]]:
-        """Entries by their families."""
+        """Entries by family."""
         found: dict[Family, list[MeasuredRuns]] = defaultdict(list)
         for entry in self.entries:
             found[entry.family].append(entry)
@@ -293,8 +290,7 @@ class ErrorTable:
         return {}
 
     def _has_runs(self, family: Family) -> bool:
-        """Whether a run of the family was measured; of the family of all runs this is said
-        even if there is none."""
+        """Whether a run of the family was measured; always true of the family of all runs."""
         if family not in self._known:
             self._known[family] = any(map(family.includes, self._families))
         return family == Family() or self._known[family]
@@ -305,8 +301,8 @@ class ErrorTable:
         return "architecture" if self.figure == "time" else "framework"
 
     def _missing(self, family: Family) -> Iterator[str]:
-        """Of architecture, framework and kind of model those without a run, on the same
-        architecture (memory: in the same framework) where that has any."""
+        """Architecture, framework and kind of model without a run, on the same architecture (for
+        memory: in the same framework) if that has any."""
         base = Family()._replace(**{self._base: getattr(family, self._base)})
         near = base if self._has_runs(base) else Family()
         for kind in ("architecture", "framework", "model"):
@@ -315,15 +311,14 @@ class ErrorTable:
                 yield kind
 
     def _is_beside(self, family: Family, kind: str) -> bool:
-        """Whether runs of another way of training have the family's framework on its
-        architecture."""
+        """Whether runs of another way of training have the framework on the architecture."""
         if self.beside is None or kind == "model":
             return False
         wanted = Family()._replace(architecture=family.architecture, framework=family.framework)
         return self.beside._has_runs(wanted)
 
     def _near(self, family: Family) -> _Near:
-        """What the nearest runs reach."""
+        """The range of the nearest runs."""
         base = getattr(family, self._base)
         if base not in self._near_runs:
             same = Family()._replace(**{self._base: base})
@@ -358,24 +353,22 @@ def part_shares(figure: Figure, at: Conditions) -> Mapping[str, float]:
 
 
 def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
-    """Which of `KINDS` a job is of; `frameworks`: those with measured runs, where others are as
-    little known as a loop that somebody wrote."""
+    """Which of `KINDS` a job is of; `frameworks`: those with measured runs; others are as unknown
+    as a loop that somebody wrote."""
     own = family.framework in OWN_LOOPS or bool(frameworks and family.framework not in frameworks)
     found = (is_mixture(family.model), own)
     return [kind for kind, is_of in zip(KINDS, found, strict=True) if is_of]
 
 
 def fold_of(source: str, sources: Sequence[str]) -> int:
-    """Which of the `FOLDS` leaves a source out; `sources`: all, in alphabetical order."""
+    """The fold that leaves a source out; `sources`: all, in alphabetical order."""
     return sources.index(source) % FOLDS
 
 
 def _kind_text(kind: str, family: Family) -> str:
     """What has no run: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
-    if kind == "architecture":
-        return f"{family.framework} on {architecture_text(family.architecture)} GPUs"
-    what = {"framework": family.framework, "model": model_words(family.model)}[kind]
-    return f"{what} on {architecture_text(family.architecture)} GPUs"
+    model = model_words(family.model) if kind == "model" else family.framework
+    return f"{model} on {architecture_text(family.architecture)} GPUs"
 
 
 class _Near(NamedTuple):
@@ -386,7 +379,7 @@ class _Near(NamedTuple):
 
 
 def _merged(members: Iterable[MeasuredRuns]) -> list[dict[str, tuple[float, float]]]:
-    """The reach of each source over its families."""
+    """The range of each source over its families."""
     merged: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for member in members:
         source = merged[member.source]
@@ -397,6 +390,6 @@ def _merged(members: Iterable[MeasuredRuns]) -> list[dict[str, tuple[float, floa
 
 
 def bounds(low: Widths, high: Widths, further: Widths) -> tuple[Widths, Widths]:
-    """Ends of intervals as ln(bound / predicted): an independent error of 80 % half width `further`
-    widens both sides."""
+    """Ends of intervals as ln(bound / predicted), with an independent error of 80 % half width
+    `further` on both sides."""
     return -np.hypot(low, further), np.hypot(high, further)

@@ -1,4 +1,4 @@
-"""How much less sure a step time is where samples of unlike lengths are padded or packed."""
+"""How much less sure a step time is if samples of different lengths are padded or packed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from statistics import NormalDist
 from planner.predict.plan import Interval
 from planner.predict.uncertainty.residuals import COVERAGE
 
-# Standard deviation of ln(measured / predicted) of what another rule of padding, packing or balance
-# gains: root mean square of 17 published pairs of runs (torchtune, fms-acceleration;
+# Standard deviation of ln(measured / predicted) for the gain from another rule of padding, packing
+# or balance: root mean square of 17 published pairs of runs (torchtune, fms-acceleration;
 # `docs/model/samples.md`).
 SAMPLES_DEVIATION = 0.14
 _HALF_WIDTH = SAMPLES_DEVIATION * NormalDist().inv_cdf(0.5 + COVERAGE / 2)
@@ -19,9 +19,9 @@ _HALF_WIDTH = SAMPLES_DEVIATION * NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 def with_unlike_samples(
     interval: Interval, step_time_s: float, others: Sequence[float]
 ) -> Interval:
-    """The interval of a step time, s, with the error of how rows are made of samples, and one as
-    large as the step times of `others` differ from it: lengths that would suit what was given as
-    well."""
+    """The interval of a step time, s, with the error of how rows are made of samples, and an error
+    as large as the difference to the step times of `others`: lengths that would fit what was given
+    equally well."""
     reason = "the spread of the lengths, of which the mean alone is given"
     below = max(0.0, log(step_time_s / min(others, default=step_time_s)))
     above = max(0.0, log(max(others, default=step_time_s) / step_time_s))

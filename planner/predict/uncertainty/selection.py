@@ -1,20 +1,21 @@
-"""The winner's curse: what the plan that wins a search is expected to take.
+"""The winner's curse: how long the plan that wins a search is expected to take.
 
-A search takes the fastest of thousands of plans, and so one whose error flatters it. How much is
-found by a parametric bootstrap (Efron and Tibshirani 1993, An introduction to the bootstrap,
-sections 6.5 and 10): take the predicted times of the plans that might have won for true ones, draw
-errors as plans of one cluster have them (`planner.predict.uncertainty.differences`: what differs
-more shares less), choose the fastest anew in each draw, and see by how much its prediction is then
-too short, beside the mean error of all. Near ties and independent errors make that large, a clear
-winner and shared errors small.
+A search takes the fastest of thousands of plans, and so one that its error flatters. A parametric
+bootstrap (Efron and Tibshirani 1993, An introduction to the bootstrap, sections 6.5 and 10)
+measures by how much: take the predicted times of the plans that might have won as true, draw errors
+for plans of one cluster (`planner.predict.uncertainty.differences`: the more plans differ, the less
+they share), choose the fastest again in each draw, and see how much too short its prediction is,
+relative to the mean error of all. Near ties and independent errors make that large, a clear winner
+and shared errors small.
 
-Not all of an error is chosen: where predictions are plans' means and truth scatters about them,
-choosing the least prediction chooses no luck. Over the measured sweeps -cov(ln(true / predicted),
-ln(predicted)) is a share of the errors' variance that is 1 if predictions scatter about the truth
-and 0 if truth scatters about predictions; that share of the variance is drawn (`flattering`).
+Not all of an error affects the choice: if predictions are plans' means and truth scatters about
+them, choosing the least prediction chooses no luck. Over the measured sweeps
+-cov(ln(true / predicted), ln(predicted)) is a share of the errors' variance: 1 if predictions
+scatter about the truth, 0 if truth scatters about predictions. That share of the variance is drawn
+(`flattering`).
 
-The rest of the variance, truth about predictions, is what measuring chooses: a plan that somebody
-tuned is lucky in that part.
+The rest of the variance, truth about predictions, affects a choice by measurements: a plan that
+somebody tuned is lucky in that part.
 
 Ignores that the predictions' near ties are partly made by their errors.
 """
@@ -31,7 +32,6 @@ from pydantic import Field
 
 from hardware.frozen import Frozen
 from planner.predict.uncertainty.differences import (
-    DifferenceScales,
     Ratio,
     Standing,
     half_width,
@@ -41,18 +41,18 @@ from planner.predict.uncertainty.differences import (
 
 Array = NDArray[np.float64]
 
-# Plans slower than the fastest by more, in ln, might hardly have won: over two standard deviations
+# Plans slower than the fastest by more, in ln, could hardly have won: over two standard deviations
 # of the difference of most plans of a dense model.
 REACH = 0.3
-# Plans that are drawn at most, the fastest of them.
+# Most plans that are drawn, the fastest ones.
 _MOST_DRAWN = 150
 _DRAWS = 200
 
 
 class Luck(Frozen):
-    """What the winner of a search owes to its error. `rivals`: plans within reach of it, of other
-    degrees or micro-batch each; `longer`: share by which it is expected to take longer than
-    predicted, beside what errors all plans share."""
+    """What the winner of a search owes to its error. `rivals`: plans within reach of it, each with
+    other degrees or another micro-batch; `longer`: share by which it is expected to take longer
+    than predicted, relative to the error that all plans share."""
 
     rivals: int = Field(ge=0)
     longer: float
@@ -69,14 +69,14 @@ def luck_of(winner: Standing, rivals: Sequence[Standing]) -> Luck:
 def expected_ratio(
     winner: Standing, other: Standing, rivals: Sequence[Standing], *, tuned: bool = False
 ) -> Ratio:
-    """The time of a plan that nobody chose by its prediction over the winner's: as predicted, less
-    the winner's curse, with its 80 % interval. `rivals`: that the winner was chosen from; `tuned`:
-    the other plan was chosen from them, too, by measuring, and so is as lucky in the rest of its
-    error.
+    """The time of a plan that nobody chose by its prediction over the winner's: as predicted, minus
+    the winner's curse, with its 80 % interval. `rivals`: plans that the winner was chosen from;
+    `tuned`: the other plan was chosen from them as well, by measuring, so it is as lucky in the
+    rest of its error.
 
-    Of the winner's luck the other plan shares what of its error it shares: with s² the variance of
-    the difference of two errors, min(1, s²(winner, other) / mean of s²(winner, rival)) of it is the
-    winner's alone.
+    The other plan shares the winner's luck as far as it shares its error: with s² the variance of
+    the difference of two errors, min(1, s²(winner, other) / mean of s²(winner, rival)) of the luck
+    is the winner's alone.
     """
     known, near = shipped_scales(), _near(winner, rivals)[:_MOST_DRAWN]
     deviation = known.deviation(winner, other)
@@ -92,8 +92,8 @@ def expected_ratio(
 
 
 def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
-    """Plans within reach of the winner, one of each degrees and micro-batch but its own, the
-    fastest first."""
+    """Plans within reach of the winner, one per degrees and micro-batch other than its own, fastest
+    first."""
     place = (winner.degrees, winner.tokens)
     reach = winner.pace * exp(REACH)
     near = [one for one in rivals if one.pace <= reach and (one.degrees, one.tokens) != place]
@@ -104,8 +104,8 @@ def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
 
 
 def _flattery(contest: Sequence[Standing], share: float) -> float:
-    """By how much the fastest is lucky in a part of the errors with this share of their variance,
-    in ln, mean of all draws."""
+    """Mean luck of the fastest plan, in ln, if a share of the errors' variance affects the
+    choice."""
     errors = share**0.5 * _errors(contest)
     chosen = (np.log([one.pace for one in contest]) + errors).argmin(axis=1)
     beside = errors.mean(axis=1)
@@ -113,7 +113,7 @@ def _flattery(contest: Sequence[Standing], share: float) -> float:
 
 
 def _errors(plans: Sequence[Standing]) -> Array:
-    """Draws of ln(predicted / true) of plans, a row a draw: the difference of any two has the
+    """Draws of ln(predicted / true) of plans, a row per draw: the difference of any two has the
     variance that `DifferenceScales` gives it."""
     draws = np.random.default_rng(0)
     known = shipped_scales()
@@ -126,8 +126,10 @@ def _errors(plans: Sequence[Standing]) -> Array:
         sizes = [log2(one.degrees[degree]) for one in plans]
         total += known.scales["degrees"] * _walk(sizes, normal)
     total += known.scales["micro_batch"] * _walk([log2(one.tokens) for one in plans], normal)
-    for named in _choices(plans):
-        total += _switch_errors(named, known, normal)
+    # Switches that differ between plans.
+    for values in zip(*(one.switches for one in plans), strict=True):
+        if len(set(values)) > 1:
+            total += known.scales["switches"] / 2**0.5 * _of_each(values, normal)
     for name in sorted(frozenset().union(*(one.techniques for one in plans))):
         has = np.array([name in one.techniques for one in plans])
         total += known.scales["switches"] * normal(1) * has
@@ -142,16 +144,6 @@ def _errors(plans: Sequence[Standing]) -> Array:
 
 
 _Normal = Callable[[int], Array]
-
-
-def _choices(plans: Sequence[Standing]) -> Iterable[Sequence[Hashable]]:
-    """What each plan has of each switch, where they differ."""
-    each = zip(*(one.switches for one in plans), strict=True)
-    return (values for values in each if len(set(values)) > 1)
-
-
-def _switch_errors(values: Sequence[Hashable], known: DifferenceScales, normal: _Normal) -> Array:
-    return known.scales["switches"] / 2**0.5 * _of_each(values, normal)
 
 
 def _of_each(values: Sequence[Hashable], normal: _Normal) -> Array:

@@ -13,7 +13,7 @@ from planner.predict.uncertainty.families import Family, Figure, is_tuned_kind
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.residuals import PARTS, ErrorTable, Further, Spread
 
-# Key of a residuals file under which the tables of fine-tuning stand.
+# Key of a residuals file for the tables of fine-tuning.
 TUNED = "tuned"
 
 _TABLE = TypeAdapter(ErrorTable)
@@ -31,10 +31,8 @@ def parse_tables(document: dict[str, object]) -> dict[Figure, ErrorTable]:
 @cache
 def _shipped() -> dict[str, object]:
     """The content of `planner/predict/uncertainty/residuals.json`."""
-    text = (
-        files("planner.predict.uncertainty").joinpath("residuals.json").read_text(encoding="utf-8")
-    )
-    content: dict[str, object] = json.loads(text)
+    path = files("planner.predict.uncertainty").joinpath("residuals.json")
+    content: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 
@@ -46,7 +44,7 @@ def shipped_tables() -> dict[Figure, ErrorTable]:
 
 @cache
 def tuned_tables() -> dict[Figure, ErrorTable]:
-    """The tables of all other runs: a part of the weights, or samples that differ in length."""
+    """The tables of all other runs: part of the weights, or samples that differ in length."""
     block = _shipped().get(TUNED, {})
     tables = parse_tables(block) if isinstance(block, dict) else {}
     full = shipped_tables()
@@ -54,18 +52,18 @@ def tuned_tables() -> dict[Figure, ErrorTable]:
 
 
 def shipped_table(figure: Figure, family: Family) -> ErrorTable:
-    """The table of a figure that a family's runs are in."""
+    """The table with the runs of a family."""
     tuned = tuned_tables().get(figure) if is_tuned_kind(family.model) else None
     return tuned or shipped_tables()[figure]
 
 
 @lru_cache(maxsize=4096)
 def shipped_further(figure: Figure, family: Family, at: Conditions, without: str = "") -> Further:
-    """The error to add for what none of the shipped runs reach, as seen without one source."""
+    """The error to add for what no shipped run reaches, as seen without one source."""
     return shipped_table(figure, family).further(family, at, without)
 
 
 @lru_cache(maxsize=4096)
 def shipped_spread(figure: Figure, family: Family, at: Conditions, without: str = "") -> Spread:
-    """Spread of a job of a family in the tables that ship, as seen without one source."""
+    """Spread of a job of a family in the shipped tables, as seen without one source."""
     return shipped_table(figure, family).spread(family, at, without)

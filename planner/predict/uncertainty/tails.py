@@ -1,9 +1,8 @@
-"""The tails of errors: Student's t of three degrees of freedom.
+"""The tails of errors: Student's t with three degrees of freedom.
 
-Of ln(measured / predicted) over the half widths that other sources give them, both of today's
-errors and of those at first sight, 2 to 3 degrees are the likeliest (mean log density -0.80 and
--1.37 with 3, -0.95 and -1.48 with 30, which is nearly normal): a few runs lie far outside, most far
-inside.
+For ln(measured / predicted) over the half widths from other sources, both of today's errors and of
+those at first sight, 2 to 3 degrees are the likeliest (mean log density -0.80 and -1.37 with 3,
+-0.95 and -1.48 with 30, which is nearly normal): a few runs lie far outside, most far inside.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from math import atan, pi, sqrt
 from statistics import NormalDist
 
-# Degrees of freedom, for which the distribution function has a closed form.
+# Degrees of freedom for which the distribution function has a closed form.
 DEGREES = 3.0
 # Its 90 % quantile, in units of its scale.
 _AT_90 = 1.637744353696210
@@ -27,7 +26,7 @@ def share_below(value: float) -> float:
 
 
 def at_90(degrees: float) -> float:
-    """The 90 % quantile of Student's t of so many degrees of freedom, three or more, in units of
+    """The 90 % quantile of Student's t with so many degrees of freedom, three or more, in units of
     its scale: within 0.1 % (Abramowitz and Stegun, 26.7.5)."""
     z = NormalDist().inv_cdf(0.9)
     terms = (

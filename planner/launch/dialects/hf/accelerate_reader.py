@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from planner.launch.dialects.hf import ACCELERATE, DEEPSPEED
+from planner.launch.dialects.hf import ACCELERATE, DEEPSPEED, said
 from planner.launch.dialects.hf.scripted_reader import ScriptedReader
 from planner.launch.read.beside import source_beside
 from planner.launch.read.document import Document, Source, below, json_document, unknown_key
@@ -27,7 +27,7 @@ _STRATEGIES = {
     "HYBRID_SHARD_ZERO2": 2, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
 }  # fmt: skip
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
-# accelerate's name -> DeepSpeed's.
+# accelerate's name -> DeepSpeed's name.
 _DEEPSPEED = {
     "zero_stage": DEEPSPEED["zero"].key,
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
@@ -47,12 +47,12 @@ _KEYS = {
 
 
 class AccelerateReader(ScriptedReader):
-    """The launch that an accelerate file describes."""
+    """The launch described by an accelerate file."""
 
     quoted_numbers = True
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """Everything that was read from it."""
         self.problems += unknown_keys(self.document)
         world = self.world or self.whole("num_processes", 0, 0)
         framework, zero = self._sharding()
@@ -65,59 +65,45 @@ class AccelerateReader(ScriptedReader):
             self.no_accumulation()
         precision, dtype = self._precision(framework)
         return self.scripted(
-            partial(is_known, _TABLES),
-            _KEYS,
-            framework,
-            format="accelerate",
-            tp=tp,
-            cp=cp,
-            zero=zero,
-            shard=shard,
-            world=world or None,
-            mbs=self.hints.mbs or 1,
-            gbs=self.hints.gbs,
-            grad_acc=None if self.hints.gbs else self.hints.grad_acc or 1,
-            recompute=self._recompute(),
-            optimizer=self.script.optimizer or "adamw",
+            partial(is_known, _TABLES), _KEYS, framework, format="accelerate", tp=tp, cp=cp,
+            zero=zero, shard=shard, world=world or None, mbs=self.hints.mbs or 1,
+            gbs=self.hints.gbs, grad_acc=None if self.hints.gbs else self.hints.grad_acc or 1,
+            recompute=self._recompute(), optimizer=self.script.optimizer or "adamw",
             optimizer_kernel=self.script.kernel,
             optimizer_offload=float(self._on(f"{_F}offload_params")),
-            precision=precision,
-            dtype=dtype,
-        )
+            precision=precision, dtype=dtype,
+        )  # fmt: skip
 
     def _on(self, key: str) -> bool:
         return str(self.document.get(key, False)).lower() == "true"
 
     def _sharding(self) -> tuple[str, int]:
-        """Profile and ZeRO stage."""
+        """The framework profile and the ZeRO stage."""
         kind = str(self.document.get("distributed_type", "NO") or "NO")  # YAML takes NO for false
-        if kind == "FSDP" and self.whole(f"{_F}version", 1) > 1:
-            self._wrapping()
-            profile = "hf-transformers" if self.script.shards_as_loaded else "hf-fsdp2"
-            return profile, 3 if self._reshards() else 2
         if kind == "FSDP":
+            newer = self.whole(f"{_F}version", 1) > 1
             self._wrapping()
-            strategy = str(self.document.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
-            if strategy not in _STRATEGIES:
-                text = f"fsdp_sharding_strategy {strategy}: {', '.join(list(_STRATEGIES)[:5])}"
-                self.problems.append(self.document.wrong(text, f"{_F}sharding_strategy"))
-            return "fsdp1", _STRATEGIES.get(strategy, 3)
-        if kind in ("MULTI_GPU", "NO"):
-            return "hf-transformers", 0
-        text = f"distributed_type {kind} is not modelled here"
-        fix = "give the DeepSpeed JSON instead" if kind == "DEEPSPEED" else ""
-        self.problems.append(
-            replace(self.document.unpredictable(text, "distributed_type"), fix=fix)
-        )
+            return self._version_2() if newer else self._version_1()
+        if kind not in ("MULTI_GPU", "NO"):
+            place = self.document.place("distributed_type")
+            self.problems += said("accelerate_type", *place, kind=kind)
         return "hf-transformers", 0
 
-    def _reshards(self) -> bool:
+    def _version_1(self) -> tuple[str, int]:
+        strategy = str(self.document.get(f"{_F}sharding_strategy", "FULL_SHARD")).upper()
+        if strategy not in _STRATEGIES:
+            text = f"fsdp_sharding_strategy {strategy}: {', '.join(list(_STRATEGIES)[:5])}"
+            self.problems.append(self.document.wrong(text, f"{_F}sharding_strategy"))
+        return "fsdp1", _STRATEGIES.get(strategy, 3)
+
+    def _version_2(self) -> tuple[str, int]:
         key = ACCELERATE["zero"].key
         value = str(self.document.get(key, True)).lower()
         if value not in ("true", "false"):
             text = f"{key} {value}: version 2 takes true or false"
             self.problems.append(self.document.wrong(text, key, "true"))
-        return value != "false"
+        profile = "hf-transformers" if self.script.shards_as_loaded else "hf-fsdp2"
+        return profile, 2 if value == "false" else 3
 
     def _wrapping(self) -> None:
         key = f"{_F}auto_wrap_policy"
@@ -126,7 +112,8 @@ class AccelerateReader(ScriptedReader):
             self.said("accelerate_wrapping")
 
     def _parallelism(self, world: int, tp: int, cp: int) -> int:
-        """Ranks that share a parameter (0: all), and what ParallelismConfig refuses."""
+        """The number of ranks that share a parameter (0: all of them). Notes what ParallelismConfig
+        refuses."""
         replicate = self.whole(f"{_P}dp_replicate_size", 1)
         stated = f"{_P}dp_shard_size" in self.document.settings
         ranks = self.whole(f"{_P}dp_shard_size", 1)
@@ -147,16 +134,15 @@ class AccelerateReader(ScriptedReader):
         return "full" if self._on(ACCELERATE["recompute"].key) else "none"
 
     def _precision(self, framework: str) -> tuple[str, str | None]:
-        text = str(self.document.get("mixed_precision", "no"))
-        precision = _PRECISIONS.get(text)
+        stated = str(self.document.get("mixed_precision", "no"))
+        precision = _PRECISIONS.get(stated)
         if precision is None:
-            text = f"mixed_precision {text}: {', '.join(_PRECISIONS)}"
+            text = f"mixed_precision {stated}: {', '.join(_PRECISIONS)}"
             self.problems.append(self.document.wrong(text, "mixed_precision"))
             return "bf16", None
         if framework == "hf-transformers":
-            half = precision in ("bf16", "fp16") and precision == self.script.half_weights
-            mixed = "bf16" if half else "amp"
-            return precision, "fp32" if precision == "fp32" else mixed
+            half = precision == self.script.half_weights
+            return precision, "fp32" if precision == "fp32" else "bf16" if half else "amp"
         if precision == "fp32":
             text = "mixed_precision no: sharded training in fp32 is not modelled"
             self.unpredictable(text, "mixed_precision")
@@ -165,9 +151,9 @@ class AccelerateReader(ScriptedReader):
 
 
 def _filled(world: int, replicate: int, ranks: int, stated: bool) -> tuple[int, int, bool]:
-    """Sizes of axolotl's mesh, where it works out one of them from the other (utils/distributed.py,
+    """The sizes of axolotl's mesh, one of which it can derive from the other (utils/distributed.py,
     _get_parallel_config_kwargs)."""
-    # Nobody says how many GPUs there are, or that a parameter is on fewer than all of them.
+    # The number of GPUs is unknown, or every parameter is on all of them.
     if world == 1 or (ranks == 1 and replicate == 1):
         return 1, 1, False
     if stated and ranks > 1 and replicate == 1 and world % ranks == 0:
@@ -178,7 +164,8 @@ def _filled(world: int, replicate: int, ranks: int, stated: bool) -> tuple[int, 
 
 
 def deepspeed_in(document: Document, source: Source) -> Document | None:
-    """DeepSpeed's settings as an accelerate file has them: its own names, or a file beside it."""
+    """DeepSpeed's settings in an accelerate file: under accelerate's own names, or in a file beside
+    it."""
     if str(document.get("distributed_type")) != "DEEPSPEED":
         return None
     table = below(document.settings, "deepspeed_config")
@@ -200,7 +187,8 @@ def deepspeed_in(document: Document, source: Source) -> Document | None:
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
-    """Keys that accelerate does not have: refused at the top, ignored inside the tables."""
+    """Keys that accelerate does not know: it refuses them at the top level and ignores them in
+    tables."""
     for key in document.settings:
         if is_known(_TABLES, key):
             continue

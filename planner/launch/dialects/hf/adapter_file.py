@@ -1,7 +1,7 @@
-"""peft's adapter_config.json: which adapters a checkpoint holds, of which base.
+"""peft's adapter_config.json: which adapters a checkpoint holds, and for which base model.
 
-Keys: peft 5d602fdbf, src/peft/config.py and src/peft/tuners/lora/config.py. It says neither how its
-base was held nor how it was trained: a script, or options, do.
+Keys: peft 5d602fdbf, src/peft/config.py and src/peft/tuners/lora/config.py. The file says neither
+how the base was stored nor how the adapters were trained; a script or options say that.
 """
 
 from __future__ import annotations
@@ -11,37 +11,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.job.models.catalog import load_model
-from planner.job.specs import ModelSpec
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import is_on, known_model
 from planner.launch.dialects.hf.modules import adapter_table
+from planner.launch.dialects.hf.python import KEYWORDS
 from planner.launch.read.beside import beside, source_beside
 from planner.launch.read.document import Document, Source, json_document
 from planner.launch.read.found import Problem, Setting, not_predictable
 
 ADAPTER_FILE = "adapter_config.json"
 _MODEL = "base_model_name_or_path"
-# Its keys -> settings of programs.
-_KEYS = {
-    "r": "lora_r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout",
-    "target_modules": "lora_target_modules", "modules_to_save": "modules_to_save",
-    "use_dora": "use_dora", "layers_to_transform": "peft_layers_to_transform",
-    "target_parameters": "lora_target_parameters",
-}  # fmt: skip
-# What an adapter that is there decides, whatever a program is told.
+# Settings that an existing adapter decides, whatever the program is told.
 _REPLACED = ("rank", "alpha", "dropout", "targets", "whole", "dora")
 _MODELS = ("model_name_or_path", "base_model", "model")
 
 
 def is_adapter(content: Mapping[str, object]) -> bool:
-    """Whether a table is an adapter's."""
+    """Whether a table describes an adapter."""
     return "peft_type" in content and _MODEL in content
 
 
 def adapter_settings(document: Document) -> dict[str, Setting]:
-    """What an adapter's file says, as the settings of a program that trains it."""
+    """The content of an adapter's file, as settings of a program that trains the adapter."""
     kind = document.settings["peft_type"]
     said = {"adapter": replace(kind, value=str(kind.value).lower().replace("_", "-"))}
-    for key, name in _KEYS.items():
+    for key, name in KEYWORDS["lora"].items():
         setting = document.settings.get(key)
         if setting is not None and setting.value not in (None, [], {}):
             said[name] = replace(setting, key=key)
@@ -49,7 +43,7 @@ def adapter_settings(document: Document) -> dict[str, Setting]:
 
 
 def base_setting(document: Document) -> dict[str, Setting]:
-    """The base, as the setting that names a model."""
+    """The base model, as the setting that names a model."""
     setting = document.settings.get(_MODEL)
     return {} if setting is None or not setting.value else {"model_name_or_path": setting}
 
@@ -57,8 +51,8 @@ def base_setting(document: Document) -> dict[str, Setting]:
 def with_adapter(
     named: Mapping[str, Setting], source: Source
 ) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
-    """A program's settings with those of the adapter that it goes on with, where its file is given
-    or stands beside the program's; and what is wrong with its base."""
+    """A program's settings, plus those of the adapter that it continues to train if its file was
+    given or stands beside the program's. Also the problems with the adapter's base model."""
     document = None if is_on(named, "create_new_adapter") else _file_of(named, source)
     if document is None:
         return dict(named), ()
@@ -70,8 +64,8 @@ def with_adapter(
 
 
 def other_weights(document: Document) -> tuple[Problem, ...]:
-    """What an adapter's file has besides, by which it holds other weights than its rank and its
-    targets say (`own` in `adapters.toml`)."""
+    """Keys of an adapter's file that give it other weights than its rank and targets suggest (`own`
+    in `adapters.toml`)."""
     said = {
         name.partition(".")[0]: setting
         for name, setting in document.settings.items()
@@ -85,7 +79,6 @@ def other_weights(document: Document) -> tuple[Problem, ...]:
 
 
 def _file_of(named: Mapping[str, Setting], source: Source) -> Document | None:
-    """The adapter's file."""
     path = source.adapter or _beside(named, source.folder)
     file = source_beside(path, Path(path).parent, source.files) if path else None
     return None if file is None else json_document(file.as_text(), file.path)
@@ -108,8 +101,8 @@ def _beside(named: Mapping[str, Setting], folder: Path) -> str:
 def other_base(
     named: Mapping[str, Setting], document: Document, source: Source
 ) -> tuple[Problem, ...]:
-    """An adapter whose weights do not fit the model that is trained: what the caller names
-    (`--model`), else a program's setting."""
+    """A problem if the adapter's weights do not fit the model being trained, which is the one the
+    caller names (`--model`), else the one in the program's settings."""
     base, asked = document.settings.get(_MODEL), source.hints.model
     stated = next((named[name] for name in _MODELS if name in named), None)
     if asked is not None:
@@ -120,18 +113,10 @@ def other_base(
     if ours is None or theirs is None:
         return ()
     one, other = load_model(ours).spec, load_model(theirs).spec
-    if _same_widths(one, other):
-        return ()
-    text = (
-        f"{document.path} is an adapter of {base.value}, and {stated.value} is trained: its "
-        f"weights do not fit (size mismatch: hidden width {other.hidden:,} and {other.layers} "
-        f"layers for {one.hidden:,} and {one.layers})"
-    )
-    fix = f"{stated.key}: {base.value}" if asked is None else f"--model {base.value}"
-    return (Problem("adapter-base", text, "error", (stated.place, base.place), fix),)
-
-
-def _same_widths(one: ModelSpec, other: ModelSpec) -> bool:
-    """Whether adapters of one model load into another."""
     widths = ("hidden", "layers", "heads", "kv_heads")
-    return all(getattr(one, width) == getattr(other, width) for width in widths)
+    if all(getattr(one, width) == getattr(other, width) for width in widths):
+        return ()
+    return said(
+        "other_base", stated.place, base.place, document=document, base=base, stated=stated,
+        one=one, other=other, joint="" if asked is not None else f"{stated.key}: ",
+    )  # fmt: skip

@@ -1,20 +1,21 @@
-"""What axolotl is told to freeze: `unfrozen_parameters` of whole weights, and
-`peft_layers_to_transform` of adapters.
+"""How axolotl is told to freeze: `unfrozen_parameters` for whole weights, and
+`peft_layers_to_transform` for adapters.
 
-axolotl 0.19, src/axolotl/utils/freeze.py (LayerNamePattern): a pattern is compared with the start
-of a parameter's name, a dot that no plus follows is a dot, and rows in brackets may follow. Every
-parameter that no pattern names is frozen. Names are those of transformers' Llama, and of the
-families whose modules are called as its are (`[plain]` of adapters.toml).
+axolotl 0.19, src/axolotl/utils/freeze.py (LayerNamePattern): patterns match the start of a
+parameter's name, a dot not followed by a plus is literal, and a range of rows in brackets may
+follow. Parameters that match no pattern are frozen. The names are those of transformers' Llama, and
+of families that name their modules alike (`[plain]` of adapters.toml).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import linear_layers
 from planner.job.tuning import Tuning
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named
 from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.read.found import Problem
@@ -32,23 +33,17 @@ _ROWS = re.compile(r"(.+)\[\d*(?::\d*)?\]")
 def has_known_names(model: ModelSpec) -> bool:
     """Whether the names of a model's parameters are known here."""
     plain = str(adapter_table("plain")["families"]).split()
-    return (
-        model is not None and model.family in plain and set(linear_layers(model)) <= set(_words())
-    )
-
-
-def _words() -> tuple[str, ...]:
-    return (*_ENDS, *_INSIDE)
+    return model.family in plain and set(linear_layers(model)) <= {*_ENDS, *_INSIDE}
 
 
 # --- as it is written -----------------------------------------------------------------------------
 
 
 def unfrozen_pattern(tuning: Tuning) -> str:
-    """The one pattern that names every parameter but those that `--freeze` freezes."""
+    """The one pattern that matches every parameter except those that `--freeze` freezes."""
     modules = tuning.frozen_modules
     names = [_ENDS[word] for word in _ENDS if word in modules]
-    # A module's bias is frozen with its weight.
+    # A module's bias is frozen together with its weight.
     inside = (_INSIDE[word].removesuffix("weight") for word in _INSIDE if word in modules)
     names += [f".+{name[:-1]}[.]" for name in inside]
     names += [".+norm[.]"] if "norms" in modules else []
@@ -58,8 +53,8 @@ def unfrozen_pattern(tuning: Tuning) -> str:
 
 
 def freezing_words(tuning: Tuning) -> bool:
-    """Whether every frozen module is one whose parameters are named here."""
-    return set(tuning.frozen_modules) <= set(_words())
+    """Whether the parameter names of every frozen module are known here."""
+    return set(tuning.frozen_modules) <= {*_ENDS, *_INSIDE}
 
 
 # --- as it is read --------------------------------------------------------------------------------
@@ -68,7 +63,8 @@ def freezing_words(tuning: Tuning) -> bool:
 def told_to_freeze(
     named: Named, model: ModelSpec | None, adapters: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """What settings freeze in the words of `--freeze`, and a problem where it has none for it."""
+    """What the settings freeze, in the words of `--freeze`, and a problem if those words do not
+    suffice."""
     for name in ("unfrozen", "adapted_layers"):
         keys = (key for key in adapter_table("names")[name] if key in named)
         where = next((named[key] for key in keys if named[key].value), None)
@@ -79,18 +75,16 @@ def told_to_freeze(
             frozen = frozen_by(where.value, model)
         elif name == "adapted_layers" and adapters:
             frozen = _without_adapters(where.value, model)
-        if frozen is not None:
-            return frozen, ()
-        text = f"{where.key}: frozen layers in other places than the first are not modelled; "
-        text += "full fine-tuning and adapters of language models are"
-        return (), (Problem("not-predictable", text, "warning", (where.place,)),)
+        if frozen is None:
+            return (), said("frozen_elsewhere", where.place, key=where.key)
+        return frozen, ()
     return (), ()
 
 
 def frozen_by(patterns: object, model: ModelSpec) -> tuple[str, ...] | None:
-    """What `--freeze` says of the parameters that no pattern names; None where it has no words for
-    them, or the names of the model's parameters are not known. Rows of a parameter count as all of
-    it, whose gradient and states stay whole; the last norm is not looked at."""
+    """What stays frozen if only parameters that match `patterns` train, in the words of `--freeze`;
+    None if those words do not suffice or the model's parameter names are unknown. A range of rows
+    counts as the whole parameter, whose gradient and state stay whole. The last norm is ignored."""
     if not has_known_names(model):
         return None
     listed = [patterns] if isinstance(patterns, str) else patterns
@@ -123,17 +117,14 @@ def _frozen(model: ModelSpec, patterns: Sequence[re.Pattern[str]]) -> tuple[str,
     ends = (word for word in _ENDS if word == "embeddings" or not model.tied_embeddings)
     frozen = [word for word in ends if not trains(_ENDS[word])]
     frozen += [f"layers:{first}"] if first else []
-    return (*frozen, *_left(inside, trained[first:]))
-
-
-def _left(inside: Iterable[str], trained: Sequence[Collection[str]]) -> list[str]:
-    """Modules that no layer trains, of those that train something."""
-    return [word for word in inside if trained and word not in trained[-1]]
+    # Modules that are frozen in the layers that train something.
+    left = (word for word in inside if first < model.layers and word not in trained[-1])
+    return (*frozen, *left)
 
 
 def _without_adapters(layers: object, model: ModelSpec) -> tuple[str, ...] | None:
-    """The first layers, which have no adapters, by `peft_layers_to_transform`; None where others
-    have none either."""
+    """The leading layers without adapters, from `peft_layers_to_transform`; None if others lack
+    them too."""
     if not isinstance(layers, list) or not layers:
         return None
     first = layers[0]

@@ -1,11 +1,11 @@
-"""What a program of Hugging Face is told to minimise, in the planner's words, and where the figures
-of a reference model come from.
+"""The training objective that a program of Hugging Face is given, and where the figures of a
+reference model come from.
 
 TRL (1.10, trl/trainer/dpo_trainer.py and kto_trainer.py): with adapters the reference is the model
-with its adapters off, unless one is given; without, a copy; `precompute_ref_log_probs` reads it
-before training. LLaMA-Factory (ff6d4d12e, src/llamafactory/train/trainer_utils.py,
-create_ref_model), axolotl (067b021c8, core/builders/rl.py) and ms-swift (3602360a5,
-swift/arguments/rlhf_args.py) do the same. ORPO, SimPO and CPO have none.
+with its adapters off, unless one is given; without adapters it is a copy;
+`precompute_ref_log_probs` evaluates it before training. LLaMA-Factory (ff6d4d12e,
+src/llamafactory/train/trainer_utils.py, create_ref_model), axolotl (067b021c8, core/builders/rl.py)
+and ms-swift (3602360a5, swift/arguments/rlhf_args.py) do the same. ORPO, SimPO and CPO have none.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named, is_on, place_of, value_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Problem, Setting
@@ -26,7 +27,7 @@ NEXT_TOKEN = "lm"
 
 @dataclass(frozen=True)
 class Minimised:
-    """What training minimises: `text` as `--objective` takes it; `problems` as `Found` has them."""
+    """The objective: `text` as for `--objective`; `problems` as in `Found`."""
 
     text: str = NEXT_TOKEN
     problems: tuple[Problem, ...] = ()
@@ -45,24 +46,22 @@ def objective_names() -> frozenset[str]:
 
 
 def compared() -> tuple[str, ...]:
-    """Objectives that compare with a reference."""
+    """Objectives that need a reference model."""
     return tuple(_table("compares")["names"].split())
 
 
 def minimised(named: Named, launch: LaunchCommand | None, adapters: bool) -> Minimised:
-    """What training minimises, as settings say, else the verb or the name of the program."""
+    """The objective, from the settings, else from the subcommand or the name of the program."""
     where, word = _stated(named)
-    if word in _table("refused"):
-        return Minimised(NEXT_TOKEN, (_refusal(where, str(_table("refused")[word])),))
-    kind = _kind(word)
-    if kind is None:
-        return Minimised(NEXT_TOKEN, (_refusal(where, f"{where.key}: {word}"),))
+    kind = next((kind for kind, words in _table("kinds").items() if word in words), None)
+    if word in _table("refused") or kind is None:
+        what = _table("refused").get(word, f"{where.key}: {word}")
+        return Minimised(NEXT_TOKEN, said("other_objective", *_places(where), what=what))
     if is_on(named, "reward_model") and value_of(named, "reward_model") == "true":
         kind = "reward"  # axolotl's switch; elsewhere it names a model that rewards
     if not word and kind == NEXT_TOKEN and launch is not None:
         kind = _by_program(launch)
-    kind = _by_loss(named, kind)
-    return Minimised(_with_reference(named, kind, adapters))
+    return Minimised(_with_reference(named, _by_loss(named, kind), adapters))
 
 
 def _stated(named: Named) -> tuple[Setting, str]:
@@ -70,10 +69,6 @@ def _stated(named: Named) -> tuple[Setting, str]:
         if word := value_of(named, name):
             return place_of(named, name), word
     return Setting("", ""), ""
-
-
-def _kind(word: str) -> str | None:
-    return next((kind for kind, words in _table("kinds").items() if word in words), None)
 
 
 def _by_program(launch: LaunchCommand) -> str:
@@ -90,7 +85,7 @@ def _by_program(launch: LaunchCommand) -> str:
 
 
 def _by_loss(named: Named, kind: str) -> str:
-    """DPO and CPO by their loss."""
+    """DPO and CPO have variants, which their loss tells apart."""
     if kind not in ("dpo", "cpo"):
         return kind
     stated = (value_of(named, name) for name in _table("names")["losses"])
@@ -107,11 +102,6 @@ def _with_reference(named: Named, kind: str, adapters: bool) -> str:
     if any(is_on(named, name) for name in names["references"]) or not adapters:
         return f"{kind}:reference=copied"
     return f"{kind}:reference=adapters-off"
-
-
-def _refusal(where: Setting, what: str) -> Problem:
-    text = f"{what} is not modelled; next-token prediction, preferences on pairs and rewards are"
-    return Problem("not-predictable", text, "warning", tuple(_places(where)))
 
 
 def _places(where: Setting) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How long samples of Hugging Face's programs are, and how they become rows, as settings say it."""
+"""How long samples are and how they become rows, from the settings of Hugging Face's programs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from planner.job.models.catalog import load_model
 from planner.job.samples import PACKING_WORDS, Packing
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched, value_of
 from planner.launch.read.document import LIMIT_ALONE
-from planner.launch.read.found import Found, Problem, Setting, Severity
+from planner.launch.read.found import Found, Problem, Setting
 from planner.launch.read.names import meanings
 
 _PACKED = (
@@ -17,7 +18,7 @@ _PACKED = (
     "pack_sequences", "dataset.packed", "multipack", "enable_packing",
 )  # fmt: skip
 _PADDED = ("pad_to_sequence_len", "pad_to_max_length")
-# Lengths of rows that are cut from one text (transformers' run_clm.py), and of our own train.py.
+# Lengths of rows cut from one text (transformers' run_clm.py, and train.py as written here).
 _BLOCKS = ("block_size", "seq_length")
 _BY_LENGTH = ("group_by_length", "length_grouped")
 _UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
@@ -26,8 +27,8 @@ _UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
 def lengths_assumed(
     named: Named, program: Program, seq: int | None, lengths: str | None = None
 ) -> str:
-    """The one assumption about the lengths of samples, with the setting that it comes from.
-    `lengths`: those that the caller gives."""
+    """The assumption about sample lengths, and the setting that it is based on. `lengths`: stated
+    by the caller."""
     if lengths is not None:
         rule = packing_of(named, program)
         return f"samples of --lengths {lengths}, {PACKING_WORDS[rule] if rule else 'as they come'}"
@@ -35,37 +36,38 @@ def lengths_assumed(
 
 
 def _every_row(named: Named, program: Program, seq: int | None) -> str:
-    """What is taken of rows where nobody says how long samples are."""
+    """What is assumed about rows if sample lengths are unknown."""
     length = f"{seq:,} tokens" if seq else "as many tokens as the model was pretrained with"
     limit = next((_said(named[key]) for key in named if _is_length(named, key)), "")
-    limit = f" ({limit})" if limit else ""
-    if packed := _first(named, _PACKED):
-        return f"samples are packed, so every sequence is full: {length}{limit}; {_said(packed)}"
-    if program == "llamafactory" and value_of(named, "stage") == "pt" and "packing" not in named:
-        return f"samples are packed, so every sequence is full: {length}{limit}; stage: pt packs"
+    length += f" ({limit})" if limit else ""
+    packed = _first(named, _PACKED)
+    if packed or _packs(named, program):
+        why = _said(packed) if packed else "stage: pt packs"
+        return f"samples are packed, so every sequence is full: {length}; {why}"
     if padded := _padding(named):
-        return f"samples are padded to the longest allowed: {length}{limit}; {_said(padded)}"
-    start = f"every sequence as long as the longest allowed: {length}{limit}; "
+        return f"samples are padded to the longest allowed: {length}; {_said(padded)}"
+    why = "samples are not packed, and shorter ones need less"
     if unpadded := _first(named, _UNPADDED):
-        return f"{start}{_said(unpadded)} joins samples without padding, and shorter ones need less"
-    if grouped := _first(named, _BY_LENGTH):
-        return f"{start}{_said(grouped)} puts samples of like length together, and they are shorter"
-    return f"{start}samples are not packed, and shorter ones need less"
+        why = f"{_said(unpadded)} joins samples without padding, and shorter ones need less"
+    elif grouped := _first(named, _BY_LENGTH):
+        why = f"{_said(grouped)} puts samples of like length together, and they are shorter"
+    return f"every sequence as long as the longest allowed: {length}; {why}"
 
 
 def packing_of(named: Named, program: Program) -> Packing | None:
-    """How samples become rows; None where rows are cut from one text.
+    """How samples become rows; None if rows are cut from one text.
 
-    LLaMA-Factory: data/processor/supervised.py packs, `neat_packing` with attention within samples
-    (data/collator.py), its pretraining cuts; TRL: packing_strategy bfd joins packs without padding,
-    `wrapped` cuts (trl/trainer/sft_trainer.py); axolotl's sample_packing and ms-swift's packing
-    hand cu_seqlens to the attention (utils/collators/batching.py; swift/template).
+    LLaMA-Factory packs in data/processor/supervised.py; `neat_packing` keeps attention within
+    samples (data/collator.py), and pretraining cuts a text. TRL: packing_strategy bfd packs without
+    padding, `wrapped` cuts (trl/trainer/sft_trainer.py). axolotl's sample_packing and ms-swift's
+    packing pass cu_seqlens to attention (utils/collators/batching.py; swift/template).
     """
     if _first(named, ("neat_packing", "sample_packing")):
         return "pack-varlen"
     if _packs(named, program):
         within = program in ("trl", "unsloth", "swift")
-        return "pack-varlen" if within and not _wraps(named) else "pack"
+        wraps = value_of(named, "packing_strategy") == "wrapped"
+        return "pack-varlen" if within and not wraps else "pack"
     if _padding(named) is not None or _pads_to(named):
         return "limit"
     plain: Packing | None = None if any(key in named for key in _BLOCKS) else "longest"
@@ -78,13 +80,9 @@ def _packs(named: Named, program: Program) -> bool:
     return _first(named, _PACKED) is not None or (pretrains and "packing" not in named)
 
 
-def _wraps(named: Named) -> bool:
-    return value_of(named, "packing_strategy") == "wrapped"
-
-
 def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
-    """Samples of which nobody says how long they are: those that are not packed are padded to the
-    longest of their micro-batch, whatever the limit is."""
+    """The limit of samples whose lengths are unknown. Without packing, they are padded to the
+    longest of their micro-batch, which may be far below the limit."""
     packs = program == "llamafactory" and value_of(named, "stage") == "pt"
     key = next((key for key in named if _is_length(named, key)), "")
     limit = named.get(key)
@@ -96,20 +94,14 @@ def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]
 
 
 def position_problems(found: Found) -> Iterator[Problem]:
-    """Rows beyond the table of positions of a model that has one: torch stops at the first of them
-    (`IndexError: index out of range in self`, or a device-side assert). Rotary positions go on."""
+    """Rows longer than the model's table of positions, at which torch stops (`IndexError: index out
+    of range in self`, or a device-side assert). Rotary positions have no such limit."""
     spec = None if found.model is None else load_model(found.model).spec
     if spec is None or found.seq is None or found.seq <= spec.longest_seq or found.lengths:
         return
     full = found.packing in ("pack", "limit", None)
-    text = (
-        f"{'rows' if full else 'samples'} of {'' if full else 'up to '}{found.seq:,} tokens, and "
-        f"{spec.name} has a table of {spec.max_positions:,} positions: torch stops with "
-        "`index out of range in self`"
-    )
-    places = (found.where["seq"].place,) if "seq" in found.where else ()
-    severity: Severity = "error" if full else "warning"
-    yield Problem("positions", text, severity, places, f"{spec.max_positions} or fewer", late=True)
+    places = [found.where["seq"].place] if "seq" in found.where else []
+    yield from said("positions", *places, found=found, spec=spec, full=full)
 
 
 def _first(named: Named, names: tuple[str, ...]) -> Setting | None:
@@ -117,14 +109,14 @@ def _first(named: Named, names: tuple[str, ...]) -> Setting | None:
 
 
 def _padding(named: Named) -> Setting | None:
-    """What pads to the longest allowed."""
+    """The setting that pads samples to the limit."""
     if value_of(named, "padding") == "max_length":
         return named["padding"]
     return _first(named, _PADDED)
 
 
 def _pads_to(named: Named) -> bool:
-    """Whether rows are padded to a multiple of the limit, which is the limit."""
+    """Whether rows are padded to a multiple that equals the limit."""
     multiple = value_of(named, "pad_to_multiple_of")
     limit = next((value_of(named, key) for key in named if _is_length(named, key)), "")
     return bool(multiple) and multiple == limit
@@ -137,6 +129,6 @@ def _is_length(named: Named, key: str) -> bool:
 
 
 def _said(setting: Setting) -> str:
-    """`packing: true`, as the file or the command has it."""
+    """`packing: true`, as in the file or the command."""
     value = str(setting.value).lower() if isinstance(setting.value, bool) else setting.value
     return f"{setting.key}: {value}"

@@ -1,8 +1,9 @@
-"""TRL's trainers that sample as they train, GRPO and RLOO: what lies beside the trainer.
+"""TRL's trainers that generate samples while they train, GRPO and RLOO: what they need besides a
+trainer.
 
-trl 1.16, trl/trainer/grpo_trainer.py: samples of `steps_per_generation` passes are made together,
-by vLLM in each process or as a server on GPUs of its own; then they are trained on
-`num_iterations` times, `gradient_accumulation_steps` micro-batches an update.
+trl 1.16, trl/trainer/grpo_trainer.py: the samples for `steps_per_generation` passes are generated
+together, by vLLM in each process or by a server on other GPUs; then they are trained on
+`num_iterations` times, with `gradient_accumulation_steps` micro-batches per update.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from functools import cache
 from typing import Any
 
 from planner.job.rl.spec import ReferenceHome
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named, is_on, value_of
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Source
-from planner.launch.read.found import Found, Problem, not_predictable
+from planner.launch.read.found import Found, Problem
 from planner.launch.read.rl_found import EngineFound, RlFound
 from planner.launch.registry import dialect_toml
 
 _ENOUGH = 2
-# Of samples and tokens, more than any step has.
+# More samples or tokens than any step has.
 _MOST = 1_000_000
 _NAMED = re.compile(r"(^|[_./-])(grpo|rloo)([_./-]|$)")
-# A server's command to its end, lines that go on included; its options, dashes as underscores.
+# A server's command, including continued lines, and its options, with dashes as underscores.
 _SERVER = re.compile(r"trl\s+vllm-serve\b(?:[^\n\\]|\\\n|\\)*")
 _SERVED = re.compile(
     r"__((?:tensor|data)_parallel_size|gpu_memory_utilization)[\s=]+(\d+(?:\.\d+)?)\b"
@@ -41,12 +43,12 @@ def _table(name: str) -> Mapping[str, Any]:
 
 
 def sampling_names() -> frozenset[str]:
-    """Every setting of trainers that sample."""
+    """Every setting of these trainers."""
     return frozenset((*_table("names")["names"].split(), *_table("signs")["names"]))
 
 
 def samples(named: Named, launch: LaunchCommand | None) -> str:
-    """`grpo` or `rloo` where settings or program are of such a trainer; empty of others."""
+    """`grpo` or `rloo` if the settings or the program use such a trainer; empty otherwise."""
     stated = (value_of(named, name) for name in ("rlhf_type", "rl", "stage"))
     word = next(filter(None, stated), "")
     first = launch.arguments[0].text.value if launch and launch.arguments else ""
@@ -61,30 +63,29 @@ def samples(named: Named, launch: LaunchCommand | None) -> str:
 
 
 def with_sampling(found: Found, named: Named, source: Source) -> Found:
-    """A launch with what lies beside its trainer, where that samples."""
+    """A launch, plus its sampling if its trainer samples."""
     kind = samples(named, source.launch)
     if not kind:
         return found
-    kept = (
-        one
-        for one in found.problems
-        if not (one.rule == "not-predictable" and _REFUSED.search(one.text))
-    )
+    kept = [one for one in found.problems if one.rule != "not-predictable" or _other(one.text)]
     reader = _Sampling(named, source, found, kind)
     rl = reader.read()
     problems = (*kept, *reader.problems)
     return replace(found, rl=rl, problems=problems, packing=None, objective="lm")
 
 
-class _Sampling:
-    """Settings that are being read."""
+def _other(text: str) -> bool:
+    """Whether a refusal has another reason than sampling."""
+    return _REFUSED.search(text) is None
 
+
+class _Sampling:
     def __init__(self, named: Named, source: Source, found: Found, kind: str) -> None:
         self.named, self.source, self.found, self.kind = named, source, found, kind
         self.problems: list[Problem] = []
 
     def read(self) -> RlFound:
-        """The whole."""
+        """Everything that was read."""
         world, each = self._world(), self._whole("num_generations")
         mbs = min(self.found.mbs, _MOST)
         accumulated = self.found.grad_acc or self._whole("gradient_accumulation_steps")
@@ -110,7 +111,8 @@ class _Sampling:
         )
 
     def _prompt(self) -> int:
-        """Tokens of the longest prompt: stated by older releases, else what answers leave."""
+        """Tokens of the longest prompt: stated by older releases, otherwise what the answer
+        leaves."""
         room = digits(value_of(self.named, "vllm_max_model_length"))
         answer = self._whole("max_completion_length")
         if "max_prompt_length" in self.named or room is None:
@@ -122,17 +124,13 @@ class _Sampling:
         started = launch.world if launch is not None else None
         return started or self.source.hints.gpus or 1
 
-    def _places(self, name: str) -> tuple[str, ...]:
-        """Where a setting stands; nothing where none states it."""
-        return (self.named[name].place,) if name in self.named else ()
-
     def _value(self, name: str) -> object:
         own = _table("rloo").get(name) if self.kind == "rloo" else None
         text = value_of(self.named, name)
         return text or (own if own is not None else _table("defaults").get(name))
 
     def _whole(self, name: str) -> int:
-        """A whole number, of a setting or by default."""
+        """A whole number, from a setting or by default."""
         number = digits(str(self._value(name)))
         return min(max(1, number or 1), _MOST)
 
@@ -143,51 +141,39 @@ class _Sampling:
             return 0.0
 
     def _passes(self, samples_of_a_pass: int, accumulated: int) -> int:
-        """Micro-batches of a process that are sampled together."""
+        """The number of micro-batches per process that are sampled together."""
         stated = digits(value_of(self.named, "steps_per_generation"))
         whole = digits(value_of(self.named, "generation_batch_size"))
-        if stated is not None and whole is not None:
-            text = "generation_batch_size and steps_per_generation exclude each other"
-            where = self._places("steps_per_generation")
-            self.problems.append(Problem("rl-generation-batch", text, "error", where))
         if stated is not None:
+            if whole is not None:
+                self._say("generation_batch_twice", "steps_per_generation")
             return min(max(1, stated), _MOST)
         if whole is None:
             return accumulated
         if whole % samples_of_a_pass:
-            text = (
-                f"generation_batch_size {whole:,} is no multiple of the {samples_of_a_pass:,} "
-                "samples of a pass over all processes"
-            )
-            where = self._places("generation_batch_size")
-            fix = f"generation_batch_size {-(-whole // samples_of_a_pass) * samples_of_a_pass}"
-            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
+            near = -(-whole // samples_of_a_pass) * samples_of_a_pass
+            facts = {"whole": whole, "samples": samples_of_a_pass, "near": near}
+            self._say("generation_batch", "generation_batch_size", **facts)
         return max(1, whole // samples_of_a_pass)
 
-    def _sure(self) -> Any:
-        """How sure a rule over all processes is: their number may not be known."""
+    def _say(self, table: str, name: str, **facts: object) -> None:
+        """Note a problem with a setting. `sure`: the severity of rules that depend on the number of
+        processes, which may be unknown."""
         launch = self.source.launch
-        return "error" if launch is not None and launch.world else "missing"
+        sure = "error" if launch is not None and launch.world else "missing"
+        places = (self.named[name].place,) if name in self.named else ()
+        self.problems += said(table, *places, sure=sure, **facts)
 
     def _rules(self, batch: int, each: int) -> None:
         """What TRL refuses (grpo_config.py, __post_init__)."""
-        where = self._places("num_generations")
         if each < 2:
-            text = "num_generations 1: advantages compare the answers of a prompt"
-            self.problems.append(
-                Problem("rl-group", text, "error", where, "num_generations 2, or more")
-            )
+            self._say("group", "num_generations")
         elif batch % each:
-            text = (
-                f"{batch:,} samples are made at once, which num_generations {each} does not divide"
-            )
             nearest = next(one for one in range(each, 0, -1) if batch % one == 0)
             fix = f"num_generations {nearest}" if nearest > 1 else "steps_per_generation"
-            self.problems.append(Problem("rl-generation-batch", text, self._sure(), where, fix))
+            self._say("undivided_batch", "num_generations", batch=batch, each=each, nearest=fix)
         if is_on(self.named, "auto_find_batch_size"):
-            text = "auto_find_batch_size would break up the answers of a prompt; TRL refuses it"
-            place = self._places("auto_find_batch_size")
-            self.problems.append(Problem("rl-fixed-batch", text, "error", place))
+            self._say("fixed_batch", "auto_find_batch_size")
 
     def _mode(self) -> str:
         stated = value_of(self.named, "vllm_mode")
@@ -198,24 +184,20 @@ class _Sampling:
 
     def _engine(self, *, separate: bool, world: int, passes: int) -> EngineFound:
         if not is_on(self.named, "use_vllm"):
-            where = self._places("use_vllm")
-            text = "answers that transformers generates, without vLLM, are not modelled"
-            self.problems.append(not_predictable(text, *where))
+            self._say("no_vllm", "use_vllm")
         if separate:
             return self._served()
         tp = self._whole("vllm_tensor_parallel_size")
         if world % tp:
-            text = f"vllm_tensor_parallel_size {tp} does not divide {world} processes"
-            where = self._places("vllm_tensor_parallel_size")
-            self.problems.append(Problem("rl-engine-divides", text, self._sure(), where))
+            self._say("engine_divides", "vllm_tensor_parallel_size", tp=tp, world=world)
         share = self._number("vllm_gpu_memory_utilization")
         # All samples of an engine's processes at once (trl/trainer/grpo_trainer.py, max_num_seqs).
         at_once = min(self.found.mbs * tp * passes, _MOST)
         return EngineFound("vllm", tp, gpus=world, kv_share=share, sequences=at_once)
 
     def _served(self) -> EngineFound:
-        """The engines of a server that the same script starts (trl/scripts/vllm_serve.py); how many
-        there are is not known where it is started elsewhere."""
+        """The engines of a server that the same script starts (trl/scripts/vllm_serve.py); their
+        number is unknown if the server is started elsewhere."""
         texts = (file.text for file in self.source.files.by_path.values())
         started = next(filter(None, map(_SERVER.search, texts)), None)
         if started is None:

@@ -1,18 +1,18 @@
-"""What settings of Hugging Face programs ask for and no prediction has: what is refused, left out
-or assumed, and the options of a program's own.
+"""Settings that no prediction covers: what is refused, left out or assumed, and a program's own
+options.
 
-A program's options that no reader knows are never dropped: one that by its name shards, offloads,
-quantises or freezes decides, and there is no prediction until it is clear what it does; others are
-listed.
+Unknown options are never dropped: there is no prediction as long as one of them, judging by its
+name, shards, offloads, quantises or freezes. Others are listed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from planner.job.models.catalog import load_model
+from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import (
     LIGER_LOSS,
     LIGER_SWITCHES,
@@ -44,6 +44,7 @@ from planner.launch.read.found import (
     Severity,
     is_slip,
     nearest,
+    not_predictable,
 )
 from planner.launch.read.names import effect_of, left_out, meanings
 from planner.launch.registry import dialect_toml
@@ -54,7 +55,7 @@ _SHORT = len("max_lengths")
 
 
 def effects_of(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
-    """Settings with an effect that the prediction leaves out, and which."""
+    """Settings whose effect the prediction leaves out, and that effect."""
     for name, why in left_out("hf", "trainer").items():
         if is_on(named, name) or (name in named and named[name].value is True):
             yield named[name], why
@@ -65,20 +66,17 @@ def effects_of(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
         yield from _kept_in_fp32(named)
 
 
-# Attention beside which axolotl casts embeddings and norms back to the type of the products.
+# Attention with which axolotl casts embeddings and norms back to the compute format.
 _CASTING = re.compile(r"flash|flex|xformers|sage|s2_|fp8")
 
 
 def _kept_in_fp32(named: Named) -> Iterator[tuple[Setting, str]]:
-    """axolotl makes embeddings, norms and head fp32 before it trains whole weights, and casts them
-    back beside fused attention but torch's own, or cut cross-entropy (loaders/model.py,
-    _configure_embedding_dtypes); shards have one type."""
+    """axolotl keeps embeddings, norms and head in fp32 when it trains all weights, unless fused
+    attention (other than torch's) or cut cross-entropy is used (loaders/model.py,
+    _configure_embedding_dtypes). Shards have a single type."""
     sharded = any(name.partition(".")[0] in ("fsdp", "fsdp_config", "deepspeed") for name in named)
-    if (
-        sharded
-        or "base_model" not in named
-        or value_of(named, "bf16") not in ("true", "auto", "full")
-    ):
+    halves = value_of(named, "bf16") in ("true", "auto", "full")
+    if sharded or "base_model" not in named or not halves:
         return
     attention = (name for name in named if name.endswith("attention") and is_on(named, name))
     stated = [*attention, value_of(named, "attn_implementation")]
@@ -89,8 +87,8 @@ def _kept_in_fp32(named: Named) -> Iterator[tuple[Setting, str]]:
 
 
 def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setting, str]]:
-    """A kernel that computes head and loss in pieces, where the source of the program that is
-    started stands there and names one, and no setting does."""
+    """A fused kernel for head and loss that no setting mentions, but the source of the program
+    does."""
     if launch is None or any(is_on(named, name) for name in (*LIGER_SWITCHES, LIGER_LOSS)):
         return
     path = launch.program
@@ -104,8 +102,8 @@ def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setti
 def own_options(
     named: Named, source: Source, program: Program, sharded_by: str = ""
 ) -> tuple[Problem, ...]:
-    """What there is to say of a program's own options. `sharded_by`: a configuration that says how
-    it is sharded, whatever own options ask for."""
+    """Problems with a program's own options. `sharded_by`: a configuration that determines
+    sharding, whatever these options ask for."""
     tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
     own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
     slips = {name: near for name in own if (near := _slip(name))}
@@ -116,32 +114,30 @@ def own_options(
     whose = source.launch.name if source.launch is not None and source.launch.name else ""
     return (
         *(_misspelt(own[name], near, program) for name, near in slips.items()),
-        *_deciding(shard, own, whose, "shard or offload"),
-        *_deciding(other, own, whose, "train"),
+        *_deciding("own_shards", shard, own, whose),
+        *_deciding("own_trains", other, own, whose),
         *_listed(rest, own, program, whose),
     )
 
 
 _OTHER_NAMES = frozenset((
     *meanings("hf", "names"), *left_out("hf", "trainer"), *left_out("hf", "trainer", "refused"),
-    "zero_stage", "offload", "deepspeed_config", "deepspeed_config_file", "config", "config_file",
-    "fsdp_config", "optimizer_kernel", "train_mode", "steps", "train_type", "tuner_type",
-    "prepare_kbit", "full_finetuning", "use_unsloth", OTHER_CLASS, PREPARED, TRL_TRAINER,
-    TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(), *family_names(),
-    *sampling_names(),
+    *dialect_toml("hf", "unmodelled.toml")["lists"]["read"].split(), OTHER_CLASS, PREPARED,
+    TRL_TRAINER, TRL_RELEASE, *adapter_names(), *objective_names(), *tower_names(),
+    *family_names(), *sampling_names(),
 ))  # fmt: skip
 
 
 def _slip(name: str) -> str:
-    """The setting that decides and that a name is a misspelling of; empty where it is none."""
+    """The setting of which a name is a misspelling; empty if it is none."""
     near = nearest(name, meanings("hf", "names"), SURELY_MEANT)
-    # A short name, and one with another word in it (`llm_model_name_or_path`), may be meant.
+    # A short name, or one with an extra word (`llm_model_name_or_path`), may be intended.
     same_words = name.count("_") == near.count("_") and near not in name
     return near if same_words and len(name) > _SHORT and is_slip(name, near) else ""
 
 
 def _misspelt(setting: Setting, near: str, program: Program) -> Problem:
-    """LLaMA-Factory and ms-swift refuse what they do not know; another program may have it."""
+    """LLaMA-Factory and ms-swift refuse unknown settings; other programs may know them."""
     refuses = program in ("llamafactory", "swift")
     says = "has no such setting and refuses it" if refuses else "has no such setting"
     whose = {"llamafactory": "LLaMA-Factory", "swift": "ms-swift", "axolotl": "axolotl"}
@@ -151,38 +147,32 @@ def _misspelt(setting: Setting, near: str, program: Program) -> Problem:
     return Problem("unknown-option", text, severity, (setting.place,), near, edits)
 
 
-def _deciding(names: Sequence[str], own: Named, whose: str, what: str) -> Iterator[Problem]:
+def _deciding(table: str, names: Sequence[str], own: Named, whose: str) -> tuple[Problem, ...]:
+    """Options that decide what is sharded or trained, by a table of `rules.toml`."""
     if not names:
-        return
-    program = whose or "the program that reads it"
+        return ()
     shown = ", ".join(f"--{name}" if whose else name for name in names)
-    places = tuple(dict.fromkeys(own[name].place for name in names))
-    if what == "train":
-        text = f"{shown}: of {program} itself, which is not read: what is trained is not known"
-        yield Problem("own-option", text, "missing", places, f"the launch without {shown}")
-        return
-    fix = f"{'--' if whose else ''}deepspeed{' ' if whose else ': '}FILE.json in place of {shown}, "
-    fix += f"with the JSON that {program} makes of them"
-    text = f"{shown}: of {program} itself, which is not read: how it shards is not known"
-    yield Problem("own-option", text, "missing", places, fix)
+    return said(
+        table, *(own[name].place for name in names), shown=shown,
+        program=whose or "the program that reads it",
+        option="--deepspeed " if whose else "deepspeed: ",
+    )  # fmt: skip
 
 
-def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> Iterator[Problem]:
-    """Settings that mean nothing known."""
+def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> tuple[Problem, ...]:
+    """Settings with no known meaning."""
     if not names:
-        return
-    dash = "--" if whose else ""
+        return ()
+    dash, more = "--" if whose else "", len(names) - _MOST_NAMED
     shown = ", ".join(f"{dash}{name}" for name in names[:_MOST_NAMED])
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    refused = ", and refuses them unless its release has them" if program == "llamafactory" else ""
-    text = f"{shown}{more}: not known to change memory or time{refused}"
-    severity: Severity = "warning" if refused else "note"
-    yield Problem("own-option", text, severity, (own[names[0]].place,))
+    shown += f" and {more} more" if more > 0 else ""
+    refuses = program == "llamafactory"
+    return said("own_unknown", own[names[0]].place, shown=shown, refuses=refuses)
 
 
 @cache
 def hf_names(program: str = "") -> frozenset[str]:
-    """Settings that a program of Hugging Face has; of all of them where none is named."""
+    """Settings of a program of Hugging Face, or of all of them."""
     tables = dialect_toml("hf", "programs.toml")
     chosen = [f"hf-{program}"] if program else list(tables)
     return frozenset(name for table in chosen for name in tables[table]["names"].split())
@@ -192,15 +182,11 @@ _OTHER_PROGRAMS = re.compile(
     r"(^|[_.-])(ppo|grpo|rlhf|vision|mim|glue|mlm|"
     r"squad|qa|asr|tts|ctc|speech|audio|whisper|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
 )
-_HARMLESS = (
-    "use_cache", "use_fast_tokenizer", "use_swanlab", "use_v1_kernels", "use_reentrant_gc",
-    "use_liger_kernel", "use_unsloth", "use_unsloth_gc", "use_dora", "use_rslora",
-)  # fmt: skip
-# Settings of LLaMA-Factory's that do something else than training.
-_WITHOUT_TRAINING = {"export_dir": "merges and writes a model", "do_predict": "answers",
-                     "do_eval": "evaluates", "infer_backend": "answers"}  # fmt: skip
+_LISTS = dialect_toml("hf", "unmodelled.toml")["lists"]
+# Settings by which LLaMA-Factory does something other than training.
+_WITHOUT_TRAINING: Mapping[str, str] = _LISTS["without_training"]
 _TASKS = ("causal_lm", "pretrain", "sft", "")
-# Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
+# Plug-ins of axolotl that do not affect training or its cost, or that are modelled.
 _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
 
 
@@ -210,26 +196,20 @@ def refusals_of(
     program: Program = "trainer",
     model: str | None = None,
 ) -> tuple[Problem, ...]:
-    """What is trained in ways that are not modelled, as settings and program say. `model`: its name
-    in the catalogue, where it is known."""
+    """Ways of training that are not modelled, by settings and program. `model`: its name in the
+    catalogue, if known."""
     program = program_of(program, named, launch)
     refusals = (*_refusals(named, program, model), *_plugins(named))
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
-    if launch is not None and (why := _other_program(launch)):
-        refusals += (Problem("not-predictable", why, "warning"),)
-    return refusals
-
-
-def _other_program(launch: LaunchCommand) -> str:
-    """Why a program's name says that it does not train by next-token prediction."""
-    name = launch.name.lower()
+    name = "" if launch is None else launch.name.lower()
     match = _OTHER_PROGRAMS.search(name)
-    return f"{name} is a program for {match[2]}, which is not modelled" if match else ""
+    # Its name says that it does not train by next-token prediction.
+    return refusals + (said("other_program", name=name, what=match[2]) if match else ())
 
 
 def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
-    """Whether a class of vision-language models loads what is modelled: a model with its tower; or
-    the model has none, so that a program that names the class for others takes another one."""
+    """Whether a vision-language class loads a model that is covered: one with its tower, or a text
+    model, for which the program will choose another class."""
     if model is None or not is_class_of_vision(kind):
         return False
     resolved = load_model(model)
@@ -238,14 +218,14 @@ def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
 
 
 def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Problem]:
-    """What is trained in ways that are not modelled, by name."""
+    """Ways of training that are not modelled, by name."""
     with_tower = loads_its_tower(program, model)
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
             if is_switched(named, name):
-                where = place_of(named, name)
-                text = f"{name}: it {does}, and trains nothing"
-                yield Problem("not-predictable", text, "warning", (where.place,))
+                yield not_predictable(
+                    f"{name}: it {does}, and trains nothing", place_of(named, name).place
+                )
     if OTHER_CLASS in named:
         where = place_of(named, OTHER_CLASS)
         if not _loads_known(model, str(where.value), with_tower=with_tower):
@@ -264,7 +244,7 @@ def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Pro
 
 
 def _plugins(named: Named) -> Iterator[Problem]:
-    """Plug-ins of axolotl that may train something else."""
+    """Plug-ins of axolotl that may change what is trained."""
     value = named["plugins"].value if "plugins" in named else None
     for plugin in value if isinstance(value, list) else ():
         if not _PLUGINS.search(str(plugin)):
@@ -273,15 +253,12 @@ def _plugins(named: Named) -> Iterator[Problem]:
 
 def _unknown_switches(named: Named) -> Iterator[Problem]:
     """LLaMA-Factory's `use_...` switches that change the loss or the optimizer."""
+    known = {*left_out("hf", "trainer", "refused"), *_LISTS["harmless"].split()}
     for name, setting in named.items():
-        is_new = name.startswith("use_") and name not in (
-            *left_out("hf", "trainer", "refused"),
-            *_HARMLESS,
-        )
-        if is_new and setting.value is True:
+        if name.startswith("use_") and name not in known and setting.value is True:
             yield _refusal(setting, f"{name}: true")
 
 
 def _refusal(setting: Setting, what: str) -> Problem:
     text = f"{what} is not modelled; full fine-tuning and adapters of language models are"
-    return Problem("not-predictable", text, "warning", (setting.place,))
+    return not_predictable(text, setting.place)

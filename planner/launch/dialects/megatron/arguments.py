@@ -27,7 +27,7 @@ _OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralT
 _TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{2,}|_{2,}\w+_{2,}")
 
 
-# What argparse makes of an option's text, and what it calls that.
+# The type by which argparse reads an option's text, and its words for the type.
 _NUMBERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"), "float": (float, "a number"),
 }  # fmt: skip

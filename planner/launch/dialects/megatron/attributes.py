@@ -114,7 +114,7 @@ def read_model_config(source: Source) -> Found:
     words = list(words_of(flags))
     launch = made_launch(words, document.path, _PROGRAM, environment)
     reader = SettingsReader(launch, source.hints)
-    # Tests stand in folders by what they train.
+    # The folders of tests are named after the kind of training.
     tested = replace(launch, program="/".join(Path(document.path).parts[-3:-1]))
     if why := other_model(tested):
         reader.problems.append(not_predictable(f"{why}: not modelled"))

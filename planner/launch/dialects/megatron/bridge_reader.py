@@ -175,7 +175,7 @@ class _Overrides:
     # --- back -----------------------------------------------------------------------------------
 
     def renamed(self, found: Found) -> Found:
-        """What was found, its settings and problems under the names of the fields."""
+        """The launch with its settings and problems under the names of the fields."""
         unknown = [setting for field, setting in self.settings.items() if field not in schema()]
         unknown += (item for item in found.unknown if item.key not in self.fields)
         unused = {self.fields.get(item.key) for item in found.unused}
@@ -261,7 +261,7 @@ class _Reader(MegatronReader):
             self.problems.append(not_predictable(text))
 
     def found(self) -> Found:
-        """What an unseen recipe sets may undo what the overrides alone would break."""
+        """Errors are warnings where a recipe that was not seen may set something else."""
         found, program = super().found(), self.overrides.program
         spec = found.shape if not found.model else load_model(found.model).spec
         found = seen(found, program, self.launch.folder, self._said())

@@ -19,9 +19,10 @@ from typing import Any
 
 from planner.job.job import Job
 from planner.launch import contract, sentences
-from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand, Variable
+from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand
 from planner.launch.dialects.megatron import bridge_finetune, bridge_vision
 from planner.launch.dialects.megatron import writer as megatron
+from planner.launch.dialects.megatron.bridge_adapters import adapter_refusals
 from planner.launch.dialects.megatron.flags import Flag
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.quoting import Code
@@ -83,15 +84,11 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 
 
 SCRIPT = "bridge_pretrain.py"
-# Variables of runs on texts: a processor reads conversations with images.
-_OF_TEXTS = ("DATA_PATH", "TOKENIZER")
-
-
 plan_refusals = megatron.plan_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot express of the job."""
+    """Parts of the job that Megatron-Bridge cannot express."""
     if unknown := [*bridge_vision.family_refusals(job.model)]:
         yield from unknown
         return
@@ -100,7 +97,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     yield from megatron.model_refusals(job.model, job.seq, bridge=True)
     for table in ("attention_refusals", "bridge_refusals"):
         yield from sentences.said_refusals("megatron", table, sentences.names_of_job(job))
-    yield from bridge_finetune.finetuning_refusals(job)
+    yield from adapter_refusals(job)
 
 
 def files(launch: Launch) -> Files:
@@ -136,9 +133,18 @@ def command(launch: Launch) -> RunCommand:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
+    seen, tuned = launch.job.model.vision is not None, bridge_finetune.finetunes(launch.job)
+    variables = sentences.said_variables(
+        "megatron",
+        launch,
+        "bridge_variables",
+        seen=seen,
+        tuned=tuned and not seen,
+        samples=bridge_finetune.has_samples(launch.job),
+    )
     return RunCommand(
         argv=(_script(launch.job), *words),
-        variables=(*_variables(launch), stop_variable(launch)),
+        variables=(*variables, stop_variable(launch)),
         branches=_branches(launch),
         environment=megatron.environment(launch),
         comments=comments,
@@ -149,23 +155,6 @@ def _script(job: Job) -> str:
     if job.model.vision is not None:
         return bridge_vision.SCRIPT
     return bridge_finetune.SCRIPT if bridge_finetune.finetunes(job) else SCRIPT
-
-
-def _variables(launch: Launch) -> tuple[Variable, ...]:
-    """What is the user's."""
-    weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
-    if launch.job.model.vision is not None:
-        named = {entry.name: entry for entry in bridge_vision.variables()}
-        others = (one for one in megatron.VARIABLES if one.name not in {*named, *_OF_TEXTS})
-        return (*named.values(), *others)
-    if not bridge_finetune.finetunes(launch.job):
-        return (contract.pretrained_variable(weights), *megatron.VARIABLES)
-    own = {entry.name: entry for entry in bridge_finetune.variables(launch.job)}
-    kept = [entry for entry in megatron.VARIABLES if entry.name not in own]
-    if "DATASET" in own:  # in place of one text
-        kept = [entry for entry in kept if entry.name not in ("DATA_PATH", contract.FOLDER)]
-        kept.append(contract.folder_variable("DATASET"))
-    return (*own.values(), *kept)
 
 
 def _branches(launch: Launch) -> tuple[Branch, ...]:
@@ -196,7 +185,7 @@ choices = megatron.choices
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """What the overrides are written for."""
+    """Packages that the overrides are written for."""
     group = megatron.sharp_group(launch)
     return sentences.said_needs("megatron", "bridge_needs", launch, sharp_group=group)
 
@@ -248,7 +237,7 @@ def _of_row(row: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
 
 
 def _of_text(text: str) -> Overrides:
-    """What switches the plan's techniques on: overrides already."""
+    """A text of overrides, as that which switches the plan's techniques on."""
     pairs = (word.partition("=") for word in text.split())
     return {key: value for key, _, value in pairs}
 

@@ -1,4 +1,4 @@
-"""What Megatron's options say of a model beside its shape: rotary positions, router, norms.
+"""Reads a model's details from Megatron's options: rotary positions, router, norms.
 
 The way back of `planner.launch.dialects.megatron.table`, which has the options' names.
 """
@@ -27,8 +27,8 @@ def plain_fields(
 ) -> dict[str, Any]:
     """Fields of a table of the model that an option says as they are, as `moe.top_k`.
 
-    What nothing states, and no default of Megatron's, is left to the table's own default; 0 where
-    it has none, which the table refuses.
+    A field without a stated value and without a default of Megatron's keeps the table's own
+    default; a required field then becomes 0, which the table refuses.
     """
     found: dict[str, Any] = {}
     for entry in rows:

@@ -1,7 +1,7 @@
-"""Whose options a Megatron launch has: core 0.19's, an older release's, DeepSpeed's, a fork's.
+"""Finds the Megatron that a launch is for: core 0.19, an older release, DeepSpeed's, a fork.
 
-Options that only others have are read as what they mean in core's words, where they mean something
-for memory and time; what core 0.19 refuses of them, it refuses with a warning.
+Options of the others are translated to core's where they change memory or time. Where core 0.19
+would refuse them, there is a warning.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
 
 
 def _hidden_by(setting: Setting, close: str) -> str:
-    """What a fork's option decides, by the name of core's nearest or by its own; empty for one that
-    decides nothing, or that is off."""
+    """The decision that a fork's option hides, by core's nearest option or its own name; empty for
+    one that decides nothing or is off."""
     if any(f"--{close}" == row.key for row in FLAGS):
         return "what it does to the model"
     if str(setting.value).lower() in ("0", "1", "false", "none"):
@@ -83,7 +83,8 @@ def _hidden_by(setting: Setting, close: str) -> str:
 
 
 def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
-    """What is said to be absent may stand in words whose value is not known."""
+    """Problems with absent options, which are `missing` while some words of the command are
+    unknown."""
     hidden = [item for item in arguments.problems if item.rule == "unresolved"]
     if not hidden:
         return problems
@@ -151,7 +152,7 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """The Megatron whose options these are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.settings}
-    # Options that no parser known here has, and that are no slip of core's.
+    # Options that are neither known to a parser nor misspelt options of core.
     strange = any(one.key.startswith("--") and not slip_of(one) for one in _named(arguments))
     parser = _beside(launch, _PARSERS)
     if parser and CONNECTIONS not in parser:  # of before 2022-10
@@ -202,7 +203,7 @@ def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
 
 
 def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
-    """What others' options ask for that is not modelled."""
+    """Problems: features of others' options that are not modelled."""
     of_experts = {_EXPERTS: "DeepSpeed's experts are not modelled"}
     refused = of_experts if dialect.name == "deepspeed" else {}
     return [
@@ -288,7 +289,8 @@ def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
 
 
 def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
-    """Whose options these are, and which core 0.19 would refuse."""
+    """A note on the Megatron that these options belong to, and those that core 0.19 would
+    refuse."""
     if dialect.core:
         return []
     names = [f"--{name}" for name in arguments.foreign if name in arguments.settings]

@@ -75,7 +75,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
             f"--{_FIRST}, --{_LAST} or --{_LAYOUT}; pp {close} does, and so would "
             f"{' or '.join(map(str, nearest))} layers"
         )
-        # Stages that differ by a layer at most, in place of what splits them otherwise.
+        # Stages that differ by one layer at most, in place of the present split.
         even = layout_text(usual_split(layers, pp), arguments.number(_PREDICTORS) or 0)
         others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
         gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
@@ -172,7 +172,7 @@ def _read_predictors(
 
 
 def _misplaced(stages: list[str], pp: int) -> str:
-    """What Megatron refuses about a layout's `m`; empty if nothing."""
+    """Why Megatron refuses the place of a layout's `m`; empty if it does not."""
     having = [index for index, stage in enumerate(stages) if "m" in stage]
     if len(having) > 1:
         return f"splits multi-token prediction (m) over {len(having)} stages; put all in one"

@@ -57,7 +57,7 @@ def stated_vocabulary(arguments: Arguments) -> int | None:
 
 
 def _tokenizer_name(arguments: Arguments) -> str:
-    """What names the tokenizer: a Hugging Face name, or a path."""
+    """The tokenizer's Hugging Face name or path; empty where no option names one."""
     given = (arguments.setting(name) for name in _TOKENIZERS)
     named = next((setting for setting in given if setting is not None), None)
     return str(named.value or named.unknown) if named is not None else ""
@@ -87,7 +87,7 @@ def _named_vocabulary(tokenizer: str) -> int | None:
     return load_model(known).spec.vocab if known else None
 
 
-# Words of what is wrong with a shape, and the field that they speak of.
+# Words in an error about a shape -> the field that they refer to.
 _SHAPING = {
     "kv_heads": "kv_heads", "heads": "heads", "hidden": "hidden", "top": "moe.top_k",
     "experts": "moe.experts", "layer": "layers", "vocab": "vocab", "ffn": "ffn",

@@ -127,7 +127,7 @@ class MegatronReader:
         self.problems += forks.eased(self.arguments.problems, self.dialect)
         self.problems = forks.as_sure_as_read(self.problems, self.arguments)
         if why := other_model(self.launch):
-            # Nothing of what its options lack, or are refused for, says more.
+            # Problems with its options would add nothing.
             self.problems = [not_predictable(f"{why}: not modelled")]
         return Found(
             format="megatron",
@@ -323,7 +323,7 @@ class MegatronReader:
         return 0
 
     def _fsdp(self, degrees: dict[str, Any]) -> None:
-        """What the profile of Megatron-FSDP leaves out."""
+        """Notes features that the profile of Megatron-FSDP leaves out."""
         exclusive = (
             (_DEGREES["pp"], degrees["pp"] > 1, "with a pipeline"),
             (MEGATRON["groups"].name, self._shard(degrees) > 0, "in groups (HSDP)"),
@@ -335,8 +335,8 @@ class MegatronReader:
         buffered = self.arguments.has(buffer.name) or self.arguments.has("use-nccl-ub")
         if self._zero() > _GRADIENTS_SHARDED and not buffered:
             text = (
-                f"no {buffer.key}: up to 10^9 elements of gradients and half as many of "
-                "weights are held beyond the two layers that the prediction counts"
+                f"no {buffer.key}: up to 10^9 elements of gradients and half that number "
+                "of weights are held beyond the two layers that the prediction counts"
             )
             edits = (Edit(buffer.key, SWITCH),)
             self.refuse("not-modelled", text, _FSDP, severity="warning", edits=edits)
@@ -373,7 +373,7 @@ class MegatronReader:
                 self._unpredictable(f"--{name}: {why}", name)
 
     def _samples(self, seq: int | None, cp: int) -> dict[str, Any]:
-        """What becomes of samples under --sft, whose lengths the caller has to tell."""
+        """How --sft packs samples, whose lengths the caller has to state."""
         if not self.arguments.has("sft"):
             return {}
         if not self.hints.lengths:

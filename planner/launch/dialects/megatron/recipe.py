@@ -1,8 +1,8 @@
 """Reader of training recipes in Python: Megatron-Bridge's and NeMo 2's, read and never run.
 
-What the recipe's function would return is worked out (`planner.launch.languages.python`) as far as
-its source and that of what it calls is there; NeMo 2's own recipes and helpers stand here. The
-fields are Megatron-Bridge's overrides under other names, so they are read as those.
+The value that a recipe's function returns is worked out (`planner.launch.languages.python`) as far
+as its source and that of the functions that it calls is there. NeMo 2's own recipes and helpers are
+known here. The fields are Megatron-Bridge's overrides under other names and are read as those.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ def _precision(value: Any) -> str:
 
 
 def _model_name(model: Any, result: Record, recipe: str) -> str:
-    """What names the model: a Hugging Face name, a configuration's class, a module."""
+    """The model's name: a Hugging Face name, a configuration's class, or a module."""
     names = list(_strings_of(model))
     config = model.get("config") if isinstance(model, Record) else None
     names += [config.name] if isinstance(config, Record) else []

@@ -24,7 +24,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True)
 class MegatronFacts:
-    """What rules read beside the options: degrees, and the environment of the command."""
+    """The input of rules: options, degrees, and the environment of the command."""
 
     arguments: Arguments
     degrees: Mapping[str, int]
@@ -67,7 +67,7 @@ def refused_everywhere() -> frozenset[str]:
 
 
 def option_problems(facts: MegatronFacts) -> list[Problem]:
-    """What each rule finds; an option that only a rule looks at has no effect otherwise."""
+    """The problems of all rules. An option that only a rule reads counts as unused."""
     used = set(facts.arguments.used)
     found = [problem for row in _rows() if (problem := _broken(row, facts))]
     found += [problem for rule in _RULES for problem in rule(facts)]
@@ -76,7 +76,7 @@ def option_problems(facts: MegatronFacts) -> list[Problem]:
 
 
 def _broken(row: Row, facts: MegatronFacts) -> Problem | None:
-    """What a row finds wrong."""
+    """The problem that a row finds, if any."""
     if not all(_holds(what, facts) for what in row.given):
         return None
     excluded = [words for words, what in row.excludes.items() if _holds(what, facts)]

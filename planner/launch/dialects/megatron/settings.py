@@ -82,7 +82,7 @@ _OFFLOADED = (
 
 
 def read_offload(arguments: Arguments) -> dict[str, Any]:
-    """What is offloaded; without the fraction, or out of its range, all."""
+    """The offloaded modules and their fraction, which is 1 where it is absent or out of range."""
     if not arguments.has(FINE_GRAINED):
         return {}
     modules = choices_of_many(arguments, MODULES, _OFFLOADED)

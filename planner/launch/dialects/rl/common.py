@@ -1,4 +1,4 @@
-"""What the readers of all frameworks of reinforcement learning share."""
+"""The base of the readers of all frameworks of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RlReader(ABC):
         self.settings, self.path, self.launch, self.hints = settings, path, launch, hints
         self.get, self.text, self.flag = settings.get, settings.text, settings.flag
         self.whole, self.share, self.number = settings.whole, settings.share, settings.number
-        # Settings by field of `Found`, for the places of what is wrong.
+        # Settings by field of `Found`, which give the places of problems.
         self.places: Mapping[str, Sequence[str]] = words(f"places.{self.name}")
         self.assumed: list[str] = []
         self.problems: list[Problem] = []
@@ -87,7 +87,7 @@ class RlReader(ABC):
 
     @abstractmethod
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
-        """What lies beside the trainer; None where too little is known."""
+        """The engine, batch and algorithm; None where too little is known."""
 
     @property
     def is_megatron(self) -> bool:
@@ -282,7 +282,7 @@ class RlReader(ABC):
 
 
 def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
-    """What rules may name of a launch."""
+    """Names that rules may use."""
     engine: EngineFound = rl.engine
     tp, pp, cp = (trainer.get(name, 1) for name in ("tp", "pp", "cp"))
     gpus = rl.trainer_gpus

@@ -50,7 +50,7 @@ def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
 
 
 class OpenRlhfReader(RlReader):
-    """What is gathered from OpenRLHF's options."""
+    """Gathers a launch from OpenRLHF's options."""
 
     name = "openrlhf"
 
@@ -122,7 +122,7 @@ class OpenRlhfReader(RlReader):
         }
 
     def _stage(self) -> int:
-        """ZeRO's stage; a problem where there is none such."""
+        """ZeRO's stage; one above 3 is a problem."""
         stage = self.whole("ds.zero_stage", least=0) or 0
         if stage > _LAST_STAGE:
             text = f"--ds.zero_stage {stage}: ZeRO has stages 0 to {_LAST_STAGE}"

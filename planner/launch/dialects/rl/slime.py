@@ -86,7 +86,7 @@ def _for_megatron(launch: LaunchCommand) -> Iterator[Word]:
 
 
 class SlimeReader(RlReader):
-    """What is gathered from slime's options."""
+    """Gathers a launch from slime's options."""
 
     name = "slime"
 

@@ -79,7 +79,7 @@ def _reader(
 
 
 class VerlReader(RlReader):
-    """What is gathered from verl's settings."""
+    """Gathers a launch from verl's settings."""
 
     name = "verl"
 

@@ -70,7 +70,7 @@ def _set(
 
 
 def _names(launch: RlLaunch) -> dict[str, Any]:
-    """What rows may name of a launch."""
+    """Names that rows may use."""
     job, layout, degrees = launch.job, launch.layout, launch.degrees
     trainer = layout.trainer.job
     stated, usual = trainer.optimizer.gradient_bytes, trainer.framework.state.gradient_bytes
@@ -94,7 +94,7 @@ def _names(launch: RlLaunch) -> dict[str, Any]:
 
 
 def _kind(launch: RlLaunch) -> str:
-    """Which of verl's programs trains."""
+    """The kind of verl's program that trains."""
     if not launch.separate:
         return "colocated"
     return "fully-async" if launch.layout.streams or launch.layout.staleness > 1 else "one-step-off"

@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.job.recompute import Module
-from planner.launch.contract import (
-    OFFLOADED,
-    RESHARDING,
-    TRIAL_STEPS,
-    Files,
-    Launch,
-    Refusal,
-)
+from planner.launch import contract
 from planner.launch.dialects.torchtitan import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.read.found import Found
 from planner.launch.sentences import names_of, said_refusals, said_settings
@@ -55,7 +48,7 @@ def mesh_of(degrees: Degrees) -> TitanMesh:
     return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
 
 
-def parts_of(launch: Launch) -> list[list[str]]:
+def parts_of(launch: contract.Launch) -> list[list[str]]:
     """Module names of every model part in pipeline order."""
     parts: list[list[str]] = []
     first = 0
@@ -67,13 +60,13 @@ def parts_of(launch: Launch) -> list[list[str]]:
     return parts
 
 
-def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What torchtitan cannot express of a plan, its model apart."""
+def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
+    """Parts of a plan, its model apart, that torchtitan cannot express."""
     names = names_of(launch) | {"recompute_kind": recompute_kind(launch)}
     yield from said_refusals("torchtitan", "plan_refusals", names)
 
 
-def recompute_kind(launch: Launch) -> str:
+def recompute_kind(launch: contract.Launch) -> str:
     """`none`, `selective`, `full`, `every` or `budget`: which form of checkpointing a plan has."""
     mode = launch.job.framework.recompute_mode(launch.plan.recompute)
     if mode.mask == Module.NOTHING or not launch.plan.layout.recomputed:
@@ -90,20 +83,20 @@ BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
 _SECTIONS = ("parallelism", "training", "optimizer", "compile")
 
 
-def sections(launch: Launch) -> tuple[SettingsSection, ...]:
+def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
     mesh = mesh_of(launch.plan.degrees)
     names = names_of(launch) | {
         "half": dict(launch.job.optimizer.states) == BF16_STATES,
         "half_states": HALF_STATES,
         "mesh": mesh,
-        "offloaded": OFFLOADED,
+        "offloaded": contract.OFFLOADED,
         "parts": parts_of(launch),
         "replicas": f"HSDP: {mesh.replicate} replicas of a group that shards"
         if launch.plan.degrees.zero
         else "plain data parallelism: every rank holds all parameters of its stage",
-        "resharding": RESHARDING[launch.plan.degrees.zero],
-        "trial_steps": TRIAL_STEPS,
+        "resharding": contract.RESHARDING[launch.plan.degrees.zero],
+        "trial_steps": contract.TRIAL_STEPS,
     }
     options = {**TORCHTITAN, "async-tp": ASYNC_TP_0_3}
     return tuple(said_settings("torchtitan", title, names, options) for title in _SECTIONS)
@@ -113,7 +106,7 @@ SAMPLES = "sample_data"
 _LINES, _WORDS = 64, 512
 
 
-def sample_files() -> Files:
+def sample_files() -> contract.Files:
     """Texts that torchtitan can read without the internet: numbers in words of their own."""
     lines = (
         json.dumps({"text": " ".join(f"{line * _WORDS + word:x}" for word in range(_WORDS))})
@@ -123,7 +116,7 @@ def sample_files() -> Files:
 
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:
-    """What torchtitan's files say of a configuration, for `--fix`.
+    """The settings of a configuration in torchtitan's files, for `--fix`.
 
     The local batch is a micro-batch, or all of a pipeline's micro-batches.
     """

@@ -158,7 +158,7 @@ def _in_tokens(document: Document) -> None:
 
 
 class _Settings:
-    """What a function's configuration says, with the place of each value."""
+    """Settings of a function's configuration, with the place of each value."""
 
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
         self.function, self.path, self.files = function, source.path, source.files

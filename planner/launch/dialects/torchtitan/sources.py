@@ -1,6 +1,6 @@
-"""What torchtitan's configuration can say: keys of each version and new names of old ones, the
-schedules it can name, how it splits layers over pipeline stages; and sizes of models in a
-checkout's own registry, `models/NAME/__init__.py`: parsed, never imported.
+"""torchtitan's vocabulary: keys of each version and new names of old ones, schedules, and the split
+of layers over pipeline stages; and sizes of models in a checkout's own registry,
+`models/NAME/__init__.py`: parsed, never imported.
 
 Fields of sizes: torchtitan 0.1 and 0.2, models/llama3/model/args.py, models/qwen3/model/args.py;
 since 2026-05 functions of models/llama3/__init__.py and models/qwen3/__init__.py.
@@ -121,7 +121,8 @@ def _is_misspelt(key: str, close: str) -> bool:
 
 
 def _new_name(key: str) -> str | None:
-    """What 0.2 calls a key of earlier releases; None if it has none, or is not that old."""
+    """The name in 0.2 of a key of earlier releases; None where 0.2 has no such key or the key is
+    newer."""
     table, _, name = key.partition(".")
     moved = f"{_RENAMED[table]}.{name}" if table in _RENAMED else _RENAMED.get(key)
     if moved is None and table in _HELD_DEGREES:
@@ -175,12 +176,13 @@ def stage_count(
     return max(1, chunks) if rest else chunks, problem
 
 
-# What embedding and head count for, in layers, where nobody says it.
+# Layers that embedding and head count for by default.
 EMBEDDING_AND_HEAD = (1, 1)
 
 
 def usual_layers(layers: int, stages: int) -> tuple[int, ...] | None:
-    """Layers of each stage in order where nobody says what embedding and head count for."""
+    """Layers of each stage in order, where embedding and head count as torchtitan does by
+    default."""
     return stage_layers(layers, stages, EMBEDDING_AND_HEAD)
 
 

@@ -14,16 +14,9 @@ from typing import Any
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
+from planner.launch import contract, sentences
 from planner.launch.architecture import all_settings, moe_indices, scaling_kind
 from planner.launch.architecture import refusals as refused_fields
-from planner.launch.contract import (
-    ExplainedSetting,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-    length_refusals,
-)
 from planner.launch.dialects.torchtitan.plan import (
     BF16_STATES,
     SAMPLES,
@@ -35,13 +28,6 @@ from planner.launch.dialects.torchtitan.plan import (
 from planner.launch.dialects.torchtitan.table import Flavor, flavor_of, titan_table
 from planner.launch.quoting import Code, Value, python_value
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import (
-    names_of_job,
-    said_environment,
-    said_needs,
-    said_refusals,
-    said_variables,
-)
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
@@ -58,13 +44,13 @@ def _words(table: str) -> Mapping[str, Any]:
     return found
 
 
-def registry_size(launch: Launch) -> Flavor | None:
+def registry_size(launch: contract.Launch) -> Flavor | None:
     """The registry's size that the plan's model is, if its rotary cache is long enough."""
     size = flavor_of(launch.job.model)
     return size if size and launch.plan.seq <= size.longest else None
 
 
-def model_text(launch: Launch) -> str:
+def model_text(launch: contract.Launch) -> str:
     """Definition of `model_spec()`, and of the layers where the size is no registered one."""
     size, model = registry_size(launch), launch.job.model
     if size:
@@ -85,7 +71,7 @@ _LLAMA3 = ("scaling_factor", "low_freq_factor", "high_freq_factor",
            "original_max_position_embeddings")  # fmt: skip
 
 
-def _grouped(launch: Launch) -> str:
+def _grouped(launch: contract.Launch) -> str:
     """Layers with grouped-query attention."""
     model, values = launch.job.model, _values(launch.job.model)
     lengths = [name for name in _LLAMA3 if name in values]
@@ -153,7 +139,7 @@ def _experts(model: ModelSpec) -> str:
 _ROUTER = ("score_func", "route_norm", "route_scale", "num_expert_groups", "num_limited_groups")
 
 
-def _latent(launch: Launch) -> str:
+def _latent(launch: contract.Launch) -> str:
     """Layers with latent attention."""
     model = launch.job.model
     values = _values(model)
@@ -204,53 +190,55 @@ VERSION = "0.3.0"
 MODULE, FUNCTION = "planned_run", "planned"
 
 
-def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What torchtitan 0.3 cannot express of the job."""
+def job_refusals(job: Job) -> Iterator[contract.Refusal]:
+    """Parts of the job that torchtitan 0.3 cannot express."""
     model, table = job.model, titan_table(job.model)
     yield from refused_fields(table, model, "torchtitan 0.3", "--framework megatron-core")
-    names = names_of_job(job) | {"half": dict(job.optimizer.states) == BF16_STATES}
-    yield from said_refusals("torchtitan", "model_refusals", names)
-    yield from length_refusals(job)
-    yield from said_refusals("torchtitan", "job_refusals", names)
+    names = sentences.names_of_job(job) | {"half": dict(job.optimizer.states) == BF16_STATES}
+    yield from sentences.said_refusals("torchtitan", "model_refusals", names)
+    yield from contract.length_refusals(job)
+    yield from sentences.said_refusals("torchtitan", "job_refusals", names)
 
 
-def files(launch: Launch) -> Files:
+def files(launch: contract.Launch) -> contract.Files:
     """The module with the configuration."""
     return {f"{MODULE}.py": _module(launch), **sample_files()}
 
 
-def command(launch: Launch) -> RunCommand:
+def command(launch: contract.Launch) -> contract.RunCommand:
     """torchtitan's trainer with the module."""
-    return RunCommand(
+    return contract.RunCommand(
         argv=(
             *("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
             *("--training.steps", "${TRAIN_STEPS}"),
         ),
-        environment=said_environment("torchtitan", "environment", launch),
-        variables=said_variables("torchtitan", launch, size=registry_size(launch)),
+        environment=sentences.said_environment("torchtitan", "environment", launch),
+        variables=sentences.said_variables("torchtitan", launch, size=registry_size(launch)),
     )
 
 
-def choices(launch: Launch) -> Iterator[ExplainedSetting]:
+def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
     """The settings worth a sentence."""
     size = registry_size(launch)
-    yield ExplainedSetting(
+    yield contract.ExplainedSetting(
         "model_spec()",
         f"torchtitan's own {size.module} {size.name}"
         if size
         else "written out: no size of torchtitan's registry is this model in every setting",
     )
     if launch.job.precision in _words("converters"):
-        yield ExplainedSetting(f"converters = {launch.job.precision}", _converter_reason(launch))
+        yield contract.ExplainedSetting(
+            f"converters = {launch.job.precision}", _converter_reason(launch)
+        )
     yield from section_choices(sections(launch))
 
 
-def requirements(launch: Launch) -> tuple[str, ...]:
+def requirements(launch: contract.Launch) -> tuple[str, ...]:
     """Packages that the module is written for."""
-    return said_needs("torchtitan", "needs", launch)
+    return sentences.said_needs("torchtitan", "needs", launch)
 
 
-def _recompute(launch: Launch) -> tuple[str, str]:
+def _recompute(launch: contract.Launch) -> tuple[str, str]:
     """Expression and reason of activation_checkpoint."""
     expression, why = _words("checkpointing")[recompute_kind(launch)]
     budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
@@ -260,7 +248,7 @@ def _recompute(launch: Launch) -> tuple[str, str]:
 # --- the file -------------------------------------------------------------------------------
 
 
-def _module(launch: Launch) -> str:
+def _module(launch: contract.Launch) -> str:
     parts = {section.title: section for section in sections(launch)}
     recompute, recompute_why = _recompute(launch)
     loss = "MTPLoss" if launch.job.model.mtp_layers else "CrossEntropyLoss"
@@ -297,7 +285,7 @@ def python_assignments(section: SettingsSection) -> list[str]:
     return lines
 
 
-def _imports(launch: Launch) -> list[str]:
+def _imports(launch: contract.Launch) -> list[str]:
     """Import statements by module."""
     model, size = launch.job.model, registry_size(launch)
     statements = dialect_toml("torchtitan", "templates/imports.toml")
@@ -318,7 +306,7 @@ def _imports(launch: Launch) -> list[str]:
     ]
 
 
-def _quantisers(launch: Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
+def _quantisers(launch: contract.Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
     """Converters of the precision with their arguments, the one for experts last."""
     named = [
         (name, tuple(starmap(WrittenSetting, arguments.items())))
@@ -327,12 +315,12 @@ def _quantisers(launch: Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
     return named if launch.job.model.moe else named[:1]
 
 
-def _converter_reason(launch: Launch) -> str:
+def _converter_reason(launch: contract.Launch) -> str:
     what = "products and those of the experts" if launch.job.model.moe else "products"
     return f"{what} in {launch.job.precision}; output projection and router stay in bf16"
 
 
-def _converters(launch: Launch) -> list[str]:
+def _converters(launch: contract.Launch) -> list[str]:
     quantisers = _quantisers(launch)
     if not quantisers:
         return ["", "# Products in bf16.", "CONVERTERS = []"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Variables of a test, and what it compares one with.
 _NAMED = re.compile(r"\$\{?(\w+)")
 _COMPARED = r"\$\{?%s\b[^\s=!]*\s*(?:==?|=~|!=|-eq|-ne|-ge|-gt|-le|-lt)\s*[\"'*^]*([\w.+/:-]+)"
-# More of a test or of what a branch sets tells no more.
+# Longer texts of a test or a branch tell no more.
 _LONGEST_SHOWN, _MOST_ADVISED = 60, 3
 # What a test of settings does where they are wrong.
 _SAYS, _ENDS = re.compile(r"(echo|printf)\b(?!.*[|`]|.*\$\()"), re.compile(r"exit\s+[1-9]\d{0,2}")
@@ -142,7 +142,7 @@ class Branches(Words, ABC):
         self.run_all(doubted[taken - 1].body if taken else otherwise)
 
     def choose(self, node: Node, branches: Sequence[Branch], *, hopeful: bool) -> int:
-        """Which branch is read where reading cannot decide, counted from 1; 0 for none. A script
+        """The branch that is read where reading cannot decide, counted from 1; 0 for none. A script
         that runs has passed the tests that only end it."""
         if all(self._is_guard(branch) for branch in branches):
             return 0
@@ -240,13 +240,13 @@ class Branches(Words, ABC):
 
 
 def _compared(name: str, test: str) -> str:
-    """What a test compares a variable with; empty where it compares it with nothing."""
+    """The value that a test compares a variable with; empty where there is none."""
     found = re.search(_COMPARED % re.escape(name), test)
     return found[1] if found else ""
 
 
 def _as_given(value: Text) -> Text:
-    """A value; an argument that nobody gives is empty: `[[ $1 != slurm ]]` holds."""
+    """A value; an argument that was not given is empty: `[[ $1 != slurm ]]` holds."""
     absent = value.value == HOLE and NO_ARGUMENT in value.unknown
     return Text("") if absent else value
 

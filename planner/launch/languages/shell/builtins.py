@@ -68,7 +68,7 @@ def _printed_into(texts: Sequence[Text]) -> dict[str, Value]:
 
 
 def formatted(words: Sequence[Text]) -> Text | None:
-    """What `printf FORMAT ARGUMENTS` prints; None where reading cannot tell.
+    """The output of `printf FORMAT ARGUMENTS`; None where reading cannot tell.
 
     Strings and whole numbers; the format is used once.
     """

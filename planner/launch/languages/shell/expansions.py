@@ -1,5 +1,5 @@
-"""What the shell makes of a variable's value in `${NAME%.sh}` and its like; and its arithmetic,
-whole numbers of 64 bits, evaluated over Python's syntax tree."""
+"""The shell's operations on a variable's value, as `${NAME%.sh}`, and its arithmetic: whole numbers
+of 64 bits, evaluated over Python's syntax tree."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from planner.launch.languages.text import HOLE, Text, Word, digits, join, spaced
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# Sourced files that prepare a shell for programs, and say nothing of what is started.
+# Sourced files that prepare a shell and start nothing.
 _PREPARING = ("activate", "conda.sh", ".bashrc", ".bash_profile", ".profile", "setvars.sh")
 # How the words begin for a function that is being read.
 _FUNCTION = "the function"
@@ -68,7 +68,7 @@ def read_scripts(
     *,
     hopeful: bool = False,
 ) -> Scripts:
-    """What scripts would do, one after another in one shell.
+    """Reads scripts one after another in one shell.
 
     `chosen`: which branch to take, counted from 1, of statements that reading cannot decide, 0 for
     none; `hopeful`: whether it takes other tests that it cannot decide as met. LimitError for
@@ -137,7 +137,7 @@ class _Walk(Branches):
             self._skip_loop(node)
 
     def _skip_loop(self, node: Node) -> None:
-        """What is assigned in a loop that is not followed is not known after it."""
+        """Variables that are set in a skipped loop are unknown after it."""
         self.note(node, "a loop is not followed")
         line = self.line(node)
         for name in self.assigned_in(node):
@@ -307,7 +307,7 @@ class _Walk(Branches):
     def _collect(
         self, node: Node, name: str, words: list[Word], environment: dict[str, Text]
     ) -> None:
-        """What a command means to the shell, else a command to keep."""
+        """Applies a command of the shell itself; keeps any other."""
         shell = self.shell
         if name in FILLING:
             here = first_of(node, "herestring_redirect")
@@ -437,7 +437,7 @@ def _appended(old: Value | None, more: Value) -> Value:
 
 
 def _named(name: str, value: Value) -> Value:
-    """What a variable holds; of an output that is not known, that the variable holds it."""
+    """The value of a variable; an unknown output is unknown under the variable's name."""
     if isinstance(value, list) or value.value != HOLE or not value.unknown.startswith("output"):
         return value
     return Text.not_known(f"${name}, {value.unknown}")

@@ -68,7 +68,7 @@ class Words:
         return self.source[node.start_byte : node.end_byte]
 
     def words(self, node: Node) -> list[Word]:
-        """What a node becomes when the shell expands it: none, one or several words."""
+        """The words into which the shell expands a node: none, one or several."""
         words = self._split(node)
         for word in words:
             self.shell.limits.step(len(word.text.value))
@@ -196,7 +196,7 @@ class Words:
         return default
 
     def _between(self, node: Node, start: int) -> Text:
-        """What stands from `start` to the closing brace of an expansion."""
+        """The text from `start` to the closing brace of an expansion."""
         parts: list[Text] = []
         for child in node.named_children:
             if child.start_byte >= start:
@@ -238,7 +238,7 @@ class Words:
         return value[int(at.value)]
 
     def entry_name(self, index: str) -> str:
-        """Which entry of a table `M["$k"]` means."""
+        """The key of the entry `M["$k"]`."""
         plain = re.sub(r"[\"']", "", index)
         return re.sub(r"\$\{?(\w+)\}?", lambda match: self.variable(match[1]).value, plain)
 
@@ -254,7 +254,7 @@ class Words:
         return Text.not_known(f"$(({text}))") if number is None else Text.made(str(number))
 
     def output(self, node: Node) -> Text:
-        """What `$(...)` stands for; not known where only running it could tell."""
+        """The output of `$(...)`; not known where only running it could tell."""
         written = self.piece(node).value
         unknown = Text.not_known(f"output of {written}")
         if wanted := self.shell.around.counted_by(written):
@@ -319,7 +319,7 @@ class Words:
         return text
 
     def _filtered(self, text: Text, by: str) -> Text | None:
-        """What a filter makes of a text; None for another filter."""
+        """The output of a filter for a text; None for a filter that is not known."""
         if _CALCULATOR.fullmatch(by):
             return self.calculated(text.value)
         if not text.unknown:
@@ -344,7 +344,7 @@ class Words:
 
 
 def _first(value: Value) -> Text:
-    """What a variable is as one text."""
+    """The value of a variable as one text."""
     if isinstance(value, Text):
         return value
     return value[0] if value else Text("")
@@ -372,7 +372,7 @@ def _is_unquoted(node: Node) -> bool:
 
 
 def _path(name: str, texts: Sequence[Text]) -> Text | None:
-    """What a command prints of the path that it is given."""
+    """The output of a command that edits a path."""
     if name in ("realpath", "readlink"):
         return None if texts[-1].unknown else texts[-1]
     if name not in ("basename", "dirname") or texts[0].unknown:

@@ -1,8 +1,8 @@
-"""Peak of the tensors that a forward pass and the sampling after it hold: no backward pass.
+"""Peak memory of a forward pass and of the sampling after it, without a backward pass.
 
-While the layers run, a rank holds the hidden state and the residual of a chunk and what the
-widest operation reads and writes. After them the sampler holds its logits. The kernels of
-experts have buffers of their own.
+While the layers run, a rank holds the hidden state and residual of a chunk, and what the widest
+operation reads and writes. Then the sampler holds its logits. The kernels of experts have buffers
+of their own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _ELEMENT_BYTES = 2.0
 _STREAMS = 2.0
 # vLLM cuts what its expert kernels see into pieces of this many tokens.
 _EXPERT_CHUNK = 32768
-# MLA expands cached tokens for prefill at most this many at a time: at least 8 sequences of full
+# MLA expands cached tokens for prefill, at most this many at a time: at least 8 sequences of full
 # length or 4 blocks a sequence, at most 64 Ki (vLLM, MLA's chunked prefill workspace).
 _MLA_CHUNK = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Bytes on a rank. `layers` and `sampling` do not live at once: their maximum counts."""
+    """Bytes on a rank. `layers` and `sampling` are not alive at once: the larger one counts."""
 
     streams: float
     layers: float
@@ -41,22 +41,21 @@ class Activations:
 
     @property
     def beside_streams(self) -> float:
-        """What of the peak is not the hidden states of a chunk."""
+        """The peak without the hidden states of a chunk."""
         return self.peak - self.streams
 
 
 def stage_activations(deployment: Deployment, stage: int) -> Activations:
-    """Peak of one stage; the last one samples."""
+    """Peak of one stage; the last stage samples."""
     model = deployment.model
     ops = [op for kind in set(deployment.stages[stage]) for op in layer_piece(deployment, kind).ops]
     element = max(_ELEMENT_BYTES, deployment.weights.kept_bytes)
     widest = max(_op_width(deployment, op) for op in ops)
     layers = element * deployment.chunk * widest
-    last = stage == deployment.pp - 1
     return Activations(
         streams=_STREAMS * element * deployment.chunk * model.hidden,
         layers=max(layers, _mla_context(deployment)),
-        sampling=_logits(deployment) if last else 0.0,
+        sampling=_logits(deployment) if stage == deployment.pp - 1 else 0.0,
         experts=element * _expert_elements(deployment, ops),
         experts_stay=deployment.engine.moe_workspace_stays,
     )
@@ -70,7 +69,7 @@ def _share(deployment: Deployment, shard: Shard) -> float:
 
 
 def _op_width(deployment: Deployment, op: Op) -> float:
-    """Elements a token that an operation reads and writes; those of experts are apart."""
+    """Elements per token that an operation reads and writes; 0 for experts, counted apart."""
     if op.name.startswith("moe/"):
         return 0.0
     if op.kind is OpKind.ATTENTION:
@@ -82,8 +81,8 @@ def _op_width(deployment: Deployment, op: Op) -> float:
         kv_out = op.kv_out_width * _share(deployment, Shard.KV)
         return op.in_width * _share(deployment, op.in_shard) + out + kv_out
     if op.name.endswith("/activation"):
-        # Reads what the projections up wrote and writes the input of the one down; the block's
-        # input and the attention's output are not freed yet (a compiled graph's buffers).
+        # It reads what the up projections wrote and writes the down projection's input; the block's
+        # input and the attention's output are still alive (a compiled graph's buffers).
         model = deployment.model
         gates = 2.0 if model.gated else 1.0
         shared = model.moe.shared_ffn if model.moe else 0
@@ -93,10 +92,8 @@ def _op_width(deployment: Deployment, op: Op) -> float:
 
 
 def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:
-    """Buffers of the experts' kernels: products up (reused for those down) and activations.
-
-    Each of the chunk's tokens is there top_k times, those of all dp replicas together.
-    """
+    """Buffers of the experts' kernels: products up (reused for those down) and activations. Each
+    token of a chunk appears top_k times, for the tokens of all dp replicas together."""
     moe = deployment.model.moe
     if moe is None or not any(op.kind is OpKind.GROUPED_GEMM for op in ops):
         return 0.0
@@ -115,7 +112,7 @@ def _logits(deployment: Deployment) -> float:
 
 
 def _mla_context(deployment: Deployment) -> float:
-    """MLA's expanded keys and values of cached tokens beside the buffer that gathers them."""
+    """MLA's expanded keys and values of cached tokens, and the buffer that gathers them."""
     mla = deployment.model.mla
     if mla is None:
         return 0.0

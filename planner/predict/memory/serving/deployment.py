@@ -1,4 +1,4 @@
-"""What is served, on what, with which settings; the rules that a deployment must obey."""
+"""What is served, on which GPUs, with which settings, and the rules that a deployment must obey."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import pieces
 
-# Rows of the vocabulary on all tensor-parallel ranks together are a multiple of this in vLLM
+# vLLM pads the vocabulary of all tensor-parallel ranks together to a multiple of this
 # (VocabParallelEmbedding).
 VOCABULARY_MULTIPLE = 64
-# Largest values that are taken: far beyond any machine, and small enough to count with.
+# Largest accepted values: far beyond any machine, and small enough to count with.
 MAX_BATCH = 1_000_000
 MAX_TOKENS = 100_000_000
 _MAX_DEGREE = 4096
@@ -43,11 +43,11 @@ _RANGES = {
 class Deployment:
     """One model served by dp·tp·pp GPUs.
 
-    batch: sequences served at once by all dp replicas together. context: tokens of each, prompt
-    and answer. chunk: tokens of one prefill step; sequences: what the engine reserves for
-    sampling. `dp`: data-parallel attention: dense weights once per replica, experts shared by
-    all of them. `ep` of the dp·tp ranks of a stage hold whole experts, the rest splits each.
-    `window_cache`: sliding-window layers drop tokens that left the window.
+    `batch`: sequences served at once by all dp replicas together; `context`: tokens of each, prompt
+    and answer; `chunk`: tokens of one prefill step; `sequences`: number that the engine reserves
+    sampling memory for. `dp`: data-parallel attention, with dense weights once per replica and
+    experts shared by all replicas. `ep` of a stage's dp·tp ranks hold whole experts, the rest
+    splits each. `window_cache`: sliding-window layers drop tokens that left the window.
     """
 
     model: ModelSpec
@@ -81,12 +81,12 @@ class Deployment:
 
     @property
     def replica_batch(self) -> int:
-        """Sequences on one of the dp replicas, the fullest."""
+        """Sequences on the fullest of the dp replicas."""
         return math.ceil(self.batch / self.dp)
 
     @property
     def sampled(self) -> int:
-        """Sequences for which one replica reserves logits: at most one a token of a chunk."""
+        """Sequences for which a replica reserves logits: at most one per token of a chunk."""
         return max(min(self.sequences, self.chunk), self.replica_batch)
 
     @property
@@ -102,10 +102,8 @@ class Deployment:
 
     @cached_property
     def stages(self) -> tuple[tuple[LayerKind, ...], ...]:
-        """Layers of each pipeline stage, split as vLLM does.
-
-        Layers beyond an even split go to the stages before the last, which has the head.
-        """
+        """Layers of each pipeline stage, split as in vLLM: layers beyond an even split go to the
+        stages before the last, which has the head."""
         counts = [self.model.layers // self.pp] * self.pp
         for index in range(self.model.layers % self.pp):
             counts[-2 - index] += 1
@@ -115,7 +113,7 @@ class Deployment:
 
 @cache
 def _table(model: ModelSpec) -> dict[str, Piece]:
-    """Rows by piece; parameters and widths are the same in every framework profile."""
+    """Pieces by name; parameters and widths do not depend on the framework profile."""
     context = OpContext(model, load_framework("megatron-core"), model.pretraining_seq)
     return {piece.name: piece for piece in pieces(context)}
 
@@ -126,7 +124,7 @@ def layer_piece(deployment: Deployment, kind: LayerKind) -> Piece:
 
 
 def check_deployment(deployment: Deployment) -> None:
-    """UsageError for settings that no engine accepts, with the nearest that one does."""
+    """UsageError for settings that no engine accepts, with the nearest ones that work."""
     for problem in _problems(deployment):
         raise UsageError(problem)
 
@@ -194,7 +192,7 @@ def _expert_problems(deployment: Deployment) -> Iterator[str]:
 
 
 def _nearest_divisors(number: int, given: int) -> str:
-    """`4 or 8`: the divisors of a number around what was given."""
+    """`4 or 8`: the divisors of a number around the given value."""
     divisors = [d for d in range(1, number + 1) if number % d == 0]
     below = max((d for d in divisors if d <= given), default=None)
     above = min((d for d in divisors if d > given), default=None)

@@ -1,13 +1,13 @@
-"""What a serving engine holds beside weights and KV cache, and which of it its budget counts.
+"""What a serving engine holds beside weights and KV cache, and how much of it its budget counts.
 
 vLLM fills `gpu_memory_utilization` of the HBM: it loads the weights, runs one forward pass of
 `max_num_batched_tokens` tokens and a sampling step of `max_num_seqs` sequences, measures their
 peak, and gives the rest to the KV cache. What the process took before that measurement (CUDA
-context, NCCL) lies outside of the budget; CUDA graphs do as well before 0.21.
+context, NCCL) is outside the budget; before 0.21, CUDA graphs are as well.
 
 Constants that are not counted from tensors were read off the start-up logs in
-`planner/predict/memory/serving/serving_logs.csv` (all on H100); each, here and in `serving.toml`,
-says which rows.
+`planner/predict/memory/serving/serving_logs.csv` (all on H100); each one, here and in
+`serving.toml`, says from which rows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class ServingEngine:
     """One generation of the engine.
 
     `logit_bytes`: bytes alive for each sampled logit. `moe_workspace_stays`: the expert kernels'
-    buffers stay allocated while sampling. `non_torch_*`: GiB beside torch's allocator that
-    grow while profiling: on one GPU, in a pipeline without TP, under TP. `pad_hidden`,
-    `pad_width`: multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the
-    engine of the start-up logs that its constants were read off.
+    buffers stay allocated while sampling. `non_torch_*`: GiB outside torch's allocator that appear
+    while profiling: on one GPU, in a pipeline without TP, under TP. `pad_hidden`, `pad_width`:
+    multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the engine of the
+    start-up logs that its constants come from.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ServingEngine:
     pad_width: int
 
     def non_torch_bytes(self, tp: int, gpus: int) -> float:
-        """Memory beside torch's allocator that the budget counts, on one of `gpus` GPUs."""
+        """Memory outside torch's allocator that the budget counts, on one of `gpus` GPUs."""
         alone, pipeline = self.non_torch_alone_gib, self.non_torch_pipeline_gib
         return GIB * (self.non_torch_tensor_gib if tp > 1 else alone if gpus == 1 else pipeline)
 
@@ -55,10 +55,10 @@ ENGINES: Mapping[str, ServingEngine] = {
     name: ServingEngine(name, **row) for name, row in TABLES["engines"].items()
 }
 
-# NCCL as started before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4
-# (free memory at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
+# NCCL before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4 (free memory
+# at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
 NCCL_START_BYTES = 1.0 * GIB
-# Links inside the node of the logs: NVLink of H100.
+# NVLink of H100, the link inside the nodes of the logs.
 _LOGGED_LINK_BYTES_PER_S = 450e9
 
 # CUDA graphs of 51 batch sizes, piecewise and full: least squares over the 28 rows vllm-0.19 of
@@ -67,8 +67,8 @@ _LOGGED_LINK_BYTES_PER_S = 450e9
 _GRAPH_FIXED_BYTES = 0.33 * GIB
 _GRAPH_LAYER_BYTES = 0.0171 * GIB
 
-# vLLM's own default by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk
-# and sequences, larger on GPUs of 70 GiB and more that are not A100s.
+# vLLM's default by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk and
+# sequences, larger on GPUs of 70 GiB and more except A100s.
 _LARGE_GPU_BYTES = 70 * GIB
 _LARGE_DEFAULTS = (8192, 1024)
 _SMALL_DEFAULTS = (2048, 256)
@@ -82,8 +82,8 @@ def find_engine(name: str) -> ServingEngine:
 
 
 def nccl_start_bytes(gpu: Gpu) -> float:
-    """Bytes of a communicator as started: buffers of as many channels as the links inside a node
-    can use, which on PCIe are few."""
+    """Bytes of NCCL after start-up: buffers of as many channels as the links inside a node can use,
+    few on PCIe."""
     linked, pcie = gpu.scale_up_domain_gpus > 1, gpu.host_link_bytes_per_s_per_direction
     rate = gpu.scale_up_bytes_per_s_per_gpu_per_direction if linked else pcie
     share = channels_at(rate) / channels_at(_LOGGED_LINK_BYTES_PER_S)
@@ -96,6 +96,6 @@ def graph_bytes(layers: int) -> float:
 
 
 def batch_defaults(gpu: Gpu) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs) that vLLM takes on this GPU."""
+    """vLLM's default (max_num_batched_tokens, max_num_seqs) on this GPU."""
     large = gpu.hbm_usable_bytes >= _LARGE_GPU_BYTES and not gpu.name.startswith("A100")
     return _LARGE_DEFAULTS if large else _SMALL_DEFAULTS

@@ -1,5 +1,5 @@
-"""Number formats of served weights and of the KV cache, with what their scales take, and the format
-that a published checkpoint states of itself."""
+"""Number formats of served weights and of the KV cache, with their scales, and the format that a
+published checkpoint states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from hardware.files import shipped_toml
 from planner.job.errors import unknown_name
 
-# Embeddings, head, norms, router and biases: what every quantisation method below leaves alone.
+# Bytes of embeddings, head, norms, router and biases, which no quantisation method below changes.
 KEPT_BYTES = 2.0
 
 
@@ -19,10 +19,10 @@ KEPT_BYTES = 2.0
 class WeightFormat:
     """How the matrices of linear layers are stored.
 
-    One scale of `scale_bytes` (with its zero point, if any) covers a tile of `tile_out` outputs
-    by `tile_in` inputs; 0 stands for the whole dimension, `scale_bytes` 0 for no scales.
-    `scope`: `experts` leaves attention alone in models that have experts, `feed-forward` in every
-    model. `padded_experts`: the engine's kernels for it pad the experts' matrices.
+    One scale of `scale_bytes` (with any zero point) covers a tile of `tile_out` outputs by
+    `tile_in` inputs; 0 stands for the whole dimension, `scale_bytes` 0 for no scales. `scope`:
+    `experts` leaves attention unquantised in models with experts, `feed-forward` in every model.
+    `padded_experts`: the engine's kernels for it pad the experts' matrices.
     """
 
     name: str
@@ -68,21 +68,21 @@ WEIGHT_FORMATS: Mapping[str, WeightFormat] = {
 KV_FORMATS: Mapping[str, KvFormat] = {
     name: KvFormat(name, **row) for name, row in TABLES["kv"].items()
 }
-# Formats of families whose checkpoints are quantised from the start.
+# Format of families whose checkpoints are published in a quantised form.
 PUBLISHED_FORMATS: Mapping[str, str] = TABLES["published"]
-# Of models, by the format of a name: that in which its publisher left more at 16 bits.
+# By model and format: the variant of the format in which its publisher left more at 16 bits.
 PUBLISHED_WIDER: Mapping[str, Mapping[str, str]] = TABLES["wider"]
 
 _Format = TypeVar("_Format", WeightFormat, KvFormat)
 
 
 def weight_format(name: str, option: str = "--weights") -> WeightFormat:
-    """The format of an option, --weights; UsageError lists the names."""
+    """The weight format with this name; UsageError lists the names."""
     return _find(name, WEIGHT_FORMATS, TABLES["weight_aliases"], option)
 
 
 def kv_format(name: str, option: str = "--kv-cache") -> KvFormat:
-    """The format of an option, --kv-cache; UsageError lists the names."""
+    """The KV-cache format with this name; UsageError lists the names."""
     return _find(name, KV_FORMATS, TABLES["kv_aliases"], option)
 
 
@@ -108,8 +108,8 @@ _OF_BITS: Mapping[tuple[str, object], str] = {
 
 
 def published_format(config: Mapping[str, Any]) -> str | None:
-    """The name of the format of `quantization_config`; None where there is no such table or where
-    the table states a format that is not known here."""
+    """Name of the format that `quantization_config` states; None without such a table or if the
+    format is unknown."""
     stated = config.get("quantization_config")
     if not isinstance(stated, Mapping):
         return None
@@ -129,7 +129,7 @@ def _base_format(stated: Mapping[str, Any]) -> str | None:
 
 
 def _of_groups(stated: Mapping[str, Any]) -> str | None:
-    """The format of compressed-tensors, whose groups describe their weights; None for several."""
+    """Format of compressed-tensors, whose groups describe their weights; None if they differ."""
     groups = stated.get("config_groups")
     tables = groups.values() if isinstance(groups, Mapping) else ()
     weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]
@@ -142,7 +142,7 @@ def _of_groups(stated: Mapping[str, Any]) -> str | None:
 
 
 def _leaves_attention(stated: Mapping[str, Any]) -> bool:
-    """Whether attention is among the modules that stay at 16 bits."""
+    """Whether attention stays at 16 bits."""
     lists = (stated.get(key) for key in _LEFT_ALONE)
     names = [str(name) for found in lists if isinstance(found, list) for name in found]
     return any(part in name for name in names for part in _ATTENTION)

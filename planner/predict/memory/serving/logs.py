@@ -1,12 +1,12 @@
-"""Start-up logs of real engines against the prediction, and the interval that follows from them.
+"""Start-up logs of real engines compared with predictions, and the resulting interval.
 
 `planner/predict/memory/serving/serving_logs.csv` holds what vLLM printed while starting, GiB on one
-rank (of a pipeline, its first; the tokens are those of the tightest rank): facts published by
-others, with their source in each row. Rows of use `fit` are those that constants of the engine were
-read off; the others were looked up after that (A100: the catalogue's memory, as none was
-printed). qwen2.5-72b under TP 4 is Kimi-Dev-72B, of the same shape. The
-source lists gpt-oss-120b under a utilisation of 0.9; its printed terms add up at 0.95. Rows of
-multimodal models were left out: the catalogue has no vision towers.
+rank (in a pipeline the first; tokens are those of the tightest rank): facts that others published,
+with a source in each row. Constants of the engine were read off the rows of use `fit`; the other
+rows were looked up afterwards (A100: memory from the catalogue, as none was printed). qwen2.5-72b
+under TP 4 is Kimi-Dev-72B, which has the same shape. The source lists gpt-oss-120b under a
+utilisation of 0.9, but its printed terms add up at 0.95. Rows of multimodal models were left out:
+the catalogue had no vision towers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hardware.load import load_gpu
 from planner.job.models.catalog import load_model
 from planner.job.quantities import GIB
 from planner.predict.memory.serving.deployment import Deployment
-from planner.predict.memory.serving.engine import ENGINES
+from planner.predict.memory.serving.engine import ENGINES, ServingEngine
 from planner.predict.memory.serving.formats import kv_format, weight_format
 from planner.predict.memory.serving.stage import ServingStageMemory, stage_memory, tokens_of
 from planner.predict.uncertainty.families import architecture_text
@@ -33,7 +33,7 @@ _FEWEST_ROWS = 5
 
 @dataclass(frozen=True)
 class LogRow:
-    """One start-up: the deployment, and what was printed (None where it was not). Bytes."""
+    """One start-up: the deployment, and the printed figures (None if not printed). Bytes."""
 
     engine: str
     deployment: Deployment
@@ -62,12 +62,12 @@ class StartUpComparison:
 
     @property
     def predicted_bytes(self) -> float:
-        """Predicted room for the KV cache on the rank that limits it."""
+        """Predicted room for the KV cache on the tightest rank."""
         return self.tightest.available
 
     @property
     def measured_bytes(self) -> float:
-        """Room on the rank that limits it: as printed, in pipelines from the printed tokens."""
+        """Room on the tightest rank: as printed, or in pipelines from the printed tokens."""
         pool = self.tightest.pool
         if self.row.deployment.pp == 1 or self.row.kv_tokens is None:
             return self.row.kv_cache
@@ -87,7 +87,7 @@ class StartUpComparison:
         return self.measured_bytes - self.predicted_bytes
 
     def residual_with_graphs(self) -> float:
-        """The same as if the budget had counted the CUDA graphs, where they were printed."""
+        """The residual if the budget had counted the CUDA graphs, where they were printed."""
         if self.row.graphs is None:
             return self.residual_bytes
         first = self.stages[0]
@@ -99,8 +99,8 @@ class StartUpComparison:
 class CacheSpread:
     """80 % interval of the room for the KV cache: bytes to add to the prediction.
 
-    `uncovered`: what the logs have no row of; then the whole range of residuals is taken.
-    `rows`: start-ups it was read off, on `gpus`; `median_error` of their predicted room.
+    `uncovered`: traits that no log has, for which the whole range of residuals is taken. `rows`:
+    number of start-ups behind it, on `gpus`; `median_error` of their predicted room.
     """
 
     low: float
@@ -126,7 +126,7 @@ def _log_row(fields: dict[str, str]) -> LogRow:
         weights=weight_format(fields["weights"]),
         kv=kv_format(fields["kv_cache"]),
         utilization=float(fields["utilization"]),
-        engine=next(e for e in ENGINES.values() if _prints(e.name, fields["engine"])),
+        engine=next(e for e in ENGINES.values() if _prints(e, fields["engine"])),
     )
     return LogRow(
         engine=fields["engine"],
@@ -142,10 +142,9 @@ def _log_row(fields: dict[str, str]) -> LogRow:
     )
 
 
-def _prints(engine: str, logged: str) -> bool:
-    """Whether rows of `logged` were written by that very generation of the engine."""
-    found = ENGINES[engine]
-    return found.logs == logged and not found.graphs_in_budget
+def _prints(engine: ServingEngine, logged: str) -> bool:
+    """Whether this very generation of the engine wrote the rows of `logged`."""
+    return engine.logs == logged and not engine.graphs_in_budget
 
 
 @cache
@@ -164,11 +163,13 @@ def compare_logs() -> tuple[StartUpComparison, ...]:
 def spread_of(deployment: Deployment) -> CacheSpread:
     """The interval for a deployment, from the logs of its engine's generation.
 
-    Alone and together are apart: what GPUs allocate to communicate is the larger uncertainty.
+    Single and multiple GPUs are separate groups: memory for communication is the larger
+    uncertainty.
     """
     rows = [c for c in compare_logs() if c.row.engine == deployment.engine.logs]
     alike = [c for c in rows if (c.row.deployment.gpus > 1) == (deployment.gpus > 1)]
-    uncovered = _uncovered(deployment, [c.row.deployment for c in rows])
+    tested = {trait for c in rows for trait in _traits(c.row.deployment)}
+    uncovered = tuple(trait for trait in _traits(deployment) if trait not in tested)
     used = rows if uncovered or len(alike) < _FEWEST_ROWS else alike
     graphs = deployment.engine.graphs_in_budget and deployment.graphs
     gpus = tuple(dict.fromkeys(c.row.deployment.gpu.name for c in used))
@@ -181,14 +182,8 @@ def spread_of(deployment: Deployment) -> CacheSpread:
     )
 
 
-def _uncovered(deployment: Deployment, logged: list[Deployment]) -> tuple[str, ...]:
-    """Traits of a deployment that no logged one has, in words."""
-    tested = {trait for other in logged for trait in _traits(other)}
-    return tuple(trait for trait in _traits(deployment) if trait not in tested)
-
-
 def _traits(deployment: Deployment) -> tuple[str, ...]:
-    """What could make a deployment's memory differ from that of others."""
+    """Traits, in words, by which a deployment's memory could differ from that of others."""
     model = deployment.model
     attention = "MLA" if model.mla else "plain attention"
     several = (

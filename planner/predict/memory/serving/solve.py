@@ -20,15 +20,15 @@ from planner.predict.memory.serving.stage import stage_memory
 
 _GPU_STEPS = (2, 4, 8, 16, 32)
 _HIGH_UTILIZATION = 0.95
-# KV heads of Llama 2 70B, Llama 3, Mistral and Qwen2.5 from 7B on.
+# Heads of keys and values in Llama 2 70B, Llama 3, Mistral, and Qwen2.5 from 7B on.
 GROUPED_KV_HEADS = 8
-# Tensor parallelism beyond the usual node is rare; further GPUs become pipeline stages.
+# Tensor parallelism beyond the usual node is rare; more GPUs become pipeline stages.
 _NODE_GPUS = 8
 
 
 @dataclass(frozen=True)
 class DeploymentChange:
-    """A deployment near the one asked for, the options that make it, and its missing bytes."""
+    """A deployment near the requested one, the options that make it, and its missing bytes."""
 
     options: str
     deployment: Deployment
@@ -60,7 +60,7 @@ def solve(deployment: Deployment, what: str, spread: CacheSpread) -> Solved:
 
 
 def solved_deployment(deployment: Deployment, solved: Solved) -> Deployment:
-    """The deployment with what was solved for put in; 1 if nothing fits."""
+    """The deployment with the solved value; 1 if nothing fits."""
     found = max(1, solved.expected)
     if solved.what == "batch":
         return replace(deployment, batch=found)
@@ -73,10 +73,8 @@ def missing_bytes(deployment: Deployment) -> float:
 
 
 def largest_batch(deployment: Deployment, extra: float = 0.0) -> int:
-    """Largest number of sequences of the given context that fits; 0 if none does.
-
-    extra: bytes by which the room is larger than expected.
-    """
+    """Largest number of sequences of the given context that fits; 0 if none does. `extra`: bytes of
+    room beyond what is expected."""
     return _largest(lambda n: missing_bytes(replace(deployment, batch=n)) <= extra, MAX_BATCH)
 
 
@@ -86,15 +84,13 @@ def largest_context(deployment: Deployment, extra: float = 0.0) -> int:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Largest number up to `most` for which `fits`, which stays false once it is; 0 if none."""
+    """Largest number up to `most` that fits, if larger ones never fit again; 0 if none."""
     return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
 def changes(deployment: Deployment) -> tuple[DeploymentChange, ...]:
-    """Changes near the deployment, with what would then be missing; those that fit come first.
-
-    Single changes, and the combination of GPUs and formats that fits with the fewest GPUs.
-    """
+    """Changes near the deployment, with the bytes that would then be missing; fitting ones first.
+    Single changes, and the combination of GPUs and formats that fits with the fewest GPUs."""
     found = [_measured(options, near) for options, near in _near(deployment)]
     known = {change.options for change in found}
     found += [change for change in _together(deployment) if change.options not in known]
@@ -102,14 +98,11 @@ def changes(deployment: Deployment) -> tuple[DeploymentChange, ...]:
 
 
 def with_grouped_queries(deployment: Deployment) -> DeploymentChange | None:
-    """A model with fewer KV heads (grouped-query attention, arXiv 2305.13245): another model, to be
-    chosen or trained, no option. None where the heads are as few, or compressed (MLA)."""
+    """A model with fewer KV heads (grouped-query attention, arXiv 2305.13245): not an option but
+    another model to choose or train. None if it has as few, or compresses them (MLA)."""
     model = deployment.model
-    if (
-        model.mla is not None
-        or model.kv_heads <= GROUPED_KV_HEADS
-        or model.heads % GROUPED_KV_HEADS
-    ):
+    few = model.mla is not None or model.kv_heads <= GROUPED_KV_HEADS
+    if few or model.heads % GROUPED_KV_HEADS:
         return None
     grouped = model.model_copy(update={"kv_heads": GROUPED_KV_HEADS})
     near = replace(deployment, model=grouped)
@@ -151,7 +144,7 @@ def _smaller_formats(deployment: Deployment) -> Iterator[tuple[str, Deployment]]
 
 
 def _more_gpus(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    """The next degrees that are legal: tp up to 8, then pipeline stages."""
+    """The next legal degrees: tp up to 8, then pipeline stages."""
     for factor in _GPU_STEPS:
         grown = max(deployment.tp, min(deployment.tp * factor, _NODE_GPUS))
         stages = deployment.pp * deployment.tp * factor // grown
@@ -195,7 +188,7 @@ def _together(deployment: Deployment) -> list[DeploymentChange]:
 
 
 def _narrower(deployment: Deployment) -> tuple[str, ...]:
-    """Narrower weight formats that are common, or the one in which the model was published."""
+    """Common weight formats that are narrower, or the one in which the model was published."""
     published = PUBLISHED_FORMATS.get(deployment.model.family)
     names = dict.fromkeys((published, "int4") if published else ("fp8", "int4"))
     given = deployment.weights.element_bytes

@@ -1,11 +1,10 @@
-"""What a rank of one pipeline stage holds, and what is left for its KV cache: bytes of a block,
-blocks of a sequence, and what a pool of blocks holds.
+"""What a rank of one pipeline stage holds, and the room that is left for its KV cache.
 
 PagedAttention (arXiv 2309.06180, section 4.1) stores keys and values in blocks of tokens. Layers
-with a sliding window need the blocks of their window only; vLLM then keeps all layers in groups
-of one size, so that every group's blocks come from one pool, and pads the last group. Recurrent
-layers keep one state a sequence, whatever its length, each in a block of the same pool, whose
-blocks have as many tokens as make them no smaller than a state (vLLM's config of hybrids; blocks of
+with a sliding window need only the blocks of their window; vLLM then keeps all layers in groups of
+one size, so that every group's blocks come from one pool, and pads the last group. Recurrent layers
+keep one state per sequence, whatever its length, in a block of the same pool; blocks then have as
+many tokens as make them at least as large as a state (vLLM's config of hybrids; blocks of
 Qwen3.5-27B have 1,568 tokens of 1 KiB under TP 2, where its states take 1.6 MB each).
 """
 
@@ -20,10 +19,10 @@ from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import graph_bytes, nccl_start_bytes
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 
-# Up to this ratio of layer counts the larger one is the group's size (vLLM, kv_cache_utils).
+# Below this ratio of layer counts the larger count is the group's size (vLLM, kv_cache_utils).
 _SIMILAR_COUNTS = 1.25
-# Bytes of an element of a recurrent state, and of the inputs that its convolution looks back on:
-# published configurations of hybrids state fp32 for the former (mamba_ssm_dtype).
+# Bytes of an element of a recurrent state (published configurations of hybrids state fp32:
+# mamba_ssm_dtype), and of the inputs that its convolution looks back on.
 _STATE_BYTES = 4.0
 _CONVOLUTION_BYTES = 2.0
 
@@ -31,24 +30,21 @@ _CONVOLUTION_BYTES = 2.0
 def layer_token_bytes(deployment: Deployment) -> float:
     """Bytes that one token adds to one layer's cache on a rank.
 
-    Keys and values: 2·(kv_heads/tp)·head_dim·element, at least one head a rank, so that heads
-    are copied once tp exceeds them. MLA: (kv_lora_rank + rope)·element on every rank
-    (DeepSeek-V2, arXiv 2405.04434, section 2.1.4).
+    Keys and values: 2·(kv_heads/tp)·head_dim·element, at least one head per rank, so heads are
+    copied once tp exceeds them. MLA: (kv_lora_rank + rope)·element on every rank (DeepSeek-V2,
+    arXiv 2405.04434, section 2.1.4).
     """
     model, kv = deployment.model, deployment.kv
     if model.mla:
-        return (model.mla.kv_lora_rank + model.mla.qk_rope_head_dim) * kv.element_bytes + (
-            kv.head_bytes
-        )
+        width = model.mla.kv_lora_rank + model.mla.qk_rope_head_dim
+        return width * kv.element_bytes + kv.head_bytes
     heads = max(1, model.kv_heads // deployment.tp)
     return 2 * heads * (model.head_dim * kv.element_bytes + kv.head_bytes)
 
 
 def model_token_bytes(deployment: Deployment) -> float:
-    """Bytes that one token adds to all layers, on all tp ranks of a replica together.
-
-    Copies of heads that ranks share count as often as they are held. Windows are not applied.
-    """
+    """Bytes that one token adds to all layers, on all tp ranks of a replica together. Heads that
+    ranks copy count for each of them. Windows are not applied."""
     layers = sum(kind.attention not in ("state", "none") for kind in deployment.model.kind_sequence)
     return layer_token_bytes(deployment) * layers * deployment.tp
 
@@ -69,9 +65,9 @@ def layer_state_bytes(deployment: Deployment) -> float:
 class StagePool:
     """The blocks of one pipeline stage on a rank.
 
-    group: layers that share a block id; full_groups, window_groups: groups of each kind;
-    state_groups: those of recurrent layers, which hold one block a sequence; block_bytes: a block
-    of one group. `deployment.block`: tokens of the pool's blocks.
+    `group`: layers that share a block id; `full_groups`, `window_groups`: groups of each kind;
+    `state_groups`: those of recurrent layers, one block per sequence; `block_bytes`: a block of one
+    group. `deployment.block`: tokens of the pool's blocks.
     """
 
     deployment: Deployment
@@ -87,24 +83,20 @@ class StagePool:
         return self.deployment.model.sliding_window or 0
 
     def sequence_blocks(self, context: int) -> int:
-        """Blocks of one sequence of `context` tokens that is being decoded.
-
-        A window that does not start at a block's first token touches one block more.
-        """
+        """Blocks of one sequence of `context` tokens while it is decoded. A window that does not
+        start at a block's first token touches one block more."""
         full = self._blocks(context)
         held = min(full, self._blocks(self.window) + 1)
         return self.full_groups * full + self.window_groups * held + self.state_groups
 
     def prefill_blocks(self, context: int) -> int:
-        """Blocks that one prefill chunk adds to window layers before its tokens leave again."""
+        """Blocks that a prefill chunk adds to window layers for a while."""
         beyond = min(self.deployment.chunk, max(0, context - self.window))
         return self.window_groups * self._blocks(beyond)
 
     def admission_blocks(self, context: int) -> int:
-        """Blocks for which vLLM requires room before it admits a sequence of this length.
-
-        Its window layers count window - 1 + max_num_batched_tokens tokens, and one block.
-        """
+        """Blocks that must be free before vLLM admits a sequence of this length. Window layers
+        count window - 1 + max_num_batched_tokens tokens, and one block."""
         held = self._blocks(min(self.window - 1 + self.deployment.chunk, context)) + 1
         cached = self.full_groups * self._blocks(context) + self.window_groups * held
         return cached + self.state_groups
@@ -134,7 +126,7 @@ def stage_pool(deployment: Deployment, stage: int) -> StagePool:
 
 
 def _with_state_blocks(deployment: Deployment) -> Deployment:
-    """The deployment with blocks of as many tokens as hold a recurrent layer's state."""
+    """The deployment with blocks of enough tokens to hold a recurrent layer's state."""
     each = deployment.block * layer_token_bytes(deployment)
     blocks = math.ceil(layer_state_bytes(deployment) / each)
     return replace(deployment, block=deployment.block * max(1, blocks))
@@ -145,7 +137,7 @@ def _keeps_window(deployment: Deployment, kind: LayerKind) -> bool:
 
 
 def _group_size(full: int, windowed: int) -> int:
-    """Layers of a group: the smaller count, or the larger if they are alike; all if of one kind."""
+    """Layers of a group: the smaller count, or the larger if both are similar or one is 0."""
     smaller, larger = sorted((full, windowed))
     if smaller == 0:
         return larger
@@ -156,8 +148,8 @@ def _group_size(full: int, windowed: int) -> int:
 class ServingStageMemory:
     """Bytes on a rank of one pipeline stage.
 
-    Within the engine's budget: weights, activations, non_torch, graphs_within, and what is left
-    for the KV cache. Beside the budget: context, nccl, graphs_beside.
+    Within the engine's budget: weights, activations, non_torch, graphs_within, and the rest for the
+    KV cache. Outside the budget: context, nccl, graphs_beside.
     """
 
     stage: int
@@ -175,22 +167,23 @@ class ServingStageMemory:
 
     @property
     def fixed(self) -> float:
-        """What the budget holds beside the KV cache."""
+        """What the budget holds besides the KV cache."""
         return self.weights.total + self.activations.peak + self.non_torch + self.graphs_within
 
     @property
     def beside(self) -> float:
-        """What the process holds beside the budget."""
+        """What the process holds outside the budget."""
         return self.context + self.nccl + self.graphs_beside
 
     @property
     def available(self) -> float:
-        """Bytes left for the KV cache: of the budget, or of the device if that is less.
+        """Bytes left for the KV cache, of the budget or of the device if that is less; negative if
+        the rest does not fit by itself.
 
-        The engine starts with no larger budget than is free then, and fills it. It captures CUDA
-        graphs afterwards, in the room that the forward pass and the sampling of its profile had
-        (vLLM, v1/worker/gpu_worker.py: init_device, determine_available_memory,
-        compile_or_warm_up_model). Negative if the rest does not fit by itself.
+        The engine's budget cannot exceed what is free at start. It captures CUDA graphs last, in
+        the room that the forward pass and the sampling of its profile had (vLLM,
+        v1/worker/gpu_worker.py: init_device, determine_available_memory,
+        compile_or_warm_up_model).
         """
         held = self.fixed - self.activations.peak
         at_start = self.usable - self.context - self.nccl
@@ -226,7 +219,7 @@ def tokens_of(stage: ServingStageMemory, context: int, extra: float) -> int:
 
 
 def stage_memory(deployment: Deployment) -> tuple[ServingStageMemory, ...]:
-    """The stages alone, of a deployment that was checked before."""
+    """Memory of all stages of a deployment that was checked before."""
     return tuple(_stage(deployment, index) for index in range(deployment.pp))
 
 

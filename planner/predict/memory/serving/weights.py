@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from planner.cost.codes import OpKind, ParamShard
 from planner.predict.memory.serving.deployment import Deployment, layer_piece
@@ -15,10 +15,10 @@ from planner.predict.ops.rows import Op
 class WeightBytes:
     """Weights by how they are stored.
 
-    matrices: linear layers in the format asked for; scales: their scales and zero points; kept:
-    embeddings, head, norms, router and biases; absorbed: 16-bit copies of MLA's up-projections,
-    which the engine multiplies into queries and outputs; rotary: cosines and sines of every
-    position, no weights but loaded with them.
+    `matrices`: linear layers in the requested format; `scales`: their scales and zero points;
+    `kept`: embeddings, head, norms, router and biases; `absorbed`: 16-bit copies of MLA's
+    up-projections, which the engine multiplies into queries and outputs; `rotary`: cosines and
+    sines of every position, which are loaded with the weights.
     """
 
     matrices: float = 0.0
@@ -28,24 +28,20 @@ class WeightBytes:
     rotary: float = 0.0
 
     @property
+    def _parts(self) -> tuple[float, ...]:
+        return tuple(getattr(self, one.name) for one in fields(self))
+
+    @property
     def total(self) -> float:
         """All of them."""
-        return self.matrices + self.scales + self.kept + self.absorbed + self.rotary
+        return sum(self._parts)
 
     def __add__(self, other: WeightBytes) -> WeightBytes:
-        return WeightBytes(
-            self.matrices + other.matrices,
-            self.scales + other.scales,
-            self.kept + other.kept,
-            self.absorbed + other.absorbed,
-            self.rotary + other.rotary,
-        )
+        parts = zip(self._parts, other._parts, strict=True)
+        return WeightBytes(*(one + more for one, more in parts))
 
     def __mul__(self, times: int) -> WeightBytes:
-        return WeightBytes(
-            times * self.matrices, times * self.scales, times * self.kept, times * self.absorbed,
-            times * self.rotary,
-        )  # fmt: skip
+        return WeightBytes(*(times * one for one in self._parts))
 
 
 def stage_weights(deployment: Deployment, stage: int) -> WeightBytes:
@@ -70,7 +66,7 @@ def _tied_head(deployment: Deployment, stage: int) -> WeightBytes:
 
 
 def _rotary(deployment: Deployment) -> float:
-    """One table of max_positions by rotated width, in the dtype of the norms."""
+    """Bytes of one table of max_positions by rotated width, in the type of the norms."""
     model = deployment.model
     if model.position != "rope":
         return 0.0
@@ -93,7 +89,7 @@ def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
         kept += on_rank - in_matrix
     share = matrices / _matrix_elements(op) if matrices else 0.0
     padded_matrix = _kernel_padding(deployment, op)
-    # Of one of the row's matrices, unsharded.
+    # Scales of one of the row's matrices, unsharded.
     scales = fmt.scales(op.out_width + op.kv_out_width, op.in_width)
     return WeightBytes(
         matrices=matrices * fmt.element_bytes * padded_matrix,
@@ -104,7 +100,7 @@ def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
 
 
 def shard_share(deployment: Deployment, shard: ParamShard) -> float:
-    """Share of a row's parameters on the rank; the fullest rank of uneven experts."""
+    """Share of a row's parameters on the rank; with uneven experts on the fullest rank."""
     model = deployment.model
     match shard:
         case ParamShard.NONE | ParamShard.COPIED:
@@ -122,8 +118,8 @@ def shard_share(deployment: Deployment, shard: ParamShard) -> float:
 def _takes_format(deployment: Deployment, op: Op) -> bool:
     """Whether the row's matrices are stored in the weight format.
 
-    Quantisation methods leave alone what also trains in 16 bits (`Op.low_precision`): head and
-    router; a wider format than 16 bits applies to everything and is counted as kept.
+    Quantisation leaves alone what also trains in 16 bits (`Op.low_precision`): head and router. A
+    format wider than 16 bits applies to everything and counts as kept.
     """
     fmt = deployment.weights
     if not fmt.quantised or not op.low_precision:
@@ -136,27 +132,25 @@ def _takes_format(deployment: Deployment, op: Op) -> bool:
 
 
 def _matrix_elements(op: Op) -> float:
-    """Elements of the row's matrices, all of them and unsharded."""
+    """Elements of all the row's matrices, unsharded."""
     return op.groups * (op.out_width + op.kv_out_width) * op.in_width
 
 
 def _carries_matrix(op: Op, shard: ParamShard) -> bool:
-    """Whether a parameter count of a row holds matrix elements: replicated ones are biases.
-
-    Unless the whole row is replicated (MLA's down-projections).
-    """
+    """Whether a parameter count of a row holds matrix elements. Replicated counts are biases,
+    unless the whole row is replicated (MLA's down-projections)."""
     replicated = all(other is ParamShard.NONE for _, other in op.parameters)
     return replicated or shard is not ParamShard.NONE
 
 
 def _matrix_share(op: Op) -> float:
-    """Share of the carrying parameters that are matrix elements, the rest being biases."""
+    """Share of the carrying parameters that are matrix elements; the rest are biases."""
     carried = sum(count for count, shard in op.parameters if _carries_matrix(op, shard))
     return _matrix_elements(op) / carried if carried else 0.0
 
 
 def _kernel_padding(deployment: Deployment, op: Op) -> float:
-    """Growth of an expert's matrix by what its kernel pads: hidden and width on the rank."""
+    """Growth of an expert's matrix if its kernel pads hidden size and width on the rank."""
     model = deployment.model
     padded = deployment.weights.padded_experts and op.kind is OpKind.GROUPED_GEMM
     if not padded or model.moe is None:
@@ -171,10 +165,8 @@ def _padding(width: int, multiple: int) -> float:
 
 
 def _absorbed(deployment: Deployment, op: Op) -> float:
-    """16-bit copies of MLA's key and value up-projections beside their quantised matrix.
-
-    Unquantised they are views of the same memory (vLLM, MLA attention after loading).
-    """
+    """Bytes of 16-bit copies of MLA's key and value up-projections beside their quantised matrix.
+    Unquantised, they are views of the same memory (vLLM, MLA attention after loading)."""
     if op.name != "attention/kv_up":
         return 0.0
     return _matrix_elements(op) / deployment.tp * deployment.weights.kept_bytes
