@@ -61,7 +61,7 @@ _RESOLVED = 0.001
 _LARGE = 0.15
 _VERDICTS: dict[Verdict, str] = {
     "as good": f"at most {share(NOTABLE, 0)} faster",
-    "gain": "faster by more, and the row says by what",
+    "gain": "faster by more, and the row names the cause",
     "within the error bar": f"faster by more, but {NOT_CLAIMED}",
     "cannot tell": "faster by more without an unused technique, but the prediction of the recipe "
     "itself is more than 10 % off",
