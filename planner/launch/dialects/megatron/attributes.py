@@ -39,7 +39,7 @@ from planner.launch.read.found import (
     model_unknown,
     not_predictable,
 )
-from planner.launch.read.names import meanings
+from planner.launch.read.names import known_names, meanings
 from planner.launch.read.opened import Opened
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
@@ -208,8 +208,8 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(text, chosen.place))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
-            said = not_predictable(f"model_type {kind.value} is not modelled", kind.place)
-            self.problems.append(said)
+            text = f"model_type {kind.value} is not modelled"
+            self.problems.append(not_predictable(text, kind.place))
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Primus' profile; it names layers one by one, and has core's methods besides."""
@@ -245,23 +245,13 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 # --- ms-swift -------------------------------------------------------------------------------------
 
 # Its options are Megatron's attributes, switches with `true` or `false`; the model is a
-# checkpoint's. Defaults: ms-swift 3.9, swift/megatron/argument.
-_SWIFT_DEFAULTS: Mapping[str, object] = {
-    "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
-    "use_distributed_optimizer": True, "moe_grouped_gemm": True, "bf16": True,
-    "attention_backend": "flash", "hidden_dropout": 0, "attention_dropout": 0,
-    "expert_tensor_parallel_size": 1,
-}  # fmt: skip
+# checkpoint's.
+_SWIFT_DEFAULTS = meanings("megatron", "swift-defaults")
 # What texts of switches mean.
 _TYPED = {"true": True, "false": False}
 # Its own settings that Megatron has not, or for something else: weights of tokens in the loss.
 _OF_SWIFT = ("loss_scale", "dataset", "val_dataset", "cached_dataset")
-# Settings of a YAML that are Megatron's, some of which every one for it has.
-_OF_MEGATRON = frozenset((
-    "tensor_model_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size",
-    "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method",
-    "sequence_parallel", "moe_grouped_gemm", "use_distributed_optimizer", "no_save_optim",
-))  # fmt: skip
+_OF_MEGATRON = known_names("megatron", "swift-signs")
 _FEWEST = 3
 _SEEN_TO = ("experts-without-experts", "cuda-device-max-connections")
 # Where the model may be named, the likeliest first.

@@ -29,6 +29,7 @@ from planner.launch.languages.text import Text, Word
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, not_predictable
+from planner.launch.read.names import known_names
 from planner.launch.read.opened import Opened
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
@@ -52,12 +53,7 @@ _NAMES = {
     "model.num_layers_in_first_pipeline_stage": MEGATRON_LAYOUT["first-layers"].name,
     "model.num_layers_in_last_pipeline_stage": MEGATRON_LAYOUT["last-layers"].name,
 }
-# Said by other fields too.
-_SAID_ELSEWHERE = {
-    "mixed_precision.fp8_param_gather", "mixed_precision.first_last_layers_bf16",
-    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "optimizer.main_grads_dtype",
-    "tokenizer.tokenizer_model", "tokenizer.tokenizer_type",
-}  # fmt: skip
+_SAID_ELSEWHERE = known_names("megatron", "said-elsewhere")
 # Hydra takes Python's spellings too.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): table.QUICK_GEGLU.name,

@@ -26,6 +26,7 @@ from planner.launch.dialects.megatron.bridge_adapters import adapter_refusals
 from planner.launch.dialects.megatron.flags import Flag
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.quoting import Code
+from planner.launch.read.names import meanings
 from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
@@ -192,14 +193,7 @@ def requirements(launch: Launch) -> tuple[str, ...]:
 
 Overrides = Mapping[str, str]
 
-# Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
-RECIPES = {
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "fp8": "bf16_with_fp8_current_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
+RECIPES = meanings("megatron", "recipes")
 
 
 def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:

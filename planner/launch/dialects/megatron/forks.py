@@ -19,7 +19,7 @@ from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Problem, Setting, Severity, is_slip, nearest
-from planner.launch.read.names import effect_of, left_out, meanings
+from planner.launch.read.names import effect_of, known_names, left_out, meanings
 
 MOST_NAMED = 50
 
@@ -129,13 +129,7 @@ _DIALECTS = {
     "fork": Dialect("fork", "a fork of Megatron-LM"),
     "program": Dialect("program", "another program than pretrain_gpt.py"),
 }
-# Options of Megatron-LM until 2023-05, before Transformer Engine.
-_OF_2022 = (
-    "data-impl", "DDP-impl", "activations-checkpoint-method", "activations-checkpoint-num-layers",
-    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce",
-    "scaled-masked-softmax-fusion", "no-scaled-masked-softmax-fusion",
-    "scaled-upper-triang-masked-softmax-fusion",
-)  # fmt: skip
+_OF_2022 = known_names("megatron", "of-2022")
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 # Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
 # has only some of its options, Megatron's own optimizer steps.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,27 +33,19 @@ from planner.launch.read.beside import text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source
 from planner.launch.read.found import Found, Problem, Setting
+from planner.launch.read.names import meanings
 from planner.launch.read.python_files import chosen_words, evaluating, read_python
 
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"
-# Class called -> table whose fields its arguments are.
-_TABLES: Mapping[str, str] = {
-    "ParallelismConfig": "parallelism",
-    "TrainingConfig": "training",
-    "CompileConfig": "compile",
-    "ActivationCheckpointConfig": "activation_checkpoint",
-}
-# Class called -> mode of activation checkpointing.
-_CHECKPOINTING: Mapping[str, str] = {
-    "SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget",
-    "ActivationCheckpointConfig": "selective",
-}  # fmt: skip
+# Classes of the configuration, by table, mode of checkpointing and converter.
+_TABLES = meanings("torchtitan", "classes")
+_CHECKPOINTING = meanings("torchtitan", "checkpointing")
+_CONVERTERS = meanings("torchtitan", "converters")
 # What configures torchtitan's experiment with reinforcement learning.
 _REINFORCED = re.compile(r"\bRLTrainer\b|\bexperiments\.rl\b")
 _MODE = TORCHTITAN["recompute"]
 _MAKERS = {"Config", "ParallelismConfig"}
-_CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
 
 
 def is_torchtitan_python(text: str) -> bool:
