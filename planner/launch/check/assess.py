@@ -283,7 +283,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
     ctx, columns = replace(rule_context(job), given=True), degree_columns([degrees])
-    hidden = _hidden(found)
+    hidden, fitting = _hidden(found), f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
             continue
@@ -307,14 +307,9 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             + (f"; {unread} may say otherwise" * unsure),
             severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
-            fix=_for_degrees(degrees) if rule.name == WORLD_SIZE and not unsure else "",
+            fix=fitting if rule.name == WORLD_SIZE and not unsure else "",
             late="run time" in rule.source,
         )
-
-
-def _for_degrees(degrees: Degrees) -> str:
-    """The GPUs on which the degrees run."""
-    return f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
 
 
 def _hidden(found: Found) -> dict[str, str]:

@@ -260,7 +260,8 @@ class _Reader(MegatronReader):
         """Errors are warnings where a recipe that was not seen may set something else."""
         found, program = super().found(), self.overrides.program
         spec = found.shape if not found.model else load_model(found.model).spec
-        found = seen(found, program, self.launch.folder, self._said())
+        said = {name: word.text.value for name, word in self.overrides.given.items()}
+        found = seen(found, program, self.launch.folder, said)
         train, why = train_of(program, spec)
         train = beside_both(train, found.shape)
         tuned = () if not why else (not_predictable(why),)
@@ -270,9 +271,6 @@ class _Reader(MegatronReader):
             packing=packing_of(program),
             problems=(*tuned, *map(self._eased, found.problems)),
         )
-
-    def _said(self) -> dict[str, str]:
-        return {name: word.text.value for name, word in self.overrides.given.items()}
 
     def _eased(self, problem: Problem) -> Problem:
         is_broken = problem.severity == "error" and problem.rule != "option-value"

@@ -201,13 +201,11 @@ def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     names = megatron.names_in(launch) | {"has_samples": bridge_finetune.has_samples(launch.job)}
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
     own = bridge_vision.overrides(launch)
-    found = ((sentences.filled_in(group["title"], names), _group(group, names)) for group in groups)
-    others = ((title, _without(group, own)) for title, group in found)
+    others = []
+    for group in groups:
+        said = {key: value for key, value in _group(group, names).items() if key not in own}
+        others.append((sentences.filled_in(group["title"], names), said))
     return (*others, ("parts of a vision-language model", own))
-
-
-def _without(group: Overrides, own: Overrides) -> Overrides:
-    return {key: value for key, value in group.items() if key not in own}
 
 
 def _group(group: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:

@@ -146,7 +146,9 @@ def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -
     say."""
     if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
-    words = tuple(map(_plain_number, arguments.many(_LINEAR)))
+    # Numbers as Python reads them, in digits: `1_000`.
+    given = arguments.many(_LINEAR)
+    words = [word.replace("_", "") if word[:1].isdecimal() else word for word in given]
     if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):
         return {}
     try:
@@ -161,14 +163,6 @@ def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -
     more = {"severity": "note", "fix": f"--{_STEPS} in its place"}
     arguments.refuse("batch-ramp-ignored", f"{text} the start", _LINEAR, **more)
     return {"batch_ramp": " ".join(words)}
-
-
-def _plain_number(text: str) -> str:
-    """A whole number as Python reads it, in digits: `1_000`."""
-    try:
-        return str(int(text))
-    except ValueError:
-        return text
 
 
 def _steps(arguments: Arguments, gbs: int | None) -> dict[str, Any]:

@@ -53,7 +53,10 @@ class TorchtitanReader(DocumentReader):
 
     def found(self, form: Any) -> Found:
         """Everything that was read."""
-        degrees = self._degrees()
+        degrees = {
+            name: self.whole(_DEGREES[name], default, min(default, 1))
+            for name, default in _DEFAULTS.items()
+        }
         replicate, shard = self._replicas(degrees, self.hints.gpus or self.world)
         model, shape = self._model()
         batch = self._batch(degrees, replicate * shard)
@@ -83,7 +86,11 @@ class TorchtitanReader(DocumentReader):
             optimizer_offload=float(bool(self.document.get(f"{_T}.enable_cpu_offload", False))),
             precision=self._precision(),
             cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
-            unmodelled=self._unmodelled(),
+            unmodelled=tuple(
+                (self.document.settings[key], why)
+                for key, why in left_out("torchtitan", "own").items()
+                if self.document.get(key) and key in self.document.settings
+            ),
             **batch,
             **layout,
         )
@@ -97,20 +104,7 @@ class TorchtitanReader(DocumentReader):
         method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
         return "p2p" if method == "alltoall" else "all_gather"
 
-    def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
-        return tuple(
-            (self.document.settings[key], why)
-            for key, why in left_out("torchtitan", "own").items()
-            if self.document.get(key) and key in self.document.settings
-        )
-
     # --- degrees --------------------------------------------------------------------------------
-
-    def _degrees(self) -> dict[str, int]:
-        return {
-            name: self.whole(_DEGREES[name], default, min(default, 1))
-            for name, default in _DEFAULTS.items()
-        }
 
     def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
         """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""

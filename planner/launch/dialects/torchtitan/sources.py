@@ -53,10 +53,6 @@ def is_known_in_0_3(key: str) -> bool:
     return key in NEWER_KEYS or is_known(key)
 
 
-def _is_table(key: str) -> bool:
-    return any(known.startswith(f"{key}.") for known in KEYS)
-
-
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that torchtitan 0.2.2 does not have, which its loader refuses.
 
@@ -65,7 +61,8 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
     """
     others = []
     for key, setting in [*document.settings.items()]:
-        if is_known(key) or (setting.value == {} and _is_table(key)):
+        is_table = any(known.startswith(f"{key}.") for known in KEYS)
+        if is_known(key) or (setting.value == {} and is_table):
             continue
         new = _new_name(key)
         close = new or nearest(key, KEYS, 0.7)
