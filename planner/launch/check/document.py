@@ -91,7 +91,7 @@ def _fits(assessment: Assessment) -> bool | None:
 
 
 def _rl(assessment: Assessment) -> Record | None:
-    """Reinforcement learning, as it was read, and predicted."""
+    """The launch's reinforcement learning and its prediction."""
     found, check = assessment.found.rl, assessment.rl
     if found is None:
         return None

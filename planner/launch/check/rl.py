@@ -175,7 +175,7 @@ def _unpadded(found: Found, rl: RlFound) -> int | None:
 
 
 def _algorithm(rl: RlFound) -> str:
-    """The algorithm; one answer a prompt is compared with nothing, and takes the same passes."""
+    """The algorithm; groups of one answer are compared with nothing, and cost the same."""
     return (
         _ALONE if rl.samples_per_prompt == 1 and algorithms()[rl.algorithm].group else rl.algorithm
     )
@@ -205,7 +205,7 @@ def _lengths(found: Found, rl: RlFound) -> str:
 
 
 def _cut(text: str, lengths: Lengths, limit: int | None) -> str:
-    """A text of lengths, as a histogram where some are beyond a limit."""
+    """A text of lengths; a histogram where some are cut at a limit."""
     if limit is None or lengths.longest <= limit:
         return text
     shares: dict[int, float] = {}
@@ -311,7 +311,7 @@ def _sampling_gpus(rl: RlFound, job: RlJob) -> int:
 
 
 def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
-    """The GPUs that files take against those that are given."""
+    """Problems: the files take more or fewer GPUs than are given."""
     total = job.trainer.cluster.num_gpus
     trains, samples = _training_gpus(rl, job), _sampling_gpus(rl, job)
     taken = max(trains, samples) if rl.placement == "colocated" else trains + samples

@@ -226,7 +226,7 @@ def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
 
 
 def _with_quote(span: Span | None) -> Span | None:
-    """A span with the quote that closes one within: an array's element stands without it."""
+    """A span extended by its closing quote, which the element of an array stands without."""
     if span is None:
         return None
     text = span.file.text
@@ -236,7 +236,7 @@ def _with_quote(span: Span | None) -> Span | None:
 
 
 def _whole(words: Sequence[Word]) -> Span | None:
-    """Where words stand one after another in one file."""
+    """The span of words that stand one after another in one file; None for others."""
     spans = [word.text.span() or word.used for word in words]
     spans[1:] = [word.used or word.text.span() for word in words[1:]]
     known = [span for span in spans if span is not None]
@@ -248,7 +248,8 @@ def _whole(words: Sequence[Word]) -> Span | None:
 
 
 def _check_values(option: Option, arguments: Arguments) -> None:
-    """Choices and missing values, as argparse would refuse them."""
+    """Notes values that argparse would refuse: missing ones, and those that are not among the
+    choices."""
     given = arguments.settings[option.name]
     if option.values == "one" and given.value is True:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
@@ -268,7 +269,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
 
 
 def _check_type(option: Option, arguments: Arguments) -> None:
-    """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
+    """Notes values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
     if option.type not in _NUMBERS:
         return
     made, what = _NUMBERS[option.type]

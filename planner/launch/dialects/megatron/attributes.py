@@ -67,7 +67,7 @@ def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
 
 
 def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterable[Text]:
-    """A setting's value in words: lists, also as `[a b]` and `a b`, have several."""
+    """The words of a setting's value; lists, also written as `[a b]` or `a b`, have several."""
     if isinstance(setting.value, list):
         return [_text(str(item)) for item in setting.value]
     text = str(setting.value)
@@ -82,7 +82,7 @@ def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterab
 
 
 def _text(written: str) -> Text:
-    """A value, the variables in it by their defaults, or not known."""
+    """A value in which variables have their defaults; those without one are unknown."""
     value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
     why = Hole(f"{written}, whose variables the file does not set")
     return Text(value, tuple(why if letter == HOLE else None for letter in value))
@@ -156,7 +156,7 @@ def read_primus(source: Source) -> Found:
 def _merged(
     document: Document, prefix: str, framework: str, files: Files
 ) -> tuple[dict[str, Setting], list[str]]:
-    """Settings by field, and the presets that are not there."""
+    """Settings by field, and the names of presets that are missing."""
     settings: dict[str, Setting] = {}
     missing: list[str] = []
     for kind, key in (("modules", "config"), ("models", "model")):

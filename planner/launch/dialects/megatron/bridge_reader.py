@@ -87,7 +87,7 @@ def read_overrides(launch: LaunchCommand, program: str, hints: Hints) -> Found:
 
 
 class _Overrides:
-    """Overrides by field, and as Megatron's options."""
+    """Overrides by field, and their translation to Megatron's options and back."""
 
     def __init__(self, launch: LaunchCommand, program: str) -> None:
         self.given: dict[str, Word] = {}
@@ -295,7 +295,8 @@ class _Reader(MegatronReader):
         return "megatron-bridge", tuple(found)
 
     def _optimizer(self) -> str:
-        """Its gradients are in bf16 anyway: they are a choice where nothing else is."""
+        """The optimizer; bf16 gradients, which Bridge has by default, are named where they are
+        stated."""
         name = super()._optimizer()
         chosen = (
             self.overrides.value("optimizer.use_precision_aware_optimizer") == "true"

@@ -117,7 +117,7 @@ def files(launch: Launch) -> Files:
 
 
 def _multiple(launch: Launch) -> int:
-    """Tokens that ranks and quantised products divide a sample into."""
+    """Ranks and quantised products need samples of a multiple of this number of tokens."""
     degrees = launch.plan.degrees
     least = 16 if launch.job.precision in ("fp8", "mxfp8", "nvfp4") else 1
     return lcm(least, degrees.tp, 2 * degrees.cp if degrees.cp > 1 else 1)

@@ -80,7 +80,7 @@ def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> 
 
 
 def _named_vocabulary(tokenizer: str) -> int | None:
-    """Vocabulary of a Hugging Face model that the catalogue knows."""
+    """Vocabulary of a Hugging Face model of the catalogue; None for others."""
     name = tokenizer.rstrip("/")
     if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
         return None

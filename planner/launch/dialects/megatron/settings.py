@@ -47,7 +47,8 @@ def read_exchange(arguments: Arguments, cp: int) -> dict[str, Any]:
 
 
 def _level_sizes(arguments: Arguments, kind: str, cp: int) -> tuple[int, ...]:
-    """Ranks of each level; of wrong ones the nearest, with which other faults are looked for."""
+    """Ranks of each level. For wrong ones the nearest, so that the search for other faults goes
+    on."""
     texts = arguments.many(_SIZES)
     given, sizes = f"--{_SIZES} {' '.join(texts)}", tuple(digits(text) or 0 for text in texts)
     if not texts and (kind != _TWO_LEVELS or cp == 1):

@@ -102,7 +102,7 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:
-    """Functions that make a configuration, or change another's: also one that is imported."""
+    """Functions that make a configuration or change another's, which may be imported."""
     makers = _imported(module)
     called = {
         item: {last_name(node.func) for node in ast.walk(item) if isinstance(node, ast.Call)}
@@ -124,7 +124,7 @@ def _imported(module: ast.Module) -> set[str]:
 
 
 def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.FunctionDef | None:
-    """The function of a name; without one, the first that is for no test."""
+    """The function of a name; without a name the first one that is not for tests."""
     if wanted is not None:
         return next((item for item in functions if item.name == wanted), None)
     real = [item for item in functions if "debug" not in item.name and item.name[0] != "_"]
@@ -215,7 +215,7 @@ class _Settings:
         )
 
     def _span(self, path: str, node: ast.expr | ast.keyword) -> Span | None:
-        """Where a node stands; columns of ast are bytes of UTF-8."""
+        """The span of a node; columns of ast are bytes of UTF-8."""
         if path not in self.texts:
             self.texts[path] = self.files.add(path, text_of(Path(path)) or "").as_text()
         lines = self.texts[path].value.splitlines(keepends=True)

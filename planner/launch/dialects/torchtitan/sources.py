@@ -91,7 +91,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
 
 
 def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
-    """Those of a fork's keys that are switched on and whose names say that they decide."""
+    """Problems: a fork's keys that are switched on and by their names change memory or training."""
     for key in others:
         asked = document.settings.get(key)
         name = re.sub(r"\.enabled?$", "", key)
@@ -101,7 +101,7 @@ def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
 
 
 def _is_misspelt(key: str, close: str) -> bool:
-    """Whether a key, and the name in its table, are so near to another's that it is a slip."""
+    """Whether a key is another one misspelt, by the whole key and by its last name."""
     names = (key.rpartition(".")[2], close.rpartition(".")[2])
     return is_slip(close, key) and is_slip(*reversed(names))
 
@@ -244,8 +244,8 @@ def _registry(name: str, folder: Path) -> Path | None:
 
 
 def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
-    """Arguments of the entry of a flavor: of the model's sizes, or of the model that a function
-    makes and of the `_build_..._layers` that it calls."""
+    """Arguments of the entry of a flavor: those of the sizes' class, or of the model that a
+    function makes and of the `_build_..._layers` that it calls."""
     layers: dict[str, Any] = {}
 
     def build(**named: Any) -> None:
