@@ -204,6 +204,9 @@ def layout_terms(
     for at in range(machine_count(networks)):
         factor = max(factor, slowdown(key, grid, networks[at]))
     factor *= math.exp(grid.learnt)
-    terms *= factor
-    scalars *= factor
+    for column in range(terms.shape[1]):
+        for piece in range(job.pieces):
+            terms[piece, column] *= factor
+    for column in range(scalars.shape[0]):
+        scalars[column] *= factor
     scalars[SCALAR_FIXED_BYTES] = outside_bytes(key, grid, job, framework)

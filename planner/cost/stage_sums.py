@@ -24,11 +24,13 @@ def least_together(
 
         totals[n + 1, p] = min over options o of totals[n, p - place_o] + seconds_o
     """
-    totals[0, :] = np.inf
+    for at in range(1, totals.shape[1]):
+        totals[0, at] = np.inf
     totals[0, 0] = 0.0
     for stage in range(options.shape[0]):
         before, after = totals[stage], totals[stage + 1]
-        after[:] = np.inf
+        for at in range(after.shape[0]):
+            after[at] = np.inf
         for option in range(options[stage, 0], options[stage, 1]):
             place, taken = places[option], seconds[option]
             if taken == np.inf:
