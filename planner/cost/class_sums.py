@@ -111,26 +111,20 @@ def class_share(
     if framework.secondary_shards > 0.0:
         resting += secondary_parameters(parameters, one_class, grid, framework)
     return ClassShare(
-        one_class.weights * resting,
-        updated,
-        divided(updated, grid.zero > 0, one_class.sharers, grid),
-        one_class.gathered * parameters,
-        trained,
-        divided(trained, grid.zero > 1, one_class.sharers, grid),
-    )
+        one_class.weights * resting, updated,
+        divided(updated, grid.zero > 0, one_class.sharers, grid), one_class.gathered * parameters,
+        trained, divided(trained, grid.zero > 1, one_class.sharers, grid),
+    )  # fmt: skip
 
 
 @jit
 def both_shares(first: ClassShare, second: ClassShare) -> ClassShare:
     """Two classes together."""
     return ClassShare(
-        first.weights + second.weights,
-        first.updated + second.updated,
-        first.states + second.states,
-        first.gathered + second.gathered,
-        first.trained + second.trained,
-        first.trained_share + second.trained_share,
-    )
+        first.weights + second.weights, first.updated + second.updated,
+        first.states + second.states, first.gathered + second.gathered,
+        first.trained + second.trained, first.trained_share + second.trained_share,
+    )  # fmt: skip
 
 
 @jit

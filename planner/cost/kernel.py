@@ -29,18 +29,9 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 @jit
 def cost_keys(
-    keys: Rows,
-    ops: Rows,
-    parameters: Rows,
-    saved: Rows,
-    collectives: Rows,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    network: Rows,
-    traffic: Rows,
-    out: Rows,
-) -> None:
+    keys: Rows, ops: Rows, parameters: Rows, saved: Rows, collectives: Rows, job: JobInputs,
+    framework: FrameworkInputs, gpu: GpuInputs, network: Rows, traffic: Rows, out: Rows,
+) -> None:  # fmt: skip
     """Fill the piece costs of every key: out[keys, pieces], zero before; `traffic`: room for
     `communication_terms`."""
     for index in range(keys.shape[0]):
@@ -53,24 +44,10 @@ def cost_keys(
 
 @jit
 def cost_shapes(
-    shapes: Rows,
-    order: Array,
-    keys: Rows,
-    costs: Rows,
-    prefix: Array,
-    totals: Array,
-    job: JobInputs,
-    frameworks: Rows,
-    gpus: Rows,
-    networks: Rows,
-    places: Array,
-    given: bool,
-    layouts: Array,
-    groups: Rows,
-    traffic: Rows,
-    out: Rows,
-    stages: Rows,
-) -> None:
+    shapes: Rows, order: Array, keys: Rows, costs: Rows, prefix: Array, totals: Array,
+    job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, places: Array, given: bool,
+    layouts: Array, groups: Rows, traffic: Rows, out: Rows, stages: Rows,
+) -> None:  # fmt: skip
     """Fill the step results of shapes in their even layouts, every layer recomputed as the key
     says, bounds over all layouts included: out[shapes], zero before.
 
@@ -161,22 +138,10 @@ def fill_seconds(
 
 @jit
 def cost_layout(
-    grid: Row,
-    key: Row,
-    costs: Rows,
-    counts: Array,
-    recomputed: Array,
-    totals: Array,
-    job: JobInputs,
-    frameworks: Rows,
-    gpus: Rows,
-    networks: Rows,
-    place: Array,
-    groups: Rows,
-    traffic: Rows,
-    out: Row,
-    stages: Rows,
-) -> None:
+    grid: Row, key: Row, costs: Rows, counts: Array, recomputed: Array, totals: Array,
+    job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, place: Array, groups: Rows,
+    traffic: Rows, out: Row, stages: Rows,
+) -> None:  # fmt: skip
     """Fill step and stage results of one given layout: out, stages[pp], zero before."""
     for stage in range(stages.shape[0]):
         groups[stage].first, groups[stage].span = float(stage), 1.0

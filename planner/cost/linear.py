@@ -65,14 +65,9 @@ NEARLY_NONE = 1e-6
 
 @jit
 def traffic_line(
-    high: float,
-    expert: bool,
-    reduce: bool,
-    key: Row,
-    grid: Row,
-    framework: FrameworkInputs,
+    high: float, expert: bool, reduce: bool, key: Row, grid: Row, framework: FrameworkInputs,
     network: Rows,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """(latency, slope per parameter) of the seconds to reduce gradients or gather weights.
 
     `high`: most parameters of a stage. `expert`: over the expert-data group. The line from the
@@ -138,15 +133,9 @@ def parameter_range(
 
 @jit
 def traffic_terms(
-    traffic: Rows,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    network: Rows,
-    terms: Array,
-    scalars: Array,
-) -> None:
+    traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
+    terms: Array, scalars: Array,
+) -> None:  # fmt: skip
     """Fill the columns of gradient reduction and weight gathering at the end of the step.
 
     The dense constant is paid by every stage; that of the experts only where all layers have them.
@@ -172,17 +161,9 @@ def traffic_terms(
 
 @jit
 def layout_terms(
-    grid: Row,
-    key: Row,
-    costs: Rows,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    networks: Rows,
-    machine: int,
-    terms: Array,
-    scalars: Array,
-) -> None:
+    grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
+    networks: Rows, machine: int, terms: Array, scalars: Array,
+) -> None:  # fmt: skip
     """Fill coefficients of one shape's step time on a machine: terms[piece, TERM_*],
     scalars[SCALAR_*], zero before. Stragglers of all machines included
     (`planner.cost.step.slowdown`)."""

@@ -114,16 +114,9 @@ def stage_layers(
 def at_work(most: LayerMaxima) -> LayerMaxima:
     """Maxima of one kind but for its parameters and what it changes once done."""
     return LayerMaxima(
+        0.0, 0.0, most.working, most.working_again, most.making, most.making_again, most.last, 0.0,
         0.0,
-        0.0,
-        most.working,
-        most.working_again,
-        most.making,
-        most.making_again,
-        most.last,
-        0.0,
-        0.0,
-    )
+    )  # fmt: skip
 
 
 @jit

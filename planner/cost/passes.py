@@ -68,26 +68,21 @@ def pass_window(cost: Row, index: int) -> Window:
     elif index == 2:
         seconds, compute = recompute_seconds(cost), cost.recompute
     return Window(
-        seconds,
-        compute,
-        links[first + f.LINK_EXPOSED_INSIDE],
-        links[first + f.LINK_EXPOSED_BETWEEN],
-        links[first + f.LINK_HIDDEN_INSIDE],
+        seconds, compute, links[first + f.LINK_EXPOSED_INSIDE],
+        links[first + f.LINK_EXPOSED_BETWEEN], links[first + f.LINK_HIDDEN_INSIDE],
         links[first + f.LINK_HIDDEN_BETWEEN],
-    )
+    )  # fmt: skip
 
 
 @jit
 def both_passes(first: Window, second: Window) -> Window:
     """Two passes as one."""
     return Window(
-        first.seconds + second.seconds,
-        first.compute + second.compute,
+        first.seconds + second.seconds, first.compute + second.compute,
         first.exposed_inside + second.exposed_inside,
-        first.exposed_between + second.exposed_between,
-        first.hidden_inside + second.hidden_inside,
+        first.exposed_between + second.exposed_between, first.hidden_inside + second.hidden_inside,
         first.hidden_between + second.hidden_between,
-    )
+    )  # fmt: skip
 
 
 @jit
@@ -202,13 +197,8 @@ def exposed_pipeline_seconds(
 
 @jit
 def table_reduction_seconds(
-    costs: Rows,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    network: Rows,
-) -> float:
+    costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
+) -> float:  # fmt: skip
     """Seconds to add the gradients of a vocabulary table that stages of a pipeline hold.
 
     An all-reduce of the whole gradient between the first stage, that of multi-token prediction and

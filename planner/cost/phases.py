@@ -132,16 +132,9 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
         if phase == LAYER_LAST:
             again += 1.0 if framework.frozen_units_hold > 0.0 else -1.0
     return KeptCopies(
-        plain,
-        again,
-        one_pass.in_flight,
-        mtp,
-        mtp_done,
-        head,
-        head_done,
-        weight,
+        plain, again, one_pass.in_flight, mtp, mtp_done, head, head_done, weight,
         one_pass.head_deferred,
-    )
+    )  # fmt: skip
 
 
 @jit
@@ -313,11 +306,9 @@ def at_rest(
         framework.weight_bytes * holds.weights + resident_casts(holds, grid, framework),
         framework.master_bytes * holds.states,
         holds.extra_state + framework.optimizer_bytes * holds.states,
-        bucket_bytes(holds, key, grid, framework),
-        holds.layers * framework.mask_buffer_bytes,
-        framework.input_bytes * local_tokens(key, job),
-        *constant_bytes(framework),
-    )
+        bucket_bytes(holds, key, grid, framework), holds.layers * framework.mask_buffer_bytes,
+        framework.input_bytes * local_tokens(key, job), *constant_bytes(framework),
+    )  # fmt: skip
     gradients = gradient_bytes(holds.trained, holds.trained_share, grid, framework)
     temporaries = framework.optimizer_temporary_bytes * holds.states
     moving = MovingTerms(
@@ -343,17 +334,13 @@ def phase_terms(
         phase, most, one_pass
     )
     moving = MovingTerms(
-        held_gradients(phase, rest.moving.gradients, holds, one_pass, grid, framework),
-        kept,
-        cast_bytes(phase, holds, framework),
-        0.0,
-        loss_bytes(phase, holds, framework),
+        held_gradients(phase, rest.moving.gradients, holds, one_pass, grid, framework), kept,
+        cast_bytes(phase, holds, framework), 0.0, loss_bytes(phase, holds, framework),
         working_bytes(phase, holds, most, one_pass, key, grid, job, framework),
         gathered_bytes(phase, holds, most, grid, framework),
         waiting_bytes(phase, holds, grid, framework),
-        reduction_bytes(phase, holds, most, grid, framework),
-        0.0,
-    )
+        reduction_bytes(phase, holds, most, grid, framework), 0.0,
+    )  # fmt: skip
     return PhaseTerms(rest.resting, moving)
 
 

@@ -58,13 +58,9 @@ class Window(NamedTuple):
 def passes(window: Window, count: float) -> Window:
     """A pass `count` times."""
     return Window(
-        count * window.seconds,
-        count * window.compute,
-        count * window.exposed_inside,
-        count * window.exposed_between,
-        count * window.hidden_inside,
-        count * window.hidden_between,
-    )
+        count * window.seconds, count * window.compute, count * window.exposed_inside,
+        count * window.exposed_between, count * window.hidden_inside, count * window.hidden_between,
+    )  # fmt: skip
 
 
 @jit

@@ -107,16 +107,11 @@ def layer_maxima(
         last += parts.light if again > 0.0 else parts.kept
         done = -(parts.kept if plain > 0.0 else parts.light)
     return LayerMaxima(
-        cost.gathered,
-        cost.trained,
-        parts.working if plain > 0.0 else 0.0,
-        parts.working + parts.remade if again > 0.0 else 0.0,
-        parts.making if plain > 0.0 else 0.0,
-        parts.making + parts.remade if again > 0.0 else 0.0,
-        last,
-        done + parts.made - parts.gathered,
-        done - parts.gathered,
-    )
+        cost.gathered, cost.trained, parts.working if plain > 0.0 else 0.0,
+        parts.working + parts.remade if again > 0.0 else 0.0, parts.making if plain > 0.0 else 0.0,
+        parts.making + parts.remade if again > 0.0 else 0.0, last,
+        done + parts.made - parts.gathered, done - parts.gathered,
+    )  # fmt: skip
 
 
 @jit
@@ -305,18 +300,9 @@ def fill_terms(terms: PhaseTerms, out: Row) -> None:
 
 @jit
 def stage_memory(
-    stage: int,
-    position: float,
-    holds: Row,
-    counts: Array,
-    recomputed: Array,
-    costs: Rows,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    out: Row,
-) -> None:
+    stage: int, position: float, holds: Row, counts: Array, recomputed: Array, costs: Rows,
+    key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, out: Row,
+) -> None:  # fmt: skip
     """Fill the STAGE_* memory columns of column `stage` of the counts, which is stage number
     `position` of the pipeline and `holds` these contents: terms of its heaviest phase, and around
     them what lies outside tensors."""

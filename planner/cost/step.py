@@ -124,13 +124,10 @@ def step_frame(
             totals, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at], memories
         )
         found = StepFrame(
-            max(found.slowdown, other.slowdown),
-            max(found.table_s, other.table_s),
-            min(found.update_s, other.update_s),
-            min(found.state_bytes, other.state_bytes),
-            min(found.gradient_bytes, other.gradient_bytes),
-            memories,
-        )
+            max(found.slowdown, other.slowdown), max(found.table_s, other.table_s),
+            min(found.update_s, other.update_s), min(found.state_bytes, other.state_bytes),
+            min(found.gradient_bytes, other.gradient_bytes), memories,
+        )  # fmt: skip
     return found
 
 
@@ -292,22 +289,10 @@ def stage_terms(
 
 @jit
 def evaluate_step(
-    counts: Array,
-    recomputed: Array,
-    costs: Rows,
-    traffic: Rows,
-    groups: Rows,
-    frame: StepFrame,
-    shape: ShapeFrame,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    frameworks: Rows,
-    gpus: Rows,
-    networks: Rows,
-    out: Row,
-    stages: Rows,
-) -> None:
+    counts: Array, recomputed: Array, costs: Rows, traffic: Rows, groups: Rows, frame: StepFrame,
+    shape: ShapeFrame, key: Row, grid: Row, job: JobInputs, frameworks: Rows, gpus: Rows,
+    networks: Rows, out: Row, stages: Rows,
+) -> None:  # fmt: skip
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its groups of stages.
 
     What the framework sets is alike on all machines, and read from the first.
