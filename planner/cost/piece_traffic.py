@@ -1,4 +1,4 @@
-"""Seconds of the collectives of one piece on one rank, per micro-batch, and what of them hides."""
+"""Seconds of the collectives of one piece on one rank and micro-batch, hidden and exposed."""
 
 from __future__ import annotations
 
