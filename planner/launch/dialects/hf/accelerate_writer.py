@@ -44,9 +44,9 @@ from planner.launch.settings_text import SettingsSection, filled, section_choice
 from planner.launch.time_limit import save_steps
 
 CONFIG = "accelerate.yaml"
-# torchao's optimizers, which alone update FSDP2's shards in few bits.
+# torchao's optimizers; no other low-bit optimizers can update FSDP2's shards.
 TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
-# How a program is started under the file.
+# How the process launcher is told to use accelerate.yaml.
 STARTED: Mapping[str, Any] = {
     "launcher": "accelerate", "launcher_arguments": ("--config_file", CONFIG),
 }  # fmt: skip
@@ -61,7 +61,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def optimizer_refusals(job: Job) -> Iterator[Refusal]:
-    """Optimizers that FSDP2's shards are not updated by."""
+    """Optimizers that cannot update FSDP2's shards."""
     names = names_of_job(job) | {
         "torchao": job.optimizer.family in TORCHAO,
         "masters": all(dtype in ("fp32", "none") for _, dtype in job.optimizer.states),
@@ -79,7 +79,8 @@ def files(launch: Launch) -> Files:
 
 
 def configuration(launch: Launch, program: str) -> str:
-    """accelerate.yaml; `program`: the file that it starts, which sets the policy."""
+    """accelerate.yaml. `program` is the file that accelerate starts, which sets the precision
+    policy."""
     degrees = launch.plan.degrees
     return filled(
         f"hf/{CONFIG}.txt",
@@ -93,7 +94,7 @@ def configuration(launch: Launch, program: str) -> str:
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
-    """The file's parts that the plan decides."""
+    """The parts of accelerate.yaml that the plan decides."""
     degrees = launch.plan.degrees
     names = names_of(launch) | {
         "layer": layer_class(hf_config(without_scores(launch.job.model)) or {}),
@@ -106,7 +107,8 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 
 
 def command(launch: Launch) -> RunCommand:
-    """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
+    """train.py under `accelerate launch`, with arguments for what accelerate.yaml has no keys
+    for."""
     names = names_of(launch) | {
         "folder": MODEL_FOLDER, "attention": attention(launch), "torchao": TORCHAO,
     }  # fmt: skip
@@ -120,7 +122,7 @@ def command(launch: Launch) -> RunCommand:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """Settings that the README explains."""
     names = names_of(launch)
     yield from section_choices(sections(launch))
     yield from said_choices("hf", "accelerate_choices", names)
@@ -130,5 +132,5 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the files are written for."""
+    """Packages that the files need."""
     return said_needs("hf", "accelerate_needs", launch)

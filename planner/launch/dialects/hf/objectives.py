@@ -1,11 +1,11 @@
-"""What a program of Hugging Face is told to minimise, in the planner's words, and where the figures
-of a reference model come from.
+"""The training objective that a program of Hugging Face is given, and where the figures of a
+reference model come from.
 
 TRL (1.10, trl/trainer/dpo_trainer.py and kto_trainer.py): with adapters the reference is the model
-with its adapters off, unless one is given; without, a copy; `precompute_ref_log_probs` reads it
-before training. LLaMA-Factory (ff6d4d12e, src/llamafactory/train/trainer_utils.py,
-create_ref_model), axolotl (067b021c8, core/builders/rl.py) and ms-swift (3602360a5,
-swift/arguments/rlhf_args.py) do the same. ORPO, SimPO and CPO have none.
+with its adapters off, unless one is given; without adapters it is a copy;
+`precompute_ref_log_probs` evaluates it before training. LLaMA-Factory (ff6d4d12e,
+src/llamafactory/train/trainer_utils.py, create_ref_model), axolotl (067b021c8, core/builders/rl.py)
+and ms-swift (3602360a5, swift/arguments/rlhf_args.py) do the same. ORPO, SimPO and CPO have none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEXT_TOKEN = "lm"
 
 @dataclass(frozen=True)
 class Minimised:
-    """What training minimises: `text` as `--objective` takes it; `problems` as `Found` has them."""
+    """The objective: `text` as for `--objective`; `problems` as in `Found`."""
 
     text: str = NEXT_TOKEN
     problems: tuple[Problem, ...] = ()
@@ -46,12 +46,12 @@ def objective_names() -> frozenset[str]:
 
 
 def compared() -> tuple[str, ...]:
-    """Objectives that compare with a reference."""
+    """Objectives that need a reference model."""
     return tuple(_table("compares")["names"].split())
 
 
 def minimised(named: Named, launch: LaunchCommand | None, adapters: bool) -> Minimised:
-    """What training minimises, as settings say, else the verb or the name of the program."""
+    """The objective, from the settings, else from the subcommand or the name of the program."""
     where, word = _stated(named)
     kind = next((kind for kind, words in _table("kinds").items() if word in words), None)
     if word in _table("refused") or kind is None:
@@ -85,7 +85,7 @@ def _by_program(launch: LaunchCommand) -> str:
 
 
 def _by_loss(named: Named, kind: str) -> str:
-    """DPO and CPO by their loss."""
+    """DPO and CPO have variants, which their loss tells apart."""
     if kind not in ("dpo", "cpo"):
         return kind
     stated = (value_of(named, name) for name in _table("names")["losses"])

@@ -1,5 +1,4 @@
-"""What programs of Hugging Face do unless they are told otherwise, and what they ask for besides:
-lengths, recomputation, kernels, how weights are trained."""
+"""Defaults of Hugging Face's programs: lengths, recomputation, kernels, how weights are trained."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from planner.launch.read.found import Found, Setting
 
 
 def with_length(script: HfArguments, named: Mapping[str, Setting], program: Program) -> HfArguments:
-    """With the longest samples that the program allows, where nobody states them."""
+    """Adds the program's default limit for samples if none is stated."""
     whose: Program = "trl" if TRL_TRAINER in named else program
     table = adapter_table("programs")[whose]
     length = table.get("length")
@@ -33,11 +32,11 @@ def with_length(script: HfArguments, named: Mapping[str, Setting], program: Prog
 def checkpointed(
     script: HfArguments, named: Mapping[str, Setting], program: Program
 ) -> HfArguments:
-    """With the recomputation of programs that checkpoint unless told otherwise.
+    """Adds recomputation for programs that use it by default.
 
-    TRL 1.10 does (trl/trainer/base_config.py); its older releases left it to the Trainer, which
-    does not. peft's preparation of weights in 4 or 8 bits switches it on
-    (src/peft/utils/other.py, prepare_model_for_kbit_training, at 5d602fdbf).
+    TRL 1.10 does (trl/trainer/base_config.py); older releases leave it to the Trainer, which does
+    not. peft switches it on when it prepares weights in 4 or 8 bits (src/peft/utils/other.py,
+    prepare_model_for_kbit_training, at 5d602fdbf).
     """
     stays = {
         "llamafactory": not is_on(named, "disable_gradient_checkpointing"),
@@ -54,11 +53,10 @@ def checkpointed(
 
 
 def by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) -> Found:
-    """A launch under unsloth's profile, where its kernels run: on one GPU, or several without
-    sharding.
+    """A launch under unsloth's profile if its kernels run, which they do without sharding.
 
-    It copies checkpoints to the host where it is told `unsloth`, as it is by default, and as
-    LLaMA-Factory tells it (model/model_utils/unsloth.py).
+    It copies checkpoints to the host if told `unsloth`: its default, and what LLaMA-Factory passes
+    (model/model_utils/unsloth.py).
     """
     runs = program == "unsloth" or is_on(named, "use_unsloth")
     if not runs or found.framework != "hf-transformers":
@@ -68,17 +66,17 @@ def by_unsloth(found: Found, named: Mapping[str, Setting], program: Program) -> 
     return replace(found, framework="unsloth", dtype="bf16", activation_offload=offload)
 
 
-# The setting of programs that `planner launch` writes which says how old TRL may be, and the first
-# release whose losses of preferences make a chunk of logits at a time (trl/trainer/utils.py,
+# The setting by which programs written by `planner launch` demand a release of TRL, and the first
+# release whose preference losses compute logits in chunks (trl/trainer/utils.py,
 # add_fused_lm_head).
 TRL_RELEASE, _CHUNKS_SINCE = "trl_release", (1, 16)
 _CHUNKED = "logits=chunked"
 
 
 def by_trl(found: Found, named: Mapping[str, Setting], source: Source, *, fused: bool) -> Found:
-    """What TRL does on its own: its loss takes a chunk of tokens at a time (loss_type chunked_nll,
-    trl/trainer/sft_trainer.py), but where Liger's does (`fused`). Which release it is, few files
-    say: its recomputation is open, and losses of preferences are taken to hold all logits."""
+    """TRL's own defaults: the loss takes a chunk of tokens at a time (loss_type chunked_nll,
+    trl/trainer/sft_trainer.py) unless Liger's kernel does it (`fused`). Few files state the
+    release, so recomputation stays open, and preference losses are assumed to hold all logits."""
     opened = "gradient_checkpointing" not in named and not source.hints.recompute
     left_open = (*found.left_open, "recompute") if opened else found.left_open
     note = "the loss by chunks of tokens (TRL's own today; older releases hold all logits)"
@@ -92,7 +90,7 @@ def by_trl(found: Found, named: Mapping[str, Setting], source: Source, *, fused:
 
 
 def _makes_chunks(objective: str, named: Mapping[str, Setting], *, fused: bool) -> bool:
-    """Whether the loss of an objective makes a chunk of logits at a time."""
+    """Whether the loss of an objective computes logits in chunks."""
     kind, stated = objective.partition(":")[0], _release(named) >= _CHUNKS_SINCE
     if kind == NEXT_TOKEN:
         chunked = value_of(named, "loss_type") in ("", "chunked_nll")
@@ -101,7 +99,7 @@ def _makes_chunks(objective: str, named: Mapping[str, Setting], *, fused: bool) 
 
 
 def _release(named: Mapping[str, Setting]) -> tuple[int, ...]:
-    """The oldest TRL that a program takes; empty where it does not say."""
+    """The oldest TRL that a program accepts; empty if it does not say."""
     parts = (digits(part) for part in value_of(named, TRL_RELEASE).split("."))
     return tuple(part for part in parts if part is not None)
 
@@ -109,7 +107,7 @@ def _release(named: Mapping[str, Setting]) -> tuple[int, ...]:
 def with_tuning(
     found: Found, named: Mapping[str, Setting], launch: LaunchCommand | None, how: Tuned
 ) -> Found:
-    """A launch with how its weights are trained, and what training minimises."""
+    """A launch, with how its weights are trained and its objective."""
     what = minimised(named, launch, how.has_adapters)
     profile = load_framework(found.framework)
     offered = (name for name in how.techniques if profile.technique(name) is not None)

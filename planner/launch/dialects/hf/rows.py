@@ -1,4 +1,4 @@
-"""How long samples of Hugging Face's programs are, and how they become rows, as settings say it."""
+"""How long samples are and how they become rows, from the settings of Hugging Face's programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKED = (
     "pack_sequences", "dataset.packed", "multipack", "enable_packing",
 )  # fmt: skip
 _PADDED = ("pad_to_sequence_len", "pad_to_max_length")
-# Lengths of rows that are cut from one text (transformers' run_clm.py), and of our own train.py.
+# Lengths of rows cut from one text (transformers' run_clm.py, and train.py as written here).
 _BLOCKS = ("block_size", "seq_length")
 _BY_LENGTH = ("group_by_length", "length_grouped")
 _UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
@@ -27,8 +27,8 @@ _UNPADDED = ("padding_free", "batch_flattening", "dpo_padding_free")
 def lengths_assumed(
     named: Named, program: Program, seq: int | None, lengths: str | None = None
 ) -> str:
-    """The one assumption about the lengths of samples, with the setting that it comes from.
-    `lengths`: those that the caller gives."""
+    """The assumption about sample lengths, and the setting that it is based on. `lengths`: stated
+    by the caller."""
     if lengths is not None:
         rule = packing_of(named, program)
         return f"samples of --lengths {lengths}, {PACKING_WORDS[rule] if rule else 'as they come'}"
@@ -36,7 +36,7 @@ def lengths_assumed(
 
 
 def _every_row(named: Named, program: Program, seq: int | None) -> str:
-    """What is taken of rows where nobody says how long samples are."""
+    """What is assumed about rows if sample lengths are unknown."""
     length = f"{seq:,} tokens" if seq else "as many tokens as the model was pretrained with"
     limit = next((_said(named[key]) for key in named if _is_length(named, key)), "")
     length += f" ({limit})" if limit else ""
@@ -55,12 +55,12 @@ def _every_row(named: Named, program: Program, seq: int | None) -> str:
 
 
 def packing_of(named: Named, program: Program) -> Packing | None:
-    """How samples become rows; None where rows are cut from one text.
+    """How samples become rows; None if rows are cut from one text.
 
-    LLaMA-Factory: data/processor/supervised.py packs, `neat_packing` with attention within samples
-    (data/collator.py), its pretraining cuts; TRL: packing_strategy bfd joins packs without padding,
-    `wrapped` cuts (trl/trainer/sft_trainer.py); axolotl's sample_packing and ms-swift's packing
-    hand cu_seqlens to the attention (utils/collators/batching.py; swift/template).
+    LLaMA-Factory packs in data/processor/supervised.py; `neat_packing` keeps attention within
+    samples (data/collator.py), and pretraining cuts a text. TRL: packing_strategy bfd packs without
+    padding, `wrapped` cuts (trl/trainer/sft_trainer.py). axolotl's sample_packing and ms-swift's
+    packing pass cu_seqlens to attention (utils/collators/batching.py; swift/template).
     """
     if _first(named, ("neat_packing", "sample_packing")):
         return "pack-varlen"
@@ -81,8 +81,8 @@ def _packs(named: Named, program: Program) -> bool:
 
 
 def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
-    """Samples of which nobody says how long they are: those that are not packed are padded to the
-    longest of their micro-batch, whatever the limit is."""
+    """The limit of samples whose lengths are unknown. Without packing, they are padded to the
+    longest of their micro-batch, which may be far below the limit."""
     packs = program == "llamafactory" and value_of(named, "stage") == "pt"
     key = next((key for key in named if _is_length(named, key)), "")
     limit = named.get(key)
@@ -94,8 +94,8 @@ def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]
 
 
 def position_problems(found: Found) -> Iterator[Problem]:
-    """Rows beyond the table of positions of a model that has one: torch stops at the first of them
-    (`IndexError: index out of range in self`, or a device-side assert). Rotary positions go on."""
+    """Rows longer than the model's table of positions, at which torch stops (`IndexError: index out
+    of range in self`, or a device-side assert). Rotary positions have no such limit."""
     spec = None if found.model is None else load_model(found.model).spec
     if spec is None or found.seq is None or found.seq <= spec.longest_seq or found.lengths:
         return
@@ -109,14 +109,14 @@ def _first(named: Named, names: tuple[str, ...]) -> Setting | None:
 
 
 def _padding(named: Named) -> Setting | None:
-    """What pads to the longest allowed."""
+    """The setting that pads samples to the limit."""
     if value_of(named, "padding") == "max_length":
         return named["padding"]
     return _first(named, _PADDED)
 
 
 def _pads_to(named: Named) -> bool:
-    """Whether rows are padded to a multiple of the limit, which is the limit."""
+    """Whether rows are padded to a multiple that equals the limit."""
     multiple = value_of(named, "pad_to_multiple_of")
     limit = next((value_of(named, key) for key in named if _is_length(named, key)), "")
     return bool(multiple) and multiple == limit
@@ -129,6 +129,6 @@ def _is_length(named: Named, key: str) -> bool:
 
 
 def _said(setting: Setting) -> str:
-    """`packing: true`, as the file or the command has it."""
+    """`packing: true`, as in the file or the command."""
     value = str(setting.value).lower() if isinstance(setting.value, bool) else setting.value
     return f"{setting.key}: {value}"

@@ -1,4 +1,4 @@
-"""Pieces of train.py that train a part of the weights; empty where all of them are trained."""
+"""Pieces of train.py for training part of the weights; empty if all weights are trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.launch.quoting import Code, Value
 from planner.launch.settings_text import filled, piece
 
 MERGE = "merge.py"
-# Arguments of train.py, their type and their default.
+# Arguments of train.py: name, type and default.
 _FREEZING = ("freeze_modules", "str", '""')
 _ADAPTERS: tuple[tuple[str, str, str], ...] = (
     ("lora_r", "int", "16"),
@@ -30,7 +30,7 @@ _ADAPTERS: tuple[tuple[str, str, str], ...] = (
 
 
 def tuning_arguments(job: Job, joint: str = "_") -> dict[str, object]:
-    """Arguments of train.py; `joint`: between the words of a name."""
+    """Arguments of train.py. `joint`: between the words of a name."""
     values = adapter_arguments(job)
     if job.tuning.frozen:
         values["freeze_modules"] = frozen_text(job.tuning)
@@ -38,7 +38,7 @@ def tuning_arguments(job: Job, joint: str = "_") -> dict[str, object]:
 
 
 def trainer_pieces(job: Job, dtype: str) -> Mapping[str, Value]:
-    """What the Trainer's program has besides."""
+    """Additional pieces of the Trainer's program."""
     names = ("tuned_imports", "tuned_fields", "tuning", "tuned_kinds", "saved")
     if job.tuning.trains_all:
         return {**dict.fromkeys(names, ""), "tuned_model": Code("model")}
@@ -53,8 +53,8 @@ def trainer_pieces(job: Job, dtype: str) -> Mapping[str, Value]:
 
 
 def frozen_pieces(job: Job) -> Mapping[str, Value]:
-    """What a program around TRL's trainers, which put adapters on by themselves, has besides to
-    freeze modules."""
+    """Additional pieces, to freeze modules, of a program around TRL's trainers, which add adapters
+    themselves."""
     if not job.tuning.frozen:
         return {"frozen_argument": "", "tuning": "", "frozen": ""}
     return {
@@ -65,7 +65,7 @@ def frozen_pieces(job: Job) -> Mapping[str, Value]:
 
 
 def accelerate_pieces(job: Job) -> Mapping[str, Value]:
-    """What the loop under accelerate has besides."""
+    """Additional pieces of the loop under accelerate."""
     loads = loading_pieces(job.model)
     if job.tuning.trains_all:
         return {
@@ -106,8 +106,8 @@ def _packing(job: Job, dtype: str) -> list[str]:
 
 
 def _functions(job: Job, *, puts_adapters: bool = True) -> str:
-    """What puts adapters on the model, unless something else does, and freezes modules: parts as a
-    whole in a vision-language model, whose frozen parts have no adapters."""
+    """Functions that add adapters to the model, unless something else does, and freeze modules. A
+    vision-language model is frozen by parts, and frozen parts get no adapters."""
     has_adapters, seen = job.tuning.has_adapters and puts_adapters, job.model.vision is not None
     first = "0" if seen else "layers_frozen(frozen)"
     excludes = seen and bool(job.tuning.frozen)
@@ -123,7 +123,7 @@ def _functions(job: Job, *, puts_adapters: bool = True) -> str:
 
 
 def _layers(job: Job) -> list[str]:
-    """The names of modules that hold each linear layer, as lines of a Python table."""
+    """The modules that hold each linear layer, as lines of a Python table."""
     held: dict[str, list[str]] = {word: [] for word in linear_layers(job.model)}
     for name, words in modules_of_family(job.model).items():
         for word in set(words.split()) & held.keys():
@@ -136,7 +136,7 @@ def _layers(job: Job) -> list[str]:
 
 
 def merging(job: Job) -> Files:
-    """A program that puts adapters into the weights, where there are any."""
+    """A program that merges adapters into the weights, if there are any."""
     if not job.tuning.has_adapters:
         return {}
     loads = "AutoModelForImageTextToText" if job.model.vision else "AutoModelForCausalLM"

@@ -1,4 +1,4 @@
-"""Pieces of train.py that train a vision-language model: its class, its processor, its images."""
+"""Pieces of train.py for a vision-language model: its class, its processor, its images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEEN_TRAINER = """training.remove_unused_columns = False
 collator = Collator(run, config)
 trainer = Trainer(model=model, args=training, train_dataset=data, data_collator=collator)"""
 SAMPLE_IMAGES = "sample_images"
-# Arguments of train.py: type, default, meaning.
+# Arguments of train.py: name, type, default, meaning.
 _ARGUMENTS = (
     (SAMPLE_IMAGES, "str", '"1x640x480"', "of a made-up sample: number, width, height"),
     ("max_pixels", "int", str(1 << 40), "area to which larger images are shrunk"),
@@ -34,7 +34,7 @@ _ARGUMENTS = (
 
 
 def of_language(tuning: Tuning) -> Tuning:
-    """How the language model is trained: without the parts that are frozen whole."""
+    """How the language model is trained: without the vision parts that are frozen."""
     return replace(tuning, frozen=tuple(name for name in tuning.frozen if name not in PARTS))
 
 
@@ -49,7 +49,8 @@ def parts_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def loading_pieces(model: ModelSpec) -> Mapping[str, Value]:
-    """How a model is loaded: class, and where its config says the shape."""
+    """How a model is loaded: its class, and where its config holds the shape of the language
+    model."""
     seen = model.vision is not None
     return {
         "auto": Code(_SEEN if seen else _TEXT),
@@ -58,7 +59,7 @@ def loading_pieces(model: ModelSpec) -> Mapping[str, Value]:
 
 
 def program_pieces(model: ModelSpec) -> Mapping[str, Value]:
-    """What a whole program has besides, of accelerate's loop and of the Trainer."""
+    """The varying pieces of both programs, accelerate's loop and the Trainer's."""
     seen = model.vision is not None
     tokens = 'input_ids=batch["input_ids"], labels=batch["labels"]'
     return {
@@ -77,7 +78,7 @@ def program_pieces(model: ModelSpec) -> Mapping[str, Value]:
 
 
 def image_arguments(job: Job, request: Request, joint: str = "_") -> dict[str, object]:
-    """Arguments of train.py; `joint`: between the words of a name."""
+    """Arguments of train.py. `joint`: between the words of a name."""
     vision = job.model.vision
     if vision is None:
         return {}
@@ -89,7 +90,7 @@ def image_arguments(job: Job, request: Request, joint: str = "_") -> dict[str, o
 
 
 def most_pixels(vision: VisionSpec, request: Request) -> int:
-    """The area of the largest image that the plan counts with."""
+    """The area of the largest image that the plan accounts for."""
     if request.images:
         size = read_images(request.images)
         return size.width * size.height
@@ -101,7 +102,7 @@ def most_pixels(vision: VisionSpec, request: Request) -> int:
 
 
 def sample_images(vision: VisionSpec, request: Request) -> str:
-    """Images of a made-up sample: number, width and height in pixels, or that there are none."""
+    """Images of a made-up sample: number, width and height in pixels, or none."""
     if request.images == WITHOUT:
         return WITHOUT
     if request.images:

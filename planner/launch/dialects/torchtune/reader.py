@@ -1,10 +1,10 @@
 """Reader of torchtune's YAML.
 
-Keys: pytorch/torchtune at bd2a0fc7c, recipes/*.py and recipes/configs; defaults of adapters from
-torchtune/models/llama3_1/_model_builders.py and its neighbours: adapters on the layers of
-`lora_attn_modules`, of the MLP and the head only where told, rank 8, alpha 16, no dropout; their
-weights are in the run's type (torchtune/modules/peft/lora.py), packed ones NF4 with scales packed
-once more (torchao/quantization, nf4_tensor.py: blocks of 64, of 256 scales).
+Keys: pytorch/torchtune at bd2a0fc7c, recipes/*.py and recipes/configs. Defaults of adapters:
+torchtune/models/llama3_1/_model_builders.py and its neighbours: the layers of `lora_attn_modules`,
+MLP and head only on request, rank 8, alpha 16, no dropout. Adapters have the run's format
+(torchtune/modules/peft/lora.py); packed weights are NF4 with double quantisation
+(torchao/quantization, nf4_tensor.py: blocks of 64, of 256 scales).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IN_BACKWARD = "optimizer_in_bwd"
 
 
 def is_torchtune(content: Mapping[str, object]) -> bool:
-    """Whether a table is torchtune's: components of its own, a model among them."""
+    """Whether a table is torchtune's: its components include a model of torchtune."""
     model = content.get("model")
     if not isinstance(model, dict):
         return False
@@ -50,7 +50,7 @@ def is_tune(launch: LaunchCommand) -> bool:
 
 
 def read_command(launch: LaunchCommand, _read: Opened, _hints: Hints) -> Found:
-    """`tune run` with a configuration that is not there. CannotTellError."""
+    """`tune run` with a missing configuration. CannotTellError."""
     config = launch.given.get("config")
     named = "" if config is None else str(config.value or config.unknown)
     if named and not named.endswith((".yaml", ".yml")):
@@ -64,7 +64,7 @@ def read_command(launch: LaunchCommand, _read: Opened, _hints: Hints) -> Found:
 
 
 def read(source: Source) -> Found:
-    """A recipe's file, with what the command says beside it."""
+    """A recipe's file, with overrides from the command."""
     document = source.yaml()
     overrides = {} if source.launch is None else source.launch.overrides
     for key, setting in overrides.items():
@@ -76,7 +76,7 @@ def read(source: Source) -> Found:
 
 @dataclass(frozen=True)
 class _Sharding:
-    """Ranks as the recipe has them."""
+    """Ranks and sharding."""
 
     world: int | None
     tp: int
@@ -85,7 +85,7 @@ class _Sharding:
 
 
 class TorchtuneReader(DocumentReader):
-    """The launch that a torchtune file describes."""
+    """The launch described by a torchtune file."""
 
     called = "torchtune"
 
@@ -102,7 +102,7 @@ class TorchtuneReader(DocumentReader):
         train = self._train(builder)
         compiled = self.document.get("compile", False) is True
         eager = () if compiled else ("eager-blocks",)
-        # Recipes that train adapters do not read it.
+        # Recipes that train adapters ignore it.
         at_once = train == "full" and self.document.get(_IN_BACKWARD, False) is True
         return self.gathered(
             lambda _key: True,
@@ -132,7 +132,7 @@ class TorchtuneReader(DocumentReader):
         )
 
     def _demand_training(self) -> None:
-        """CannotTellError for configurations that generate, evaluate or quantise."""
+        """CannotTellError for a configuration that does not train."""
         if not self.document.has("optimizer") and not self.document.has("optimizers"):
             raise CannotTellError(
                 f"{self.document.path}: a torchtune configuration without an optimizer, which "
@@ -156,7 +156,7 @@ class TorchtuneReader(DocumentReader):
         return None
 
     def _train(self, builder: str) -> str:
-        """`--train`, from the builder and its settings."""
+        """The value of `--train`, from the builder and its settings."""
         way = _WHOSE.match(builder)
         packed = self.document.get("model.quantize_base", False) is True
         packed |= way is not None and way[1] in ("qlora", "qdora")
@@ -195,7 +195,7 @@ class TorchtuneReader(DocumentReader):
             yield "head"
 
     def _objective(self, adapters: bool) -> str:
-        """DPO by its loss, distillation by its teacher. PPO and others are refused."""
+        """DPO by its loss, distillation by its teacher; reinforcement learning is refused."""
         loss = str(self.document.get("loss._component_", ""))
         if self.document.has("teacher_model"):
             teacher = str(self.document.get("teacher_model._component_", "")).rpartition(".")[2]
@@ -214,7 +214,7 @@ class TorchtuneReader(DocumentReader):
     # --- the step -----------------------------------------------------------------------------
 
     def _sharding(self) -> _Sharding:
-        """FSDP2 of the distributed recipes; nothing of those for one device."""
+        """FSDP2 in the distributed recipes, none in those for a single device."""
         given = {} if self.launch is None else self.launch.given
         each, nodes = (self._count(given.get(name)) for name in ("nproc_per_node", "nnodes"))
         words = () if self.launch is None else self.launch.arguments
@@ -249,7 +249,7 @@ class TorchtuneReader(DocumentReader):
         return "checkpoints" if on and recompute == "full" else "off"
 
     def _length(self) -> tuple[int | None, Packing]:
-        """Tokens of a pack, or the limit of samples, and which of them it is."""
+        """Tokens of a pack, or the limit for samples; and how samples become rows."""
         setting = self.document.settings.get(_LENGTH)
         stated = self.document.get(_LENGTH)
         seq = self.hints.seq or (self.whole(_LENGTH, 1) if stated is not None else None)
@@ -283,7 +283,7 @@ class TorchtuneReader(DocumentReader):
         return _PRECISIONS.get(dtype, "bf16")
 
     def _left_out(self) -> None:
-        """Settings that forbid a prediction."""
+        """Settings that rule out a prediction."""
         quantizer = str(self.document.get("quantizer._component_", ""))
         if "QAT" in quantizer or self.document.has("fake_quant_after_n_steps"):
             text = "quantisation-aware training is not modelled"
@@ -291,7 +291,7 @@ class TorchtuneReader(DocumentReader):
 
 
 def problems_of(document: Document) -> Iterator[Problem]:
-    """What torchtune refuses before it starts."""
+    """Settings that torchtune refuses before it starts."""
     offloads = document.get("enable_activation_offloading", False) is True
     if offloads and document.get("enable_activation_checkpointing", False) is not True:
         text = (
@@ -304,8 +304,8 @@ def problems_of(document: Document) -> Iterator[Problem]:
 
 
 def _refused_in_backward(document: Document) -> Iterator[Problem]:
-    """What does not go with an optimizer that updates each parameter as soon as its gradient is
-    made (recipes/full_finetune_single_device.py and full_finetune_distributed.py)."""
+    """Settings incompatible with an optimizer that updates each parameter as soon as its gradient
+    is ready (recipes/full_finetune_single_device.py and full_finetune_distributed.py)."""
     builder = str(document.get("model._component_", "")).rpartition(".")[2]
     if _WHOSE.match(builder):
         return
