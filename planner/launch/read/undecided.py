@@ -130,8 +130,8 @@ def _certain(
 
 
 def _said(found: Found, program: str, other: _Other) -> Problem:
-    """The question about a branch: its effect, and the value that decides whether it runs. A reading
-    with at least the same problems is not worth a question."""
+    """The question about a branch: its effect, and the value that decides whether it runs. A
+    reading with at least the same problems is not worth a question."""
     text = f"{_differing(found, program, other)} depends on {other.undecided.why}"
     is_soft = other.found and set(_broken(found.problems)) <= set(_broken(other.found.problems))
     if is_soft and other.undecided.unset:
