@@ -158,7 +158,7 @@ def compile_if_first_run(
     deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
     if not quiet and not sys.stderr.isatty():
         click.echo(
-            "First run after an install: compiling the cost core, once (about half a minute).",
+            "First run after an install: compiling the cost core, once (a few seconds).",
             err=True,
         )
     with watched(quiet) as progress:

@@ -186,5 +186,7 @@ def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path 
     job, layout = layout_of(result.request, result.plans[number - 1])
     step = rl_step(job, layout)
     write_plot(
-        options["plot"], lambda: rl_chart(step), lambda: rl_page(result, number, step, written)
+        options["plot"],
+        lambda: rl_chart(result, step),
+        lambda: rl_page(result, number, step, written),
     )

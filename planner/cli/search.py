@@ -198,7 +198,7 @@ def search_several(
     if written is not None:
         write_text(written, document, force=options["force"])
     if options["plot"] is not None and front.points:
-        from planner.report.pages.files import cluster_front_page
+        from planner.report.pages.plans import cluster_front_page
         from planner.report.plots import plot_cluster_front
 
         page = partial(cluster_front_page, front, output)

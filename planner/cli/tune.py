@@ -37,10 +37,9 @@ from planner.tune.outcome import (
     write_study,
 )
 from planner.tune.rl.work import RL_SHORT, USUAL_RL_STEPS, RlStudyWork
-from planner.tune.runners.command import CommandRunner
+from planner.tune.runners.command import CommandRunner, LocalRunner
 from planner.tune.runners.contract import Runner
 from planner.tune.runners.kubernetes import KubernetesRunner
-from planner.tune.runners.local import LocalRunner
 from planner.tune.runners.slurm import SlurmRunner
 from planner.tune.trial import ShortRun
 from planner.tune.work import StudyWork

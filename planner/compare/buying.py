@@ -27,7 +27,7 @@ from planner.compare.comparison import (
 )
 from planner.compare.decision import choice_of, decide
 from planner.compare.interval import columns
-from planner.compare.offers import Offer, check_providers, choose, demand_distinct
+from planner.compare.offers import Offer, check_providers, demand_distinct
 from planner.compare.results import (
     COMPARISON_VERSION,
     Choice,
@@ -36,7 +36,7 @@ from planner.compare.results import (
     Objective,
     Order,
 )
-from planner.compare.run import HOURS_PER_DAY, facility_kw, owned_price, power_of, racks_of
+from planner.compare.run import HOURS_PER_DAY, facility_kw, gpu_hour, power_of, racks_of
 from planner.compare.searches import (
     ONE_BY_ONE,
     How,
@@ -308,7 +308,9 @@ def least_of(
     entry: EnteredOffer, tokens: int, settings: Settings, kinds: Iterable[CostBasis]
 ) -> Least:
     """The bounds of a job on a cluster, its GPUs at the lowest of these kinds of price."""
-    gpus, price = entry.cluster.num_gpus, gpu_hour(entry, settings, kinds)
+    gpus = entry.cluster.num_gpus
+    prices = (gpu_hour(entry.offer, entry.cluster, kind, settings) for kind in kinds)
+    price = min((one for one in prices if one is not None), default=None)
     days = least_days(entry.job, tokens) if entry.job is not None else 0.0
     power_kw = facility_kw(power_of(entry.cluster, settings).drawn_w, gpus)
     hours = days * HOURS_PER_DAY
@@ -353,20 +355,6 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: C
         if all(figures[name] <= (getattr(least, name) or 0.0) for name in sums):
             return choice.cluster
     return ""
-
-
-def gpu_hour(entry: EnteredOffer, settings: Settings, kinds: Iterable[CostBasis]) -> float | None:
-    """The lowest price of a GPU hour of these kinds; None where there is none."""
-    prices = []
-    for kind in kinds:
-        if kind != "owned":
-            if choice := choose(entry.offer, entry.cluster, kind, settings):
-                prices.append(choice.per_gpu_hour)
-            continue
-        power = power_of(entry.cluster, settings)
-        if owned := owned_price(entry.offer, entry.cluster, power, settings):
-            prices.append(owned[1].total * settings.converted(1.0, "USD"))
-    return min(prices, default=None)
 
 
 def least_days(job: Job, tokens: int) -> float:

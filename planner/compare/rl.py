@@ -15,9 +15,9 @@ from hardware.schema import Cluster
 from planner._version import __version__
 from planner.compare.goodput import GoodputRun, checkpoint_bytes, goodput
 from planner.compare.interval import Range, bound, columns
-from planner.compare.offers import Offer, check_providers, choose
+from planner.compare.offers import Offer, check_providers
 from planner.compare.results import ChoiceLimits, Objective
-from planner.compare.run import facility_kw, owned_price, power_of, racks_of, with_interruptions
+from planner.compare.run import facility_kw, gpu_hour, power_of, racks_of, with_interruptions
 from planner.compare.settings import BASIS_NAMES, CostBasis, Settings
 from planner.job.errors import NothingFitsError, UsageError
 from planner.job.job import Job
@@ -276,19 +276,11 @@ def _price_per_hour(
     """What an hour of all machines costs, or of which GPU nobody gave a price."""
     total = 0.0
     for offer, cluster in machines:
-        each = _gpu_hour(offer, cluster, settings)
+        each = gpu_hour(offer, cluster, settings.basis, settings)
         if each is None:
             return None, f"no {BASIS_NAMES[settings.basis]} price for {cluster.gpu.name}"
         total += each * offer.ordered(cluster.num_gpus)
     return total, ""
-
-
-def _gpu_hour(offer: Offer, cluster: Cluster, settings: Settings) -> float | None:
-    if settings.basis == "owned":
-        owned = owned_price(offer, cluster, power_of(cluster, settings), settings)
-        return None if owned is None else owned[1].total * settings.converted(1.0, "USD")
-    found = choose(offer, cluster, settings.basis, settings)
-    return None if found is None else found.per_gpu_hour
 
 
 def _beyond(row: RlRow, limits: ChoiceLimits) -> Beyond:

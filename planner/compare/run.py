@@ -15,7 +15,7 @@ from planner.compare.interval import Range
 from planner.compare.laws import price_of
 from planner.compare.offers import ChosenPrice, Offer, age_text, choose, date_age_text, is_stale
 from planner.compare.results import Energy, Owning, Rental, Run, Share
-from planner.compare.settings import BASIS_NAMES, Settings
+from planner.compare.settings import BASIS_NAMES, CostBasis, Settings
 from planner.cost.terms import TIME_TERMS
 from planner.job.job import Job
 from planner.job.quantities import DAY_S
@@ -268,6 +268,15 @@ def owned_price(
         return None
     hardware, around = (figure.value for figure in purchase)
     return purchase, owned_hour(hardware, around, power.drawn_w, power.rated_w, settings.value)
+
+
+def gpu_hour(offer: Offer, cluster: Cluster, kind: CostBasis, settings: Settings) -> float | None:
+    """The price of a GPU hour of a kind, in the comparison's currency; None if there is none."""
+    if kind == "owned":
+        owned = owned_price(offer, cluster, power_of(cluster, settings), settings)
+        return None if owned is None else owned[1].total * settings.converted(1.0, "USD")
+    found = choose(offer, cluster, kind, settings)
+    return None if found is None else found.per_gpu_hour
 
 
 def _owning(placed: PlacedRun, days: Range, billed: int, power: Power) -> Owning | None:

@@ -163,14 +163,30 @@ class Belief:
 
     @cached_property
     def components(self) -> tuple[Component, ...]:
-        """The mixture of ln(step time), one component for each scale."""
+        """The mixture of ln(step time), one component for each of `SCALES`: weighed by how likely
+        it is beforehand and by how likely it finds what was measured."""
+        measured = self.measurements
+        found = [self._component(scale, *measured) for scale in SCALES]
+        logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
+        weights = np.exp(logs - np.logaddexp.reduce(logs))
+        return tuple(
+            Component(float(weight), mean, covariance)
+            for weight, (_, mean, covariance) in zip(weights, found, strict=True)
+        )
+
+    @property
+    def joint(self) -> Array:
+        """Covariance at scale 1 of all that trials measure; the candidates' steps come first."""
+        return self.covariance
+
+    @property
+    def measurements(self) -> tuple[list[int], Array, Array]:
+        """What trials measured: places in `joint`, ln(measured / predicted) and its variance."""
         timed = [one for one in self.observations if one.step_s is not None]
         at = [self.place(one.candidate_key) for one in timed]
         seconds = np.array([one.step_s for one in timed], dtype=np.float64)
-        rest = np.log(seconds) - self.log_s[at]
         noise = np.square([max(one.relative_sd, LEAST_NOISE) for one in timed])
-        found = [self._component(scale, at, rest, noise) for scale in SCALES]
-        return mixed(found)
+        return at, np.log(seconds) - self.log_s[at], noise
 
     def _component(
         self, scale: float, at: list[int], rest: Array, noise: Array
@@ -179,9 +195,10 @@ class Belief:
         prior = scale**2 * self.covariance
         if not at:
             return 0.0, self.log_s, prior
-        factor = np.linalg.cholesky(prior[np.ix_(at, at)] + np.diag(noise))
+        joint = scale**2 * self.joint
+        factor = np.linalg.cholesky(joint[np.ix_(at, at)] + np.diag(noise))
         white = np.linalg.solve(factor, rest)
-        gain = np.linalg.solve(factor, prior[at])
+        gain = np.linalg.solve(factor, joint[at, : len(self.keys)])
         log = -float(np.log(np.diag(factor)).sum()) - 0.5 * float(white @ white)
         return log, self.log_s + gain.T @ white, prior - gain.T @ gain
 
@@ -271,17 +288,6 @@ class Belief:
         for place, known in self.memory.known.items():
             fits[:, place] = known
         return Draws(np.exp(steps), fits)
-
-
-def mixed(found: Sequence[tuple[float, Array, Array]]) -> tuple[Component, ...]:
-    """Components of what each of `SCALES` leaves: (ln of the density of what was measured, means,
-    covariance), weighed by that density and by how likely the scale is beforehand."""
-    logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
-    weights = np.exp(logs - np.logaddexp.reduce(logs))
-    return tuple(
-        Component(float(weight), mean, covariance)
-        for weight, (_, mean, covariance) in zip(weights, found, strict=True)
-    )
 
 
 def _normal(generator: np.random.Generator, mean: Array, covariance: Array, count: int) -> Array:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.evidence.learn.suggest import smaller_degrees
 from planner.evidence.runs.mapping import planned_row
 from planner.evidence.runs.predict import Prediction, cost_predictions
 from planner.evidence.runs.rows import MeasuredRow
@@ -229,7 +230,7 @@ def smaller_forms(candidate: Candidate) -> list[Candidate]:
     if request is None or plan is None or candidate.smaller_of:
         return []
     found: dict[str, Candidate] = {}
-    for degrees in _smaller_degrees(plan.degrees):
+    for degrees in smaller_degrees(plan.degrees):
         one = _smaller(candidate, request, plan, degrees)
         if one is not None and one.key != candidate.key:
             found.setdefault(one.key, one)
@@ -252,18 +253,6 @@ def _smaller(
         return _planned(changed.request, changed.plan(), candidate.key)
     except UsageError:
         return None
-
-
-def _smaller_degrees(degrees: Degrees) -> Iterator[Degrees]:
-    """Replicas halved as long as they are even, each with all micro-batches and with as many as
-    keep the pipeline full for as long as it fills and drains."""
-    for halvings in range((degrees.dp & -degrees.dp).bit_length()):
-        replicas = degrees.dp >> halvings
-        inner = replicas * degrees.cp * degrees.tp
-        if inner % degrees.expert_ranks or degrees.shard > replicas * degrees.cp:
-            continue
-        for micro_batches in sorted({degrees.grad_acc, min(degrees.grad_acc, 2 * degrees.pp)}):
-            yield degrees.model_copy(update={"dp": replicas, "grad_acc": micro_batches})
 
 
 def recorded_candidates(predictions: Sequence[Prediction]) -> list[Candidate]:

@@ -23,7 +23,10 @@ START_S, STEPS = 120.0, 15
 
 class ChosenByWorth(ABC):
     """Candidates, what is learnt of them, and the choice. `start_s`: until a run's first step;
-    `sure_sd`: the standard error at which its step time counts as known; `follow`: reads a log."""
+    `sure_sd`: standard error at which a step time counts as known; `follow`: reads a log. A kind of
+    job says by key: what people call its candidates (`names`), sequences and tokens of a step, the
+    files of a trial's folder, the facts by which its log is judged, what is believed before any
+    trial (`prior`), and what the trials come to (`written`)."""
 
     short: ShortRun
     tokens: float
@@ -34,43 +37,30 @@ class ChosenByWorth(ABC):
     @property
     @abstractmethod
     def candidates(self) -> Mapping[str, Tried]:
-        """By key, the likeliest first. UsageError where there is none."""
+        """By key, the likeliest first. UsageError if there is none."""
 
     @property
     @abstractmethod
-    def names(self) -> Mapping[str, str]:
-        """What people call them, by key."""
-
+    def names(self) -> Mapping[str, str]: ...
     @abstractmethod
-    def sequences(self, key: str) -> int:
-        """Sequences of a step."""
-
+    def sequences(self, key: str) -> int: ...
     @abstractmethod
-    def tokens_of_step(self, key: str) -> float:
-        """Tokens of a step."""
-
+    def tokens_of_step(self, key: str) -> float: ...
     @abstractmethod
-    def files(self, key: str, job_name: str) -> Mapping[str, str]:
-        """The files of a trial's folder."""
-
+    def files(self, key: str, job_name: str) -> Mapping[str, str]: ...
     @abstractmethod
-    def facts(self, key: str) -> Facts:
-        """What a trial's log is judged by."""
-
+    def facts(self, key: str) -> Facts: ...
     @property
     @abstractmethod
-    def prior(self) -> Belief:
-        """What is believed before any trial."""
-
+    def prior(self) -> Belief: ...
     @abstractmethod
     def demand_startable(self, runs_on: str) -> None:
-        """UsageError for what no trial could run without."""
+        """UsageError for what no trial can run without."""
 
     @abstractmethod
     def written(
         self, header: Mapping[str, object], records: Sequence[TrialRecord], ending: Ending
-    ) -> Written:
-        """What the trials come to."""
+    ) -> Written: ...
 
     def peak_of(self, key: str, ended: Ended) -> float | None:  # noqa: ARG002
         """A measured peak as predictions count it; None where they cannot be compared."""

@@ -36,13 +36,10 @@ _MOST_PAUSE_S = 60.0
 
 
 class Clock(Protocol):
-    """Unix time, and how it passes."""
+    """Unix time in seconds, and how it passes."""
 
-    def time(self) -> float:
-        """Seconds since 1970."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let so many pass."""
+    def time(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +54,16 @@ class Next:
 
 
 class Work(Protocol):
-    """What a study tries: candidates by their keys, and the choice among them."""
+    """What a study tries. `keys`: of all candidates, the same as long as the study lasts; `choice`:
+    what to run next; `chosen`: a trial as the journal keeps it; `files`: of its folder; `facts`:
+    by which its log is judged."""
 
     @property
-    def keys(self) -> Sequence[str]:
-        """Keys of all candidates, the same ones as long as the study lasts."""
-
-    def choice(self, records: Sequence[TrialRecord]) -> Next:
-        """What to run next, after the trials so far."""
-
-    def chosen(self, choice: Next, job_name: str, at: float) -> Chosen:
-        """A trial as the journal keeps it."""
-
-    def files(self, key: str, job_name: str) -> Mapping[str, str]:
-        """The files of its folder."""
-
-    def facts(self, key: str) -> Facts:
-        """What its log is judged by."""
+    def keys(self) -> Sequence[str]: ...
+    def choice(self, records: Sequence[TrialRecord]) -> Next: ...
+    def chosen(self, choice: Next, job_name: str, at: float) -> Chosen: ...
+    def files(self, key: str, job_name: str) -> Mapping[str, str]: ...
+    def facts(self, key: str) -> Facts: ...
 
 
 Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "setup", "running"]

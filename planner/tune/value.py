@@ -95,11 +95,10 @@ def choose(
     rest_s: float,
     *,
     names: Mapping[str, str] | None = None,
-    insist: bool = False,
 ) -> Choice:
     """The trial that pays most. `costs`: GPU-seconds of every trial that can be made, by key;
     `rest_s`: seconds of the rest of the job under the plan recommended now; `names`: what to call
-    the candidates in the sentence; `insist`: name the best trial even if it does not pay.
+    the candidates in the sentence.
     """
     found = best_trial(belief, costs, rest_s)
     best, chance = belief.recommended, probability_best(belief)
@@ -108,7 +107,7 @@ def choose(
         return Choice(None, 0.0, 0.0, best, chance, f"{known}; nothing is left to try")
     saved, cost = found.saved_gpu_s, found.cost_gpu_s
     verdict = _verdict(found.trial, saved, cost, names or {}, pays=found.pays)
-    trial = found.trial if found.pays or insist else None
+    trial = found.trial if found.pays else None
     return Choice(trial, saved, cost, best, chance, f"{known}; {verdict}")
 
 

@@ -20,7 +20,7 @@ from planner.predict.evaluate import evaluate
 from planner.predict.plan import Degrees
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render
-from planner.report.pages.plans import MOST_DRAWN, MOST_PLANS, PagePlan, plans_page
+from planner.report.pages.plans import MOST_DRAWN, MOST_PLANS, result_page
 from planner.report.search import printed
 from planner.search.plan_file import to_json
 from planner.search.result import SearchResult
@@ -81,8 +81,7 @@ def test_candidates_are_drawn_behind_the_front(page: str) -> None:
 
 
 def test_pages_are_equal_each_time(result: SearchResult) -> None:
-    entries = [PagePlan(result, number) for number in (1, 2)]
-    one, other = (render(plans_page(Path("plans.json"), entries)) for _ in range(2))
+    one, other = (render(result_page(result, Path("plans.json"))) for _ in range(2))
     assert one == other
 
 
@@ -122,8 +121,7 @@ def test_the_largest_page_is_below_the_limit(tmp_path: Path) -> None:
         "shown": (), "recommended": 1, "riskier": (),
     }  # fmt: skip
     large = small.model_copy(update=changes)
-    entries = [PagePlan(large, number) for number in range(1, len(large.plans) + 1)]
-    page = render(plans_page(tmp_path / "plans.json", entries))
+    page = render(result_page(large, tmp_path / "plans.json"))
     assert len(page.encode()) < 6 * MEGABYTE
     charts = reading.charts(page)
     assert f"phases-{MOST_PLANS}" in charts and f"phases-{MOST_PLANS + 1}" not in charts

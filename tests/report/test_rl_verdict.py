@@ -47,7 +47,7 @@ def test_parts_of_the_bar_are_the_phases(plans: tuple[Path, str]) -> None:
 def test_a_plan_file_has_its_page(plans: tuple[Path, str]) -> None:
     page = page_of_file(plans[0])
     assert page.card is not None and page.card.headline.startswith("Use plan ")
-    assert "rl-phases" in page.charts
+    assert {f"rl-phases-{number}" for number, _ in page.plans} <= page.charts.keys()
     assert len(render(page).encode()) < 6e6
 
 

@@ -1,13 +1,13 @@
-"""Which run to make next: the short ones that tell most of the plans at hand.
+"""Which run to make next: the short ones that tell most about the plans at hand.
 
 Candidates are the plans themselves, on fewer GPUs and with fewer micro-batches. The error bar of a
-plan is what is not known of its step time.
+plan is what is unknown of its step time.
 
-Configurations' ln(measured / predicted) have a covariance K: of the factors and of what like ones
-share, by the prior or by what earlier runs left (`posterior.expectation`). Running one, i, leaves
-K - K_i·K_iᵀ / (K_ii + s²) (Kalman's update; s: a run's noise). Runs are chosen one after the other
-(active learning after Cohn 1996, Neural Networks 9(6)): what they measure does not change what
-they leave, so that all can be named before the first.
+Configurations' ln(measured / predicted) have a covariance K: of the factors and of what similar
+ones share, by the prior or by what earlier runs left (`posterior.expectation`). Running i leaves K
+- K_i·K_iᵀ / (K_ii + s²) (Kalman's update; s: a run's noise). Runs are chosen one after the other
+(active learning after Cohn 1996, Neural Networks 9(6)). What they measure does not change what they
+leave, so all can be named before the first.
 """
 
 from __future__ import annotations
@@ -105,19 +105,23 @@ def _bar(deviation: float) -> float:
     return math.expm1(WIDTH * deviation)
 
 
-def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
-    """The configuration with fewer replicas and micro-batches, smallest last."""
-    degrees = mapped.degrees
-    # Halved as long as it is even.
+def smaller_degrees(degrees: Degrees) -> Iterator[Degrees]:
+    """Replicas halved as long as they are even, largest first, each with all micro-batches and with
+    as many as keep the pipeline full for as long as it fills and drains."""
     for halvings in range((degrees.dp & -degrees.dp).bit_length()):
         replicas = degrees.dp >> halvings
         inner = replicas * degrees.cp * degrees.tp
         if inner % degrees.expert_ranks or degrees.shard > replicas * degrees.cp:
             continue
-        for steps in sorted({degrees.grad_acc, min(degrees.grad_acc, 2 * degrees.pp)}):
-            changed = degrees.model_copy(update={"dp": replicas, "grad_acc": steps})
-            cluster = mapped.job.cluster.with_gpus(changed.gpus)
-            yield replace(mapped, job=replace(mapped.job, cluster=cluster), degrees=changed)
+        for micro_batches in sorted({degrees.grad_acc, min(degrees.grad_acc, 2 * degrees.pp)}):
+            yield degrees.model_copy(update={"dp": replicas, "grad_acc": micro_batches})
+
+
+def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
+    """The configuration on fewer GPUs and with fewer micro-batches."""
+    for degrees in smaller_degrees(mapped.degrees):
+        job = replace(mapped.job, cluster=mapped.job.cluster.with_gpus(degrees.gpus))
+        yield replace(mapped, job=job, degrees=degrees)
 
 
 def _costed(mapped: Iterable[MappedRow]) -> list[Prediction]:

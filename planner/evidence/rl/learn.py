@@ -9,7 +9,8 @@ predicted at the lengths that it tells, so that what was taken for them before i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
@@ -17,7 +18,7 @@ from statistics import median
 from hardware.calibration import Calibration, LearntPhase
 from hardware.schema import Cluster
 from planner._version import __version__
-from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.costing import Costed
 from planner.evidence.rl.logs import RlLog
 from planner.evidence.rl.predict import RlPrediction, compared
 from planner.evidence.rl.rows import Timed
@@ -71,7 +72,7 @@ def times_of_rows(predictions: Iterable[RlPrediction]) -> list[PhaseTime]:
     found = []
     for one in predictions:
         for each in compared(one):
-            kind = _kind(dict(_seconds_by_kind(each.parts)))
+            kind = _kind(each.parts)
             if kind is not None and each.figure not in ("step", "memory"):
                 found.append(PhaseTime(kind, one.row.place, each.predicted, each.measured))
     return found
@@ -88,32 +89,24 @@ def times_of(times: Iterable[Timed], run: str, costed: Costed) -> list[PhaseTime
     for timed in times:
         if not timed.phases:
             continue
-        parts = _parts(costed, timed)
-        predicted, kind = costed.seconds(timed.phases), _kind(parts)
+        some = [one for one in costed.phases if one.name in timed.phases]
+        predicted = costed.seconds(timed.phases)
+        kind = _kind((KINDS[one.name], one.seconds) for one in some)
         if kind is not None and predicted > 0.0:
             found.append(PhaseTime(kind, run, predicted, timed.seconds))
     return found
 
 
-def _parts(costed: Costed, timed: Timed) -> dict[str, float]:
-    some = [(KINDS[one.name], one.seconds) for one in costed.phases if one.name in timed.phases]
-    return dict(_seconds_by_kind(some))
-
-
-def _seconds_by_kind(parts: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
-    found: dict[str, float] = {}
+def _kind(parts: Iterable[tuple[str, float]]) -> str | None:
+    """The kind of phase that most of a time is; None for a mixture. `parts`: kinds with seconds."""
+    found: dict[str, float] = defaultdict(float)
     for kind, seconds in parts:
-        found[kind] = found.get(kind, 0.0) + seconds
-    yield from found.items()
-
-
-def _kind(parts: Mapping[str, float]) -> str | None:
-    """The kind that a time is mostly of; None where it is a mixture."""
-    total = math.fsum(parts.values())
+        found[kind] += seconds
+    total = math.fsum(found.values())
     if total <= 0.0:
         return None
-    kind = max(parts, key=lambda one: parts[one])
-    return kind if parts[kind] >= _LEAST_SHARE * total else None
+    most = max(found, key=lambda kind: found[kind])
+    return most if found[most] >= _LEAST_SHARE * total else None
 
 
 def learn(times: Sequence[PhaseTime], notes: Sequence[str], lengths: str = "") -> LearntPhases:
@@ -128,9 +121,9 @@ def learn(times: Sequence[PhaseTime], notes: Sequence[str], lengths: str = "") -
             )
     if not times:
         raise CannotTellError("no run states the time of a phase that is predicted")
-    logs: dict[str, dict[str, list[float]]] = {}
+    logs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in times:
-        logs.setdefault(one.kind, {}).setdefault(one.run, []).append(one.log)
+        logs[one.kind][one.run].append(one.log)
     phases = tuple(
         learnt(kind, [median(some) for some in of_runs.values()]) for kind, of_runs in logs.items()
     )

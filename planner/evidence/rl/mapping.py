@@ -131,7 +131,7 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
     framework = find_rl_framework(named_cell(_FRAMEWORKS, row, "framework"))
     _demand_no_tools(row)
     model = model_of(row)
-    prompts, samples = _batch(row, taken)
+    prompts, samples = _batch(row)
     trained, sampled = _gpus(row)
     cluster = _cluster(row, taken, trained)
     lengths = lengths_of(row, prompts * samples, model, _cluster(row, taken, trained + sampled))
@@ -216,13 +216,13 @@ def _demand_no_tools(row: RlRow) -> None:
         raise UnpredictableRowError("turns of tools, and their seconds, are not stated")
 
 
-def _batch(row: RlRow, taken: Taken) -> tuple[int, int]:
+def _batch(row: RlRow) -> tuple[int, int]:
     """(prompts, samples of each) of a step. UnpredictableRowError."""
     if row.is_transfer_alone:
         return _ANY_PROMPTS, _ANY_SAMPLES
     if row.is_trainer_alone:
         return _packs(row) // _ANY_SAMPLES, _ANY_SAMPLES
-    samples = taken.samples or row.integer("samples_per_prompt")
+    samples = row.integer("samples_per_prompt")
     prompts = row.integer("prompts_per_step") or _prompts(row, samples)
     if prompts is None:
         raise UnpredictableRowError("prompts_per_step is not stated")

@@ -41,8 +41,7 @@ class Taken:
     """What is taken for facts that a row leaves open, in place of what is usual; None: usual.
 
     `response_scale`: on the mean of answers; `sigma`: their spread; `batches` of generation in a
-    step; `leaves`: the trainer's tensors go to the host; `recompute`, `gpu`: by their names;
-    `samples` of a prompt.
+    step; `leaves`: the trainer's tensors go to the host; `recompute`, `gpu`: by their names.
     """
 
     response_scale: float = 1.0
@@ -51,7 +50,6 @@ class Taken:
     leaves: bool | None = None
     recompute: str | None = None
     gpu: str | None = None
-    samples: int | None = None
 
 
 USUAL = Taken()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import log, sqrt
 
 from planner.evidence.runs.rows import MeasuredRow
@@ -121,6 +122,7 @@ def _usual_fill(row: MeasuredRow) -> str:
     return "" if told or not _has_samples(row) else _USUAL_FILL
 
 
+@lru_cache(maxsize=4096)
 def _of_limit(mean: float, longest: float, limit: int, images: int) -> Lengths | None:
     """Samples whose mean and longest are so much of what a limit leaves beside their images; None
     for those that all reach it."""
@@ -136,6 +138,7 @@ def _sigma(row: MeasuredRow) -> float:
     return float(found[1]) if found else _SIGMA_OF_SETS
 
 
+@lru_cache(maxsize=4096)
 def _before_padding(mean: float, mbs: int, sigma: float = _SIGMA_OF_SETS) -> Lengths:
     """Samples of a spread whose rows, padded to the longest of `mbs`, have a mean length; both are
     in proportion."""

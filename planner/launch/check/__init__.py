@@ -1,1 +1,1 @@
-"""What to say about a launch that was found: will it run, fit, how fast, what to change."""
+"""The verdict on a launch: whether it runs and fits, how fast it is, and what to change."""

@@ -20,11 +20,7 @@ from planner.job.quantities import plural
 from planner.job.request import Request
 from planner.job.request_fields import Launched
 from planner.job.unmodelled import modules_not_modelled
-from planner.launch.check.network import (
-    NetworkCost,
-    network_cost,
-    network_problems,
-)
+from planner.launch.check.network import NetworkCost, network_cost, network_problems
 from planner.launch.check.opened import opened_facts, plan_in_doubt
 from planner.launch.check.request import as_request
 from planner.launch.check.rl import RlCheck, rl_check
@@ -56,8 +52,6 @@ _NOT_MODELLED = {"greedy-stages-filled"}
 _NAMED_BY_READERS = {
     "moe-tensor-needs-sequence", "interleaving-microbatches", "layers-split", "chunks-have-layers",
 }  # fmt: skip
-
-
 # Errors of the number of processes, which say what the degrees would say again.
 _OF_PROCESSES = {WORLD_SIZE, "launched-processes"}
 
@@ -66,16 +60,16 @@ Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"
 
 @dataclass(frozen=True)
 class Assessment:
-    """What there is to say of a launch. `plan` None: it breaks a rule, or is not modelled.
+    """The verdict on a launch. `plan` is None where it breaks a rule or is not modelled.
 
     `proposal` None: too little is known to make a configuration of it.
     """
 
     found: Found
-    proposal: Proposal | None
-    job: Job | None
-    problems: tuple[Problem, ...]
-    plan: Plan | None
+    proposal: Proposal | None = None
+    job: Job | None = None
+    problems: tuple[Problem, ...] = ()
+    plan: Plan | None = None
     # Rules whose breach is only noted.
     ignored: tuple[str, ...] = ()
     # What variables of the environment do to the network, where there is a prediction.
@@ -102,32 +96,20 @@ class Assessment:
 
     @property
     def verdict(self) -> Verdict:
-        """What can be told of it."""
+        """The verdict in words."""
         if self.errors:
             return "will not run"
-        if self.rl is not None:
-            return _rl_verdict(self.rl)
-        if self.plan is None or self.leaves_out_memory:
+        predicted = self.plan if self.rl is None else self.rl.step
+        if predicted is None or self.leaves_out_memory:
             return "cannot tell"
-        match fit_verdict(self.plan.fit_probability):
+        match fit_verdict(predicted.fit_probability):
             case "fits" | "probably fits":
                 return "runs and fits"
             case "cannot tell":
                 return "cannot tell"
-        return "will not fit"
-
-
-def _rl_verdict(check: RlCheck) -> Verdict:
-    """Fits, where it does at the lengths that are known, or the longest that are allowed; does not,
-    where it does not even with short samples."""
-    if check.step is None:
-        return "cannot tell"
-    match fit_verdict(check.step.fit_probability):
-        case "fits" | "probably fits":
-            return "runs and fits"
-        case "cannot tell":
-            return "cannot tell"
-    return "cannot tell" if check.at_limits and check.short_fits else "will not fit"
+        # What does not fit with the longest samples that are allowed may with those that come.
+        is_open = self.rl is not None and self.rl.at_limits and self.rl.short_fits
+        return "cannot tell" if is_open else "will not fit"
 
 
 def assess(
@@ -137,74 +119,78 @@ def assess(
     ignored: Collection[str] = (),
 ) -> Assessment:
     """Problems and prediction of a launch. `ignored`: rules whose breach is only noted."""
-    problems = list(found.problems)
-    unknown = not (gpus or cluster or found.plan_gpus)
     if found.rl is not None:
         return _of_rl(found, gpus, cluster, ignored)
-    if unknown or (found.shape is None and found.model is None):
+    problems = list(found.problems)
+    if not (gpus or cluster or found.plan_gpus):
         disagreements = world_problems(found, None)
-        if unknown:
-            number = None if disagreements else stated_gpus(found)
-            # A rule of older GPUs where nobody says which they are.
-            problems = [
-                replace(item, severity="warning") if _is_of_old_gpus(item) else item
-                for item in problems
-            ]
-            problems.append(_no_machine(number))
-        problems += disagreements
-        return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored))
+        # A rule for older GPUs is only a warning while the GPUs are unknown.
+        problems = [
+            replace(item, severity="warning") if _is_of_old_gpus(item) else item
+            for item in problems
+        ]
+        problems.append(_no_machine(None if disagreements else stated_gpus(found)))
+        known = _sorted([*problems, *disagreements], ignored)
+        return Assessment(found, problems=known, ignored=tuple(ignored))
+    if found.shape is None and found.model is None:
+        problems += world_problems(found, None)
+        known = _sorted(problems, ignored)
+        return Assessment(found, problems=known, ignored=tuple(ignored))
     proposal = as_request(found, gpus, cluster)
     model = proposal.request.find_model()
-    found = replace(
-        found, assumed=(*found.assumed, *_of_its_config(model), *beside_notes(model.beside))
-    )
+    assumed = (*found.assumed, *_of_its_config(model), *beside_notes(model.beside))
+    found = replace(found, assumed=assumed)
+    problems += world_problems(found, _machine(proposal.request))
+    job = _resolved(found, proposal, model, problems)
+    if job is None:
+        problems += network_problems(found, proposal, None)
+        known = _sorted(problems, ignored)
+        return Assessment(found, proposal, problems=known, ignored=tuple(ignored))
+    found = replace(found, assumed=(*found.assumed, *image_notes(job)))
+    if job.cluster.gpu.traits.launches_in_order:
+        problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
+    broken = [
+        item
+        for item in _broken_rules(found, job, proposal.degrees)
+        if not _is_said_by_reader(item, problems)
+    ]
+    said = {problem.rule for problem in problems} & _NAMED_BY_READERS
+    if {one.rule for one in problems if one.severity == "error"} & _OF_PROCESSES:
+        said.add(WORLD_SIZE)
+    problems += [item for item in broken if item.rule not in said]
+    problems += _sharp_problem(found, proposal, job)
+    plan, network, opened = None, None, tuple[OpenFact, ...]()
+    if not broken and not any(_hides_prediction(problem) for problem in problems):
+        try:
+            plan = proposal.plan()
+        except (UsageError, HardwareError, ConstraintError) as error:
+            problems.append(_from_error(str(error)))
+        else:
+            problems += [*_left_out(found, plan, proposal), *_unsaved(found, plan)]
+            network = network_cost(found, proposal, plan)
+            opened = opened_facts(found.left_open, proposal, job, plan)
+            plan = plan_in_doubt(plan, job, opened)
+    problems += network_problems(found, proposal, network)
+    known = _sorted(problems, ignored)
+    return Assessment(found, proposal, job, known, plan, tuple(ignored), network, opened)
+
+
+def _resolved(
+    found: Found, proposal: Proposal, model: ResolvedModel, problems: list[Problem]
+) -> Job | None:
+    """The job of a configuration; None, and one problem more, where it cannot be modelled."""
     if model.left_out:
         why = modules_not_modelled(found.model or model.asked, model.left_out)
         problems.append(Problem("not-predictable", why, "warning"))
-    problems += world_problems(found, _machine(proposal.request))
-    job: Job | None = None
+        return None
     try:
-        job = None if model.left_out else proposal.request.resolve()
+        return proposal.request.resolve()
     except (UsageError, HardwareError) as error:
         refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
         # A reader that knows the rule says it with its place and what to write.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
-    if job is not None:
-        found = replace(found, assumed=(*found.assumed, *image_notes(job)))
-    plan, network = None, None
-    opened: tuple[OpenFact, ...] = ()
-    if job is not None:
-        if job.cluster.gpu.traits.launches_in_order:
-            problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
-        broken = [
-            item
-            for item in _broken_rules(found, job, proposal.degrees)
-            if not _is_said_by_reader(item, problems)
-        ]
-        named = {problem.rule for problem in problems} & _NAMED_BY_READERS
-        counted = {one.rule for one in problems if one.severity == "error"} & _OF_PROCESSES
-        problems += [
-            item
-            for item in broken
-            if item.rule not in named and not (counted and item.rule == WORLD_SIZE)
-        ]
-        problems += _sharp_problem(found, proposal, job)
-        if not broken and not any(_hides_prediction(problem) for problem in problems):
-            try:
-                plan = proposal.plan()
-            except (UsageError, HardwareError, ConstraintError) as error:
-                problems.append(_from_error(str(error)))
-            else:
-                problems += _left_out(found, plan, proposal)
-                problems += _unsaved(found, plan)
-                network = network_cost(found, proposal, plan)
-                opened = opened_facts(found.left_open, proposal, job, plan)
-                plan = plan_in_doubt(plan, job, opened)
-    problems += network_problems(found, proposal, network)
-    return Assessment(
-        found, proposal, job, _sorted(problems, ignored), plan, tuple(ignored), network, opened
-    )
+        return None
 
 
 def _of_rl(
@@ -220,7 +206,8 @@ def _of_rl(
         problems.append(_no_machine(found.world))
     if check.at_limits and check.step is not None:
         problems.append(_at_limits(check))
-    return Assessment(found, None, None, _sorted(problems, ignored), None, tuple(ignored), rl=check)
+    known = _sorted(problems, ignored)
+    return Assessment(found, problems=known, ignored=tuple(ignored), rl=check)
 
 
 def _at_limits(check: RlCheck) -> Problem:
@@ -239,7 +226,7 @@ def _machine(request: Request) -> Cluster:
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:
-    """What reading a config.json assumed, but for the length of sequences, which `--seq` says."""
+    """Assumptions made while reading a config.json, except on the length of sequences (`--seq`)."""
     if model.asked.endswith(".json"):
         yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
 
@@ -278,8 +265,8 @@ def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem,
     ranks = {"error": 0, "missing": 3, "warning": 4, "note": 5}
 
     def rank(problem: Problem) -> int:
-        """What is not modelled stands before what is missing, and after the branch that decides
-        whether it is asked for."""
+        """Features that are not modelled come before missing values, and after the branch that
+        decides whether they are used."""
         if problem.rule == BRANCH and problem.severity == "missing":
             return 1
         not_modelled = problem.rule == "not-predictable" and problem.severity == "warning"
@@ -296,7 +283,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
     ctx, columns = replace(rule_context(job), given=True), degree_columns([degrees])
-    hidden = _hidden(found)
+    hidden, fitting = _hidden(found), f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
             continue
@@ -320,14 +307,9 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             + (f"; {unread} may say otherwise" * unsure),
             severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
-            fix=_for_degrees(degrees) if rule.name == WORLD_SIZE and not unsure else "",
+            fix=fitting if rule.name == WORLD_SIZE and not unsure else "",
             late="run time" in rule.source,
         )
-
-
-def _for_degrees(degrees: Degrees) -> str:
-    """The GPUs on which the degrees run."""
-    return f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
 
 
 def _hidden(found: Found) -> dict[str, str]:

@@ -22,7 +22,6 @@ from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Advice, advice_record
 from planner.predict.plan import Plan
 from planner.predict.plan_text import fit_verdict
-from planner.predict.uncertainty.differences import Ratio
 from planner.predict.uncertainty.open_mixture import facts_record
 
 Record = dict[str, Any]
@@ -69,7 +68,7 @@ def as_json(
 
 
 def refusal_json(paths: Sequence[str], error: Exception) -> str:
-    """What is said where files cannot be read, or options are wrong: no prediction, and why."""
+    """The document where files cannot be read or options are wrong: no prediction, and why."""
     cannot_tell = isinstance(error, CannotTellError)
     document = {
         "files": list(paths),
@@ -92,7 +91,7 @@ def _fits(assessment: Assessment) -> bool | None:
 
 
 def _rl(assessment: Assessment) -> Record | None:
-    """Reinforcement learning, as it was read, and predicted."""
+    """The launch's reinforcement learning and its prediction."""
     found, check = assessment.found.rl, assessment.rl
     if found is None:
         return None
@@ -100,7 +99,7 @@ def _rl(assessment: Assessment) -> Record | None:
 
 
 def _opened(assessment: Assessment) -> Record:
-    """Facts that nothing decides, what their values make of the plan, and which would tell most."""
+    """Facts that no file decides, the plan for each of their values, and the most telling one."""
     plan, opened = assessment.plan, assessment.opened
     said = opened_sentences(plan, opened) if plan else {}
     return {
@@ -157,7 +156,7 @@ def _configuration(proposal: Proposal) -> Record:
 
 
 def _overridden(request: Request) -> Record:
-    """What the files say of a launch beside its request."""
+    """Facts from the files that are not part of the request."""
     shape, launched = request.overrides.model, request.overrides.launched or Launched()
     return {
         "shape": shape and shape.model_dump(mode="json"),
@@ -183,11 +182,8 @@ def _change(change: LaunchChange) -> Record:
         "change": change.change,
         "configuration": _configuration(change.proposal),
         **picked(change, "faster saved_bytes sufficient"),
-        "expected_faster": None if change.expected is None else _expected(change.expected),
+        # Tokens/s over those of the launch, minus one, as expected of the best of many changes.
+        "expected_faster": change.expected
+        and {name: end - 1.0 for name, end in change.expected.model_dump().items()},
         "plan": change.plan.model_dump(mode="json"),
     }
-
-
-def _expected(ratio: Ratio) -> Record:
-    """Tokens/s over those of the launch, minus one, as expected of the best of many changes."""
-    return {name: end - 1.0 for name, end in ratio.model_dump().items()}

@@ -1,5 +1,5 @@
-"""What `planner check` is given, files or a whole launch folder, read; and what a folder's files
-say differently from the plan file in it: the files count."""
+"""Reads the input of `planner check`, files or a whole launch folder, and lists the settings in
+which a folder's files differ from its plan file. The files count."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _are_one_job(scripts: Sequence[Path], kind_of: dict[Path, str]) -> bool:
 
 
 def _kind(path: Path) -> str | None:
-    """What a file is; None for what is no launch file, or cannot be read as one."""
+    """The kind of a file; None for one that is no launch file or cannot be read as one."""
     if path.suffix not in _ENDINGS:
         return None
     try:
@@ -144,10 +144,9 @@ def read_given(
 ) -> Given:
     """Read files, or the launch in a folder.
 
-    What a folder's files do not hold comes from its plan file, and is named among the
-    assumptions: the machine, the model, the lengths of samples, the imbalance of experts.
-    `contents`: texts that
-    stand for those of some files. UsageError as `read_launch`.
+    Facts that are missing from a folder's files (the machine, the model, the lengths of samples,
+    the imbalance of experts) come from its plan file and are listed as assumptions. `contents`:
+    texts in place of those of some files. UsageError as `read_launch`.
     """
     folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
     if len(paths) > 1 and folders:
@@ -179,7 +178,7 @@ def read_given(
 
 
 def _shown(found: Found, hints: Hints) -> Found:
-    """What was found with the images that the caller says, whatever kind of file it is."""
+    """The launch with the images that the caller states, whatever kind of file it is."""
     if found.images or found.image_tokens:
         return found
     if hints.image_tokens is not None:
@@ -190,7 +189,7 @@ def _shown(found: Found, hints: Hints) -> Found:
 def _with_images(
     hints: Hints, request: Request, taken: tuple[str, ...]
 ) -> tuple[Hints, tuple[str, ...]]:
-    """The images of a plan's samples, of which files hold limits alone."""
+    """Hints with the images of a plan's samples; files hold only their limits."""
     tokens = request.image_tokens
     if hints.images is not None or hints.image_tokens is not None:
         return hints, taken
@@ -215,7 +214,7 @@ def _with_plan(
     hints, taken = _with_images(hints, request, taken)
     found = read_launch(names, hints, contents=contents)
     if found.model is None and found.shape is None:
-        # What is wrong with the files stays so, whatever the plan says of the model.
+        # Errors in the files stay errors, even where the plan names the model.
         wrong = tuple(item for item in found.problems if item.severity == "error")
         found = read_launch(names, replace(hints, model=request.model), contents=contents)
         found = replace(found, problems=tuple(dict.fromkeys((*wrong, *found.problems))))
@@ -236,7 +235,7 @@ def _with_plan(
 
 
 def _request_of(plan: Path) -> Request:
-    """What a plan file was searched for; of reinforcement learning, its trainer's side."""
+    """The request of a plan file; for reinforcement learning the trainer's part of it."""
     return (
         read_rl_plan(plan)[0].request.trainer if is_rl_file(plan) else read_plan_file(plan).request
     )
@@ -314,7 +313,7 @@ def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, An
 
 
 def _profile(proposal: Proposal) -> str:
-    """The profile that it trains with: a technique may put another in the framework's place."""
+    """The profile in use; a technique may replace the framework's."""
     request = proposal.request
     launched = request.overrides.launched
     used = tuple(launched.variations) if launched else request.use

@@ -1,4 +1,4 @@
-"""What the environment of a launch makes of its network, and what it costs: NCCL's variables."""
+"""NCCL's variables in the environment of a launch: their effect on its network, and their cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_COST = 0.01
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """What variables of the environment change, and the step without them, s."""
+    """Changes that variables of the environment make, and the step without them, s."""
 
     changes: tuple[TransportChange, ...]
     variables: tuple[str, ...]
@@ -38,7 +38,7 @@ class NetworkCost:
 
 
 def network_changes(proposal: Proposal) -> tuple[TransportChange, ...]:
-    """What the variables change on the launch's machine."""
+    """Changes that the variables make on the launch's machine."""
     request = proposal.request
     launched = request.overrides.launched
     return transport_changes(launched.transport, request.find_cluster()) if launched else ()
@@ -68,7 +68,7 @@ def unset_network(found: Found, proposal: Proposal) -> tuple[str, Proposal] | No
 
 
 def network_cost(found: Found, proposal: Proposal, plan: Plan) -> NetworkCost | None:
-    """What the variables cost a step; None where they change nothing on this machine."""
+    """Cost of the variables for a step; None where they change nothing on this machine."""
     changes = network_changes(proposal)
     if not changes:
         return None
@@ -78,7 +78,7 @@ def network_cost(found: Found, proposal: Proposal, plan: Plan) -> NetworkCost | 
 
 
 def network_sentence(cost: NetworkCost) -> str:
-    """What is said first: the variables, what they do, and what it gains to unset them."""
+    """The variables, their effect, and the gain from unsetting them."""
     words = "; ".join(change.words for change in cost.changes)
     gain = "that costs this step less than 1 %"
     if cost.costs:

@@ -1,5 +1,5 @@
-"""Facts of a launch that no file, default or preset decides: it is predicted over their plausible
-values, as a measured run is over what its row leaves empty.
+"""Facts of a launch that no file, default or preset decides. The launch is predicted over their
+plausible values, as a measured run is over the empty cells of its row.
 
 Only what the program decides that is started, and is not there to read, is open in a launch; what a
 framework does by default is stated. The plan that is shown is that of the defaults; its error bars
@@ -25,21 +25,13 @@ from planner.job.request_fields import Launched
 from planner.launch.check.request import variation
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan
+from planner.predict.uncertainty import open_mixture
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.intervals import fit_probability, in_doubt
-from planner.predict.uncertainty.open_mixture import (
-    NO_DOUBT,
-    OpenFact,
-    OpenValue,
-    effect_of,
-    narrowing,
-    open_sentence,
-    total_doubt,
-)
 
 Change = Callable[[Proposal], Proposal]
-# Of a measured run's source that leaves a fact out one knows that it did; files that cannot hold
-# the fact tell nothing, so the default is as likely as what others state.
+# The source of a measured run could have stated the fact and did not, which is a hint. Files that
+# cannot hold it give no hint, so the default is as likely as the other values.
 _SILENCE = 0.5
 
 
@@ -52,7 +44,7 @@ def _recomputing(mode: str) -> Change:
 
 
 def _using(name: str) -> Change:
-    """A variation of launch files beside those that the files have."""
+    """The change that adds a variation of the profile."""
 
     def change(proposal: Proposal) -> Proposal:
         request = proposal.request
@@ -85,8 +77,8 @@ _SETTINGS: Mapping[str, Mapping[str, Change]] = {
 
 def opened_facts(
     left_open: Sequence[str], proposal: Proposal, job: Job, plan: Plan
-) -> tuple[OpenFact, ...]:
-    """The open facts of a launch, with what each of their values makes of its plan."""
+) -> tuple[open_mixture.OpenFact, ...]:
+    """The open facts of a launch, with the effect of each of their values on its plan."""
     known = priors(varied()) if left_open else {}
     facts = (
         _opened(fact_named(name), known[name], proposal, job, plan)
@@ -96,15 +88,17 @@ def opened_facts(
     return tuple(fact for fact in facts if fact.moves("time") or fact.moves("memory"))
 
 
-def _opened(fact: Fact, prior: Prior, proposal: Proposal, job: Job, plan: Plan) -> OpenFact:
+def _opened(
+    fact: Fact, prior: Prior, proposal: Proposal, job: Job, plan: Plan
+) -> open_mixture.OpenFact:
     weights = prior.weights([value.cell for value in fact.values], fact.group(job), 0)
     values = tuple(
-        OpenValue(value.words, value.cell, weights[value.cell], effects)
+        open_mixture.OpenValue(value.words, value.cell, weights[value.cell], effects)
         for value in fact.values
         if (change := _SETTINGS[fact.column].get(value.cell)) is not None
         for effects in _effects(change(proposal), plan)
     )
-    return OpenFact(fact.column, _SILENCE, values, fact.called)
+    return open_mixture.OpenFact(fact.column, _SILENCE, values, fact.called)
 
 
 def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
@@ -118,26 +112,26 @@ def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
         "time": (other.step_time_s, plan.step_time_s),
         "memory": (other.peak_bytes, plan.peak_bytes),
     }
-    yield {figure: effect_of(*pair) or 0.0 for figure, pair in pairs.items()}
+    yield {figure: open_mixture.effect_of(*pair) or 0.0 for figure, pair in pairs.items()}
 
 
-def plan_in_doubt(plan: Plan, job: Job, opened: tuple[OpenFact, ...]) -> Plan:
+def plan_in_doubt(plan: Plan, job: Job, opened: tuple[open_mixture.OpenFact, ...]) -> Plan:
     """The plan with error bars and a probability of fitting that count what is open."""
     if not opened:
         return plan
-    time, memory = (total_doubt(opened, figure) for figure in ("time", "memory"))
+    time, memory = (open_mixture.total_doubt(opened, figure) for figure in ("time", "memory"))
     changed: dict[str, Any] = {
         "step_time": in_doubt(plan.step_time, plan.step_time_s, time),
         "peak_interval": in_doubt(plan.peak_interval, plan.peak_bytes, memory),
     }
-    if memory != NO_DOUBT:
+    if memory != open_mixture.NO_DOUBT:
         middle = plan.peak_bytes * exp(memory.median)
         fits = fit_probability(job, middle, plan.limit_bytes, doubt=memory)
         changed["fit_probability"] = fits
     return plan.model_copy(update=changed)
 
 
-def opened_sentences(plan: Plan, opened: tuple[OpenFact, ...]) -> dict[Figure, str]:
+def opened_sentences(plan: Plan, opened: tuple[open_mixture.OpenFact, ...]) -> dict[Figure, str]:
     """Of step time and memory the open fact that would narrow the bar most, with what is predicted
     with each of its values."""
     figures: dict[Figure, tuple[float, Callable[[float], str]]] = {
@@ -145,7 +139,7 @@ def opened_sentences(plan: Plan, opened: tuple[OpenFact, ...]) -> dict[Figure, s
         "memory": (plan.peak_bytes, lambda size: f"{gib(size)} GiB"),
     }
     return {
-        figure: open_sentence(fact, figure, value, unit)
+        figure: open_mixture.open_sentence(fact, figure, value, unit)
         for figure, (value, unit) in figures.items()
-        if (fact := narrowing(opened, figure)) is not None
+        if (fact := open_mixture.narrowing(opened, figure)) is not None
     }

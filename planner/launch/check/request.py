@@ -85,7 +85,7 @@ def _request(
 
 
 def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
-    """Degrees on so many GPUs, with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
+    """Degrees on `world` GPUs, with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
     model = found.shape if found.model is None else load_model(found.model).spec
     replica = found.tp * found.pp * found.cp
     dp = found.dp or max(1, world // replica)
@@ -108,8 +108,8 @@ def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
 
 
 def _unreplicated_zero(stage: int, draft: Request) -> int:
-    """The stage as the files have it, which shards over one rank; where the framework has no such
-    stage, its lowest, which is the same there."""
+    """The stage in the files, which shards over one rank here; the framework's lowest where it does
+    not have that stage, for both are the same on one rank."""
     try:
         job = draft.resolve()
     except (UsageError, HardwareError):
@@ -167,5 +167,5 @@ def variation(name: str, profile: str) -> Variation:
 
 
 def tables_of_variations(names: Sequence[str], profile: str) -> Mapping[str, Tables]:
-    """What each variation changes in a profile, by its name."""
+    """Changes to a profile by the name of the variation that makes them."""
     return {name: variation(name, profile).tables for name in names}

@@ -1,7 +1,7 @@
 """A changed configuration as edits of the file that it was read from.
 
-What a file does not hold is no edit: the edited file is read again, and then is not the changed
-configuration.
+Settings that a file cannot hold give no edit. The caller reads the edited file again and finds that
+it is not the changed configuration.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BATCH = ("mbs", "microbatch", "grad_acc", "gbs")
 
 
 def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """The settings whose values differ, of a file whose settings say one thing each."""
+    """Edits for the settings whose values differ, in files with one setting for each value."""
     tables = run_options(written.dialect)
     options = {ours: row for name in written.options for ours, row in tables[name].items()}
     if {"gbs", "grad_acc"} <= options.keys() and found.setting(options["gbs"].key) is None:
@@ -69,7 +69,7 @@ def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) 
 
 
 def _said(written: Format, found: Found, proposal: Proposal) -> Mapping[str, Any]:
-    """What a file of the format says of a configuration, by our names."""
+    """The values of a configuration in a file of the format, by our names."""
     if written.says:
         said: Mapping[str, Any] = function(written.dialect, written.says)(found, proposal)
         return said

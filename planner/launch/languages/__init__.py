@@ -1,18 +1,18 @@
-"""Shell scripts and Python files read as text: what they would do, worked out and never run.
+"""Shell scripts and Python files read as text: their effect is worked out, and they are never run.
 
 Nothing here knows of training, launchers or frameworks, and nothing imports the rest of the
-planner: a caller hands in which programs start others, what a scheduler sets, where files are found
-and which functions have a meaning of their own. `text` keeps for each character the place where it
-was written, through variables and quoting. What reading cannot tell stays in the result as a part
-that is not known, with the reason; it is never guessed. `limits` ends the reading of what never
-ends.
+planner: a caller hands in the programs that start others, the variables of schedulers, the places
+of files and the functions with a meaning of their own. `text` keeps for each character the place
+where it was written, through variables and quoting. A part that reading cannot tell stays in the
+result as unknown, with the reason; it is never guessed. `limits` ends the reading of scripts that
+never end.
 
 **Shell** (`shell`, over tree-sitter's grammar of bash)
 
 * Variables: assignments, `+=`, arrays and tables, defaults (`${X:-8}`), lengths, indirection,
   prefixes and suffixes, replacements without wildcards, parts, upper and lower case, `read`,
-  `mapfile` and `printf -v` of a known text. What the caller gives wins over what a script says; a
-  variable that nobody sets is not known, and empty where a test only asks for it.
+  `mapfile` and `printf -v` of a known text. The caller's values win over the script's; a
+  variable that is never set is not known, and empty where a test only asks for it.
 * Arithmetic: whole numbers of 64 bits, with their operators and comparisons.
 * Branches: `if`, `case`, `&&` and `||` whose tests compare known values or look for a file that is
   there. Any other is reported as undecided, with what would decide it; the caller may have it read
@@ -34,7 +34,8 @@ ends.
 * Assignments, arithmetic, comparisons, texts, lists, tables, comprehensions of one loop, and the
   built-in functions and methods that configurations use.
 * Calls of functions and classes whose source is in the file or in a module beside it, dataclass
-  defaults included. A call of what is not there becomes a `Record` of its name and arguments.
+  defaults included. A call of a function that is not there becomes a `Record` of its name and
+  arguments.
 * Branches whose tests are known, others are left out; loops over known lists of moderate length.
 * Beyond reading: inheritance of methods, decorators, generators, `while`, exceptions, anything that
   the standard library or an installed package computes.

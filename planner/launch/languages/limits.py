@@ -1,4 +1,4 @@
-"""What reading a script or a program may take: some of them never end."""
+"""Limits on reading a script or a program, for some of them never end."""
 
 from __future__ import annotations
 

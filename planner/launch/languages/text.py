@@ -72,7 +72,7 @@ class Span:
 
     @property
     def written(self) -> str:
-        """What stands there."""
+        """The text that stands there."""
         return self.file.text[self.start : self.end]
 
     def as_text(self) -> Text:
@@ -152,7 +152,7 @@ class Text:
         return (part for part in self.between(r"\s+") if part.value)
 
     def between(self, pattern: str) -> Iterator[Text]:
-        """What stands before, between and behind the matches of a pattern."""
+        """The texts before, between and behind the matches of a pattern."""
         start = 0
         for match in re.finditer(pattern, self.value):
             yield self[start : match.start()]

@@ -1,14 +1,15 @@
-"""What starts the processes on the nodes: a script each way, all around the same shell lines.
+"""Scripts that start the processes on the nodes, one per way, around the same shell lines.
 
-On Kubernetes a JobSet, and the same as a Kubeflow TrainJob: one pod a node, the configuration
-beside it.
+For Kubernetes a JobSet, and the same as a Kubeflow TrainJob, with one pod per node and the
+configuration in the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.launch.contract import STOP, Files, Launch, NodesAs, RunCommand
+from hardware.files import shipped_toml
+from planner.launch.contract import STOP, Files, Launch, RunCommand
 from planner.launch.launchers.shell import (
     ALONE,
     PORT,
@@ -24,53 +25,33 @@ from planner.launch.launchers.shell import (
     variable_lines,
 )
 from planner.launch.quoting import Code, Value, kubernetes_script, yaml_value
+from planner.launch.sentences import filled_in
 from planner.launch.settings_text import comment, filled
 from planner.launch.time_limit import SIGNAL_S, limit_text
 
 JOB_SET, TRAIN_JOB, SUBMIT = "jobset.yaml", "trainjob.yaml", "submit"
-_SCRIPTS: Mapping[NodesAs, str] = {
-    "slurm": "launch.sbatch", "torchrun": "launch.sh", "k8s": JOB_SET, "skypilot": "sky.yaml",
-}  # fmt: skip
-# SLURM_NODEID differs on each node: the body runs inside srun's own shell.
-_MEETINGS: Mapping[NodesAs, Rendezvous] = {
-    "slurm": Rendezvous('"${SLURM_NODEID}"', '"${MASTER_ADDR}"', '"${MASTER_PORT}"'),
-    "torchrun": Rendezvous(
-        '"${NODE_RANK}"', '"${MASTER_ADDR}"', f'"${{MASTER_PORT:-{PORT}}}"'
-    ),
-    "skypilot": Rendezvous('"${SKYPILOT_NODE_RANK}"', '"${MASTER_ADDR}"'),
-}  # fmt: skip
-# Catalogue names that SkyPilot spells differently (`sky show-gpus`).
-_SKYPILOT_NAMES = {
-    "A100-SXM4-80GB": "A100-80GB", "A100-PCIe-80GB": "A100-80GB", "A100-SXM4-40GB": "A100",
-    "H100-SXM5-80GB": "H100", "H200-SXM-141GB": "H200", "B200-SXM-180GB": "B200",
-    "MI300X-192GB": "MI300X",
-    "V100-SXM2-32GB": "V100-32GB", "V100-SXM2-16GB": "V100",
-}  # fmt: skip
+_LAUNCHERS = shipped_toml("planner.launch", "templates/launchers.toml")
 
 
 def start_script(launch: Launch) -> str:
-    """File that starts the job."""
-    return _SCRIPTS[launch.nodes_as]
+    """The file that starts the job."""
+    return str(_LAUNCHERS[launch.nodes_as]["script"])
 
 
 def how_to_start(launch: Launch) -> str:
     """How a person starts the job, in a sentence."""
-    script = start_script(launch)
-    several = f"On each of {launch.nodes} nodes: NODE_RANK=n MASTER_ADDR=node0 bash {script}"
-    return {
-        "slurm": f"Run in this folder: bash {script} (it tests the settings, then calls sbatch)",
-        "torchrun": several if launch.nodes > 1 else f"Run: bash {script}",
-        "k8s": f"Run: bash {SUBMIT} {script} (needs JobSet, sigs.k8s.io/jobset)",
-        "skypilot": f"Run in this folder: sky jobs launch --env BUCKET=s3://NAME {script}",
-    }[launch.nodes_as]
+    words = _LAUNCHERS[launch.nodes_as]
+    text = words.get("how_on_several", words["how"]) if launch.nodes > 1 else words["how"]
+    return filled_in(text, {"launch": launch, "script": start_script(launch)})
 
 
 def launcher_files(launch: Launch, command: RunCommand, configuration: Files) -> Files:
-    """The script of `launch.nodes_as`, filled in. `configuration`: the framework's own files."""
+    """The script of `launch.nodes_as`. `configuration`: the framework's files."""
     if launch.nodes_as == "k8s":
-        return _kubernetes_files(launch, command, configuration, how_to_start(launch))
-    script, many = start_script(launch), launch.nodes > 1
-    meeting = _MEETINGS[launch.nodes_as] if many else ALONE
+        return _kubernetes_files(launch, command, configuration)
+    script, words, several = start_script(launch), _LAUNCHERS[launch.nodes_as], launch.nodes > 1
+    last = str(launch.nodes - 1)
+    meeting = Rendezvous(words["rank"], words["address"], words["port"]) if several else ALONE
     more: Mapping[str, Value] = {}
     if launch.nodes_as == "slurm":
         more = _slurm(launch, command)
@@ -80,9 +61,9 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
         f"{script}.txt",
         headline=headline(launch),
         start=how_to_start(launch),
-        several=_several(launch) if many else (),
+        several=[line.replace("LAST", last) for line in words["several"]] if several else (),
         variables=variable_lines(command),
-        settings=looking_lines(command, _FIRST_NODE if many else ()),
+        settings=looking_lines(command, _FIRST_NODE if several else ()),
         said=start_notes(command),
         program=program_lines(launch, command, meeting),
         **more,
@@ -91,7 +72,7 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
 
 
 def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """What a batch job asks for, its time limit and the folders that a container sees."""
+    """Resources of a batch job, its time limit, and the folders that a container sees."""
     paths = [entry.name for entry in command.variables if entry.is_path]
     return {
         "job": job_name(launch),
@@ -111,43 +92,22 @@ _AGAIN = (
     f'[[ "${{STATUS}}" != 0 || -n "${{MODE}}" || -z "${{{STOP}}}" ]] ||',
     f"    ((SECONDS < 60 * {STOP})) || requeue",
 )
-# What a dry run says where no node is.
+# What a dry run sets outside any node.
 _FIRST_NODE = ('export NODE_RANK="${NODE_RANK:-0}" MASTER_ADDR="${MASTER_ADDR:-FIRST_NODE}"',)
 
 
-def _several(launch: Launch) -> list[str]:
-    """Lines by which the script of several nodes knows where they meet."""
-    return {
-        "slurm": [
-            # Not through head: scontrol, cut short, would end the job under pipefail.
-            'mapfile -t NODES < <(scontrol show hostnames "${SLURM_JOB_NODELIST}")',
-            'MASTER_ADDR="${NODES[0]:?scontrol names no node}"',
-            # Jobs that share a node's address must not share its port.
-            f"MASTER_PORT=$(({PORT} + SLURM_JOB_ID % 1000))",
-            "export MASTER_ADDR MASTER_PORT",
-        ],
-        "torchrun": [
-            f': "${{NODE_RANK:?number of this node, 0 to {launch.nodes - 1}}}"',
-            ': "${MASTER_ADDR:?address of node 0, the same on all nodes}"',
-        ],
-        "skypilot": ['MASTER_ADDR=$(head -n 1 <<< "${SKYPILOT_NODE_IPS}")'],
-    }[launch.nodes_as]
-
-
 def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """What a SkyPilot task asks a cloud for: `H100:8`, the network, the user's variables."""
+    """Resources of a SkyPilot task: `H100:8`, the network, the user's variables."""
     gpu = launch.job.cluster.gpu.name
     wants = "# The step time counts on the full network between nodes.", "network_tier: best"
-    # A value of null must be given when the task is submitted: --env NAME=VALUE.
-    environment = [
-        line
-        for entry in command.needed
-        for line in (*comment(entry.meaning), f"{entry.name}: null")
-    ]
+    environment: list[str] = []
+    for entry in command.needed:
+        # A null value must be given on submission: --env NAME=VALUE.
+        environment += [*comment(entry.meaning), f"{entry.name}: null"]
     return {
         "job": job_name(launch),
         "nodes": launch.nodes,
-        "accelerators": f"{_SKYPILOT_NAMES.get(gpu, gpu)}:{launch.gpus_per_node}",
+        "accelerators": f"{_LAUNCHERS['skypilot_gpus'].get(gpu, gpu)}:{launch.gpus_per_node}",
         "network": wants if launch.nodes > 1 else "",
         "environment": environment,
     }
@@ -155,36 +115,28 @@ def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
 
 # --- Kubernetes -----------------------------------------------------------------------------------
 
-_MOUNT = "/launch"
-_WORK = "/tmp/launch"
-# Name of the replicated job and of its container: Kubeflow's runtimes have the same. What its
-# plugin sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
+JOB_SET, TRAIN_JOB, SUBMIT = "jobset.yaml", "trainjob.yaml", "submit"
+_MOUNT, _WORK = "/launch", "/tmp/launch"
+# Name of the replicated job and its container, as in Kubeflow's runtimes. Variables that its plugin
+# sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
 _GROUP = "node"
 _IMAGE, _CLAIM = "registry.example.com/train:latest", "set-me-claim"
-# Values that a driver gives in place of these.
+# Values that a driver may set.
 IMAGE, CLAIM = "IMAGE", "CLAIM"
-# A job goes on from its last checkpoint so often; a short run has none.
+# How often a job restarts from its last checkpoint; a short run has none.
 _RESTARTS = 3
-# A disk of all nodes, for what outlives a pod: data and checkpoints.
-_SHARED = "/shared"
-# What pods on several nodes want beside GPUs, by a name that only the cluster knows.
+# Devices that pods on several nodes need; only the cluster knows their name.
 _NETWORK = "# Add your cluster's RDMA devices (such as rdma/ib: 8): the step time counts on them."
-_MEMORY_MOUNT = ("- name: shared-memory", "  mountPath: /dev/shm")
-_SHARED_MOUNT = ("- name: shared-disk", f"  mountPath: {_SHARED}")
-_CONFIGURATION_MOUNT = ("- name: configuration", f"  mountPath: {_MOUNT}")
 _KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
 
 
-def _kubernetes_files(
-    launch: Launch, command: RunCommand, configuration: Files, start: str
-) -> Files:
-    """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside; `start`: how a
-    person starts the first."""
+def _kubernetes_files(launch: Launch, command: RunCommand, configuration: Files) -> Files:
+    """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside."""
     name = job_name(launch)
     first = f"{name}-{_GROUP}-0-0.{name}"
     kubeflow = f"Run: bash {SUBMIT} {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)"
     jobs = {
-        JOB_SET: (start, Rendezvous('"${JOB_COMPLETION_INDEX}"', first)),
+        JOB_SET: (how_to_start(launch), Rendezvous('"${JOB_COMPLETION_INDEX}"', first)),
         TRAIN_JOB: (kubeflow, _KUBEFLOW),
     }
     files: dict[str, str] = {}
@@ -203,24 +155,20 @@ def _kubernetes_files(
 def _job(
     template: str, launch: Launch, command: RunCommand, meeting: Rendezvous, configuration: Files
 ) -> str:
-    """A pod a node, with all its GPUs, shared memory and the script."""
-    meeting = meeting if launch.nodes > 1 else ALONE
+    """A pod per node, with all its GPUs, shared memory and the script."""
+    several, amd = launch.nodes > 1, launch.job.cluster.gpu.vendor == "amd"
+    mounts, volumes = _disks(launch, configuration)
     return filled(
-        template,
-        job=job_name(launch),
-        group=_GROUP,
+        template, job=job_name(launch), group=_GROUP, port=PORT, nodes=launch.nodes,
         image=launch.given.get(IMAGE, _IMAGE),
         restarts=0 if launch.name else _RESTARTS,
-        port=PORT,
-        nodes=launch.nodes,
         local=launch.gpus_per_node,
-        resource="amd.com/gpu" if launch.job.cluster.gpu.vendor == "amd" else "nvidia.com/gpu",
+        resource="amd.com/gpu" if amd else "nvidia.com/gpu",
         environment=_pod_environment(command),
-        bash=_bash(launch, command, meeting, bool(configuration)),
-        network=_NETWORK if launch.nodes > 1 else "",
-        mounts=[*_MEMORY_MOUNT, *_SHARED_MOUNT, *(_CONFIGURATION_MOUNT if configuration else [])],
-        volumes=_volumes(launch, configuration),
-    )
+        bash=_bash(launch, command, meeting if several else ALONE, bool(configuration)),
+        network=_NETWORK if several else "",
+        mounts=mounts, volumes=volumes,
+    )  # fmt: skip
 
 
 def _key(file: str) -> str:
@@ -231,7 +179,7 @@ def _key(file: str) -> str:
 def _config_map(name: str, configuration: Files) -> list[str]:
     lines = ["apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {name}", "data:"]
     for file, text in configuration.items():
-        # Indentation and last lines as they are.
+        # Keep indentation and trailing lines.
         content = _block(text.removesuffix("\n").split("\n"), 4)
         lines += [f"  {yaml_value(_key(file))}: |2+", *content]
     return [*lines, "---"]
@@ -245,7 +193,7 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
     """`command` and `args` of the container."""
     script = ["set -euo pipefail"]
     if mounted:
-        # A ConfigMap cannot be written to; frameworks write beside their configuration.
+        # A ConfigMap is read-only, and frameworks write beside their configuration.
         script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
     script += ["", *variable_lines(command)]
     script += [*looking_lines(command), *start_notes(command)]
@@ -254,22 +202,22 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
     return ['command: ["bash", "-c"]', "args:", "  - |", *_block(lines, 4)]
 
 
-def _volumes(launch: Launch, configuration: Files) -> list[str]:
-    """Shared memory for NCCL and data loaders; the configuration, with its folders."""
+def _disks(launch: Launch, configuration: Files) -> tuple[list[str], list[str]]:
+    """Mounts of a pod, and their volumes: shared memory for NCCL and data loaders, a disk of all
+    nodes for data and checkpoints, and the configuration, including folders."""
+    claim = yaml_value(launch.given.get(CLAIM, _CLAIM))
+    mounts = ["- name: shared-memory", "  mountPath: /dev/shm"]
+    mounts += ["- name: shared-disk", "  mountPath: /shared"]
     volumes = ["- name: shared-memory", "  emptyDir:", "    medium: Memory"]
-    volumes += [
-        "- name: shared-disk",
-        "  persistentVolumeClaim:",
-        f"    claimName: {yaml_value(launch.given.get(CLAIM, _CLAIM))}",
-    ]
-    if not configuration:
-        return volumes
-    volumes += ["- name: configuration", "  configMap:", f"    name: {job_name(launch)}"]
+    volumes += ["- name: shared-disk", "  persistentVolumeClaim:", f"    claimName: {claim}"]
+    if configuration:
+        mounts += ["- name: configuration", f"  mountPath: {_MOUNT}"]
+        volumes += ["- name: configuration", "  configMap:", f"    name: {job_name(launch)}"]
     if any("/" in file for file in configuration):
         volumes.append("    items:")
         for file in configuration:
             volumes += [f"      - key: {_key(file)}", f"        path: {file}"]
-    return volumes
+    return mounts, volumes
 
 
 def _pod_environment(command: RunCommand) -> list[str]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
 from planner.compare.interval import Range
 from planner.compare.laws import load_laws
-from planner.compare.results import Comparison, Decision, Run, Scaling
+from planner.compare.results import Comparison, Run, Scaling, Taken
 from planner.compare.settings import BASIS_NAMES
 from planner.job.quantities import short_count
 from planner.predict.plan_text import degrees_text
 from planner.report.charts.drawing import Row, Specification, colours, subtitle_lines, table
+from planner.report.charts.labels import Labelled, Span, label_columns, words_beside
 from planner.report.charts.templates import BLUE, PALETTE, VERMILION, filled
 from planner.report.said import ranged
 from planner.report.study_words import budget_headline, headline, taken_text
@@ -23,6 +26,8 @@ SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
 # Sizes on either side of the answer and the optimum, as a factor, and how many are drawn.
 _SPAN, _STEPS = 6.0, 24
+# Parts of a line between two points.
+_PARTS = 16
 _COLOURS = (BLUE, VERMILION)
 TAKE = "take "
 # A panel alone is as wide as the other pictures.
@@ -78,20 +83,23 @@ class CurvesFigure:
 
 def scaling_figure(scaling: Scaling) -> CurvesFigure:
     """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
-    days = _points(scaling, lambda run: run.days)
+    days, mfu = _points(scaling, lambda run: run.days), _points(scaling, _mfu)
     counts = sorted({point.num_gpus for point in scaling.points})
     ideal = tuple((n, days[0].y * days[0].x / n) for n in counts) if days else ()
     unit = f"{scaling.currency}, {BASIS_NAMES[scaling.basis]}"
-    costs = _points(scaling, lambda run: run.cost(scaling.basis))
-    costs_in_time = _points(
-        scaling, lambda run: run.cost(scaling.basis), lambda run: run.days.value
+    costs = _points(scaling, lambda run: run.cost(scaling.basis), is_cost=True)
+    lasts = {(one.series, one.x): one for one in days}
+    in_time = tuple(
+        replace(cost, x=day.y, left=day.low, right=day.high)
+        for cost in costs
+        if (day := lasts[cost.series, cost.x])
     )
     title, log_x, counted = "Days, interruptions included", (True, False), True
     panels = (
         Panel(title, "GPUs", "days", days, (True, True), ideal, counted),
-        Panel("MFU", "GPUs", "%", _points(scaling, _mfu), log_x, (), counted),
+        Panel("MFU", "GPUs", "%", mfu, log_x, (), counted),
         Panel("Cost of the run", "GPUs", unit, costs, log_x, (), counted),
-        Panel("Cost against time", "days", unit, costs_in_time),
+        Panel("Cost against time", "days", unit, in_time),
     )
     return CurvesFigure(
         f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
@@ -111,61 +119,91 @@ def _knee(scaling: Scaling) -> str:
 
 def comparison_figure(comparison: Comparison) -> CurvesFigure:
     """Cost against time of every cluster that runs the job; a ring: what to take."""
-    decision = comparison.decision
-    best = None if decision is None else decision.best
-    taken = set() if best is None else {one.cluster for one in best.choices}
-    points = []
-    for row in comparison.rows:
-        if row.run is None or (cost := row.run.cost(comparison.basis)) is None:
-            continue
-        text = f"{row.name}: {_run_text(row.run)}, {ranged(cost)} {comparison.currency}"
-        series = _FRONT if row.on_front else _DOMINATED
-        is_taken = row.name in taken
-        points.append(
-            _point(
-                series, row.run.days, cost, text, label=f"{TAKE}{row.name}" * is_taken or row.name,
-                named=row.on_front, marked=is_taken,
-            )
-        )  # fmt: skip
-    points.sort(key=lambda point: (point.series != _FRONT, point.x))
-    return CurvesFigure(
-        f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens",
-        f"Bars: 80 % interval. {'Ring: what to take. ' if taken else ''}Clusters without a price "
-        "or a plan are in the tables only.",
-        _cost_panels(comparison, points, limits=_limits(decision)),
-        _headline(comparison),
-    )
+    texts = {row.name: _run_text(row.run) for row in comparison.rows if row.run is not None}
+    found = (
+        _Offer(row.name, row.run.days, row.run.cost(comparison.basis), texts[row.name],
+               row.on_front)
+        for row in comparison.rows if row.run is not None
+    )  # fmt: skip
+    title = f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens"
+    return _offers_figure(title, comparison, found)
 
 
 def buying_figure(buying: Buying) -> CurvesFigure:
-    """Cost against time: each job on each cluster that was searched, and the sets that none beats
-    in both; a ring: what to take."""
-    decision = buying.decision
-    best = None if decision is None else decision.best
-    sets = () if decision is None else decision.front
-    jobs = list(dict.fromkeys(row.job for row in buying.rows))
+    """Cost against time of each cluster that was searched; of several jobs, each of them, and the
+    sets that none beats in both."""
+    title = "Which GPUs to take"
+    sets = () if buying.decision is None else buying.decision.front
+    if len({row.job for row in buying.rows}) > 1:
+        return _sets_figure(title, buying, sets)
+    front = {choice.cluster for one in sets for choice in one.choices}
+    found = (
+        _Offer(one.cluster, one.days, one.cost, row.plan, one.cluster in front)
+        for row in buying.rows if (one := row.choice) is not None
+    )  # fmt: skip
+    return _offers_figure(title, buying, found)
+
+
+class _Offer(NamedTuple):
+    """A cluster with its figures; `on_front`: none is both faster and cheaper."""
+
+    cluster: str
+    days: Range
+    cost: Range | None
+    text: str
+    on_front: bool
+
+
+def _offers_figure(
+    title: str, study: Comparison | Buying, offers: Iterable[_Offer]
+) -> CurvesFigure:
+    """Cost against time of clusters; the front is a line, what to take has a ring."""
+    best = None if study.decision is None else study.decision.best
+    taken = set() if best is None else {one.cluster for one in best.choices}
+    points = [
+        _point(
+            _FRONT if one.on_front else _DOMINATED, one.days, one.cost,
+            f"{one.cluster}: {one.text}, {ranged(one.cost)} {study.currency}",
+            label=f"{TAKE * (one.cluster in taken)}{one.cluster}", named=one.on_front,
+            marked=one.cluster in taken,
+        )
+        for one in offers if one.cost is not None
+    ]  # fmt: skip
+    points.sort(key=lambda point: (point.series != _FRONT, point.x))
+    return CurvesFigure(
+        title,
+        f"Bars: 80 % interval. {'Ring: what to take. ' if taken else ''}Clusters without a price "
+        "or a plan are in the tables only.",
+        _cost_panels(study, points),
+        _headline(study),
+    )
+
+
+def _sets_figure(title: str, buying: Buying, sets: Sequence[Taken]) -> CurvesFigure:
+    """Each job on each cluster, and sets of clusters for all jobs."""
+    best = None if buying.decision is None else buying.decision.best
     text = "{0.job} on {0.cluster}: {1}"
     points = [
-        _point(job, one.days, one.cost, text.format(one, row.plan), label=one.cluster)
-        for job in jobs
-        for row in buying.rows
-        if (one := row.choice) is not None and one.job == job and one.cost is not None
+        _point(one.job, one.days, one.cost, text.format(one, row.plan), label=one.cluster)
+        for row in sorted(buying.rows, key=lambda row: row.job)
+        if (one := row.choice) is not None and one.cost is not None
     ]
-    points += [
-        CurvePoint(_FRONT, one.days, one.cost, one.cost, one.cost,
-                   " + ".join(choice.cluster for choice in one.choices),
-                   marked=best is not None and one.choices == best.choices,
-                   label=TAKE + taken_text(best) if best and one.choices == best.choices else "",
-                   named=True)
-        for one in sorted(sets, key=lambda one: one.days)
-        if one.cost is not None
-    ]  # fmt: skip
+    for bounds in sorted(sets, key=lambda one: one.days):
+        if bounds.cost is not None:
+            is_best = best is not None and bounds.choices == best.choices
+            points.append(
+                CurvePoint(
+                    _FRONT, bounds.days, bounds.cost, bounds.cost, bounds.cost,
+                    " + ".join(choice.cluster for choice in bounds.choices), marked=is_best,
+                    label=TAKE + taken_text(bounds) if is_best else "", named=True,
+                )
+            )  # fmt: skip
     return CurvesFigure(
-        "Which GPUs to take",
+        title,
         "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "
         "sets that none beats in both. Ring: what to take.",
         # Jobs differ by orders of magnitude, sizes for one job by less.
-        _cost_panels(buying, points, logarithmic=len(jobs) > 1, limits=_limits(decision)),
+        _cost_panels(buying, points, logarithmic=True),
         _headline(buying),
     )
 
@@ -175,26 +213,16 @@ def _headline(study: Comparison | Buying | Scaling) -> str:
 
 
 def _cost_panels(
-    study: Comparison | Buying,
-    points: Sequence[CurvePoint],
-    *,
-    logarithmic: bool = False,
-    limits: tuple[float | None, float | None] = (None, None),
+    study: Comparison | Buying, points: Sequence[CurvePoint], *, logarithmic: bool = False
 ) -> tuple[Panel, ...]:
     """Cost against time, the front joined, and the limits of both; nothing without a point."""
-    unit, scales = f"{study.currency}, {BASIS_NAMES[study.basis]}", (logarithmic, logarithmic)
+    unit, given = f"{study.currency}, {BASIS_NAMES[study.basis]}", study.decision
+    limits = (given.limits.deadline_days, given.limits.budget) if given else (None, None)
     panel = Panel(
-        "Cost against time", "days", unit, tuple(points), scales, from_zero=False, joined=_FRONT,
-        limits=limits,
+        "Cost against time", "days", unit, tuple(points), (logarithmic, logarithmic),
+        from_zero=False, joined=_FRONT, limits=limits,
     )  # fmt: skip
     return (panel,) if points else ()
-
-
-def _limits(decision: Decision | None) -> tuple[float | None, float | None]:
-    """Deadline, days, and budget."""
-    if decision is None:
-        return None, None
-    return decision.limits.deadline_days, decision.limits.budget
 
 
 def budget_figure(found: Budget) -> CurvesFigure:
@@ -230,18 +258,21 @@ def _loss_point(found: Budget, parameters: float) -> CurvePoint:
 
 
 def _points(
-    scaling: Scaling,
-    figure: Callable[[Run], Range | None],
-    place: Callable[[Run], float] = lambda run: run.job.num_gpus,
+    scaling: Scaling, figure: Callable[[Run], Range | None], *, is_cost: bool = False
 ) -> tuple[CurvePoint, ...]:
-    """One series a kind of batch: a figure of each run that has it against its place."""
+    """A figure of each run that has it against its GPUs, one series a kind of batch; of costs, the
+    number to take is named."""
+    best = scaling.decision and scaling.decision.best
+    taken = best.choices[0].num_gpus if best and is_cost else 0
     return tuple(
         _point(
             name,
-            place(run),
+            run.job.num_gpus,
             value,
             f"{point.num_gpus:,} GPUs: {ranged(value)}; {_run_text(run)}",
             marked=point.num_gpus == scaling.knees.get(batch),
+            label=f"{TAKE}{taken}" * (batch == "fixed" and point.num_gpus == taken),
+            named=True,
         )
         for batch, name in SERIES_NAMES.items()
         for point in scaling.series(batch)
@@ -286,18 +317,19 @@ def curves_chart(figure: CurvesFigure) -> Specification:
     if len(figure.panels) == 1:
         return curves_panel(figure.panels[0]) | _ALONE | {"title": title}
     return {
-        "concat": [curves_panel(panel, panel.title) for panel in figure.panels],
+        "concat": [curves_panel(panel, panel.title, "true") for panel in figure.panels],
         "columns": 2,
         "spacing": 40,
         "title": title,
     }
 
 
-def curves_panel(panel: Panel, title: str = "") -> Specification:
-    """One pair of axes. Numbers of GPUs are marked where there are points."""
+def curves_panel(panel: Panel, title: str = "", is_phone: str = "width < 560") -> Specification:
+    """One pair of axes. Numbers of GPUs are marked where there are points. `is_phone`: as
+    `words_beside` has it."""
     points = panel.points
     names = list(dict.fromkeys(point.series for point in points))
-    logarithmic_x, logarithmic_y = panel.logarithmic
+    (logarithmic_x, logarithmic_y), limits = panel.logarithmic, _limits_drawn(panel)
     return filled(
         "curves",
         title=title,
@@ -313,33 +345,80 @@ def curves_panel(panel: Panel, title: str = "") -> Specification:
         points=table(_point_rows(panel)),
         joined=[name for name in names if panel.joined in ("", name)],
         marked=any(point.marked for point in points),
-        labelled=any(point.label for point in points),
-        deadline=_line(panel.limits[0], "deadline", [point.x for point in points]),
-        budget=_line(panel.limits[1], "budget", [point.y for point in points]),
+        labels=_labels(panel, is_phone),
+        deadline=_line(limits[0], "deadline"),
+        budget=_line(limits[1], "budget"),
         ideal=table({"x": float(x), "y": y} for x, y in panel.ideal) if panel.ideal else None,
     )
 
 
-def _point_rows(panel: Panel) -> list[Row]:
-    # A bar without an upper end stops at its point.
-    return [
-        asdict(point)
-        | {"x": float(point.x), "high": _end(point.high, point.y)}
-        | {"left": _end(point.left, point.x), "right": _end(point.right, point.x)}
-        for point in panel.points
-    ]
+def _labels(panel: Panel, is_phone: str) -> Specification | None:
+    """The words beside points; on phones, of named points and of what to take."""
+    points = sorted((point for point in panel.points if point.label), key=_is_unmarked)
+    if not points:
+        return None
+    ends = [_ends(point) for point in panel.points]
+    limits = _limits_drawn(panel)
+    wide = Span([*(end for one in ends for end in one[:2]), *limits[0]], panel.logarithmic[0])
+    high = Span([*(end for one in ends for end in one[2:]), *limits[1]], panel.logarithmic[1])
+    dots = [*map(_labelled, points), *_on_line(panel)]
+    dots += [Labelled(one.x, one.y, ends=_ends(one)) for one in panel.points if not one.label]
+    return words_beside(
+        table(
+            {"x": float(point.x), "y": point.y, "bold": point.marked, **words}
+            for point, words in zip(points, label_columns(dots, wide, high), strict=False)
+        ),
+        "x", "y", is_phone,
+    )  # fmt: skip
 
 
-def _end(end: float, value: float) -> float:
-    return float(end if math.isfinite(end) else value)
+def _is_unmarked(point: CurvePoint) -> bool:
+    return not point.marked
+
+
+def _labelled(point: CurvePoint) -> Labelled:
+    brief = point.label if point.named or point.marked else ""
+    return Labelled(point.x, point.y, point.label, brief, _ends(point))
+
+
+def _on_line(panel: Panel) -> Iterator[Labelled]:
+    """Places along the lines between points, which words should not lie on either."""
+    for one, other in pairwise(panel.points):
+        if one.series == other.series and panel.joined in ("", one.series):
+            for part in range(1, _PARTS):
+                at = part / _PARTS
+                yield Labelled(
+                    one.x + at * (other.x - one.x), one.y + at * (other.y - one.y)
+                )  # fmt: skip
+
+
+def _ends(point: CurvePoint) -> tuple[float, float, float, float]:
+    """Ends of the bars: left, right, low, high. A bar without an end stops at its point."""
+    ends = ((point.left, point.x), (point.right, point.x), (point.low, point.y),
+            (point.high, point.y))  # fmt: skip
+    left, right, low, high = (float(end if math.isfinite(end) else at) for end, at in ends)
+    return left, right, low, high
+
+
+def _point_rows(panel: Panel) -> Iterator[Row]:
+    names = ("left", "right", "low", "high")
+    for point in panel.points:
+        yield asdict(point) | {"x": float(point.x)} | dict(zip(names, _ends(point), strict=True))
 
 
 # A limit this many times beyond the largest figure would leave nothing to see of these.
 _DWARFS = 1.6
 
 
-def _line(limit: float | None, words: str, figures: Sequence[float]) -> Specification | None:
-    """A limit with its words, where there is one that the figures come near."""
-    if limit is None or limit > _DWARFS * max(figures):
-        return None
-    return table([{"limit": float(limit), "words": words}])
+def _limits_drawn(panel: Panel) -> tuple[list[float], list[float]]:
+    """The limit of either axis, where there is one that the figures come near."""
+    days, cost = ([getattr(point, axis) for point in panel.points] for axis in ("x", "y"))
+    found = zip(panel.limits, (days, cost), strict=True)
+    wide, high = ([limit] if limit and limit <= _DWARFS * max(figures) else []
+                  for limit, figures in found)  # fmt: skip
+    return wide, high
+
+
+def _line(limit: Sequence[float], words: str) -> Specification | None:
+    """A limit with its words."""
+    return table([{"limit": float(limit[0]), "words": words}]) if limit else None

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from planner.job.errors import demand_installed
-from planner.job.quantities import GIB
+from planner.job.quantities import GIB, gib
 from planner.job.written import csv_text
 from planner.report.charts.templates import PALETTE, filled
 
@@ -149,5 +149,6 @@ def _on_white(chart: Any) -> Specification:
 
 def limit_line(limit_bytes: float, channel: str) -> Specification:
     """The dashed line of the memory that may be used, with its words."""
-    place = table([{"limit": limit_bytes / GIB, "text": "HBM that may be used"}])
+    words = f"HBM that may be used: {gib(limit_bytes)} GiB"
+    place = table([{"limit": limit_bytes / GIB, "text": words}])
     return filled("limit", place=place, channel=channel)

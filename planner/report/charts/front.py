@@ -20,6 +20,7 @@ from planner.predict.configuration import decided_request, row_degrees
 from planner.predict.plan import Degrees, Plan
 from planner.predict.plan_text import configuration_text
 from planner.report.charts.drawing import Specification, limit_line, table
+from planner.report.charts.labels import Labelled, Span, label_columns, words_beside
 from planner.report.charts.templates import filled
 from planner.search.result import SearchResult
 from planner.search.shares import CostedJob, cost_job
@@ -28,7 +29,7 @@ from planner.search.shares import CostedJob, cost_job
 MOST_DOTS = 8_000
 _CELLS = 80
 # Shapes beyond these shares of the best plan's speed and of the limit are off the picture.
-_SLOWEST, _HEAVIEST = 0.3, 1.6
+_SLOWEST, _HEAVIEST = 0.3, 1.25
 
 Floats = npt.NDArray[np.float64]
 
@@ -155,8 +156,6 @@ def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
     return FrontPlan(number, label, plan.peak_bytes / GIB, speed, text, ends)
 
 
-# Share of the way from the lightest named plan to the heaviest that is the left end.
-_LEFT_END = 0.25
 # Beyond so many dots each is smaller and fainter.
 _MANY_DOTS = 1500
 
@@ -174,12 +173,14 @@ def front_chart(
     number, `marked` at first, and `picked` to any other dot that was clicked."""
     modes = list(dict.fromkeys(dot.recompute for dot in dots))
     many = len(dots) > _MANY_DOTS
+    named = _named_table(plans, [*riskier, *dots], limit_bytes)
     return filled(
         "front",
         marked=marked,
         first=_front_table(plans[:1]),
         plans=_front_table(plans),
-        named=_named_table([plan for plan in plans if plan.label], _span(plans, dots)),
+        named=named,
+        labels=words_beside(named, "gib", "speed"),
         riskier=_front_table(riskier) if riskier else None,
         before=_front_table(before) if before else None,
         dots=_dots_table(dots, modes) if dots else None,
@@ -202,72 +203,29 @@ def _front_table(plans: Sequence[FrontPlan]) -> Specification:
     )  # fmt: skip
 
 
-# Least width and height of a picture, pixels, with the width of a letter: whole labels, and those
-# of phones, which are numbers.
-_WIDE, _NARROW, _TALL = (560.0, 7.2), (210.0, 0.0), 300.0
-_LINE = 15.0
-Box = tuple[float, float, float, float]
-
-
-def _span(plans: Sequence[FrontPlan], dots: Sequence[Candidate]) -> tuple[float, float]:
-    """GiB and tokens/s from one side of the picture to the other; more where intervals reach on."""
-    every = [(one.gib, one.tokens_per_s) for one in plans]
-    every += [(one.gib, one.tokens_per_s) for one in dots]
-    every = every or [(0.0, 0.0)]
-    wide, high = ([one[axis] for one in every] for axis in (0, 1))
-    return (max(wide) - min(wide) or 1.0, max(high) - min(high) or 1.0)
-
-
-def _sides(plans: Sequence[FrontPlan], left: float, span: tuple[float, float]) -> list[bool | None]:
-    """Whether each label stands on the right, below; None where it would lie on another either way.
-    Those at the left end stand on the right, where the picture has room."""
-    placed: list[tuple[Box, Box]] = []
-    sides: list[bool | None] = []
-    for plan in plans:
-        choices = [True, False] if plan.gib <= left else [False, True]
-        boxes = {
-            side: (_box(plan, side, span, _WIDE), _box(plan, side, span, _NARROW))
-            for side in choices
-        }
-        free = (side for side in choices if not any(_collide(boxes[side], one) for one in placed))
-        side = next(free, None)
-        if side is not None:
-            placed.append(boxes[side])
-        sides.append(side)
-    return sides
-
-
-def _box(plan: FrontPlan, right: bool, span: tuple[float, float], size: tuple[float, float]) -> Box:
-    x, y = plan.gib / span[0] * size[0], plan.tokens_per_s / span[1] * _TALL
-    width = max(18.0, size[1] * len(plan.label))
-    if right:
-        return (x + 8, x + 8 + width, y - 14 - _LINE / 2, y - 14 + _LINE / 2)
-    return (x - 8 - width, x - 8, y + 9 - _LINE / 2, y + 9 + _LINE / 2)
-
-
-def _collide(boxes: tuple[Box, Box], others: tuple[Box, Box]) -> bool:
-    return any(_meet(mine, other) for mine, other in zip(boxes, others, strict=True))
-
-
-def _meet(one: Box, other: Box) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
-
-
-def _named_table(plans: Sequence[FrontPlan], span: tuple[float, float]) -> Specification:
-    """Plans with their 80 % intervals, and labels that do not lie on each other."""
-    ends = ("lightest", "heaviest", "slowest", "fastest")
-    sizes = [plan.gib for plan in plans] or [0.0]
-    left = min(sizes) + _LEFT_END * (max(sizes) - min(sizes))
+def _named_table(
+    plans: Sequence[FrontPlan], around: Sequence[FrontPlan | Candidate], limit_bytes: float | None
+) -> Specification:
+    """Plans with a label: their 80 % intervals, and where their words stand. `around`: what else
+    is in the picture."""
+    every = [(one.gib, one.tokens_per_s) for one in (*plans, *around)]
+    limit = () if limit_bytes is None else (limit_bytes / GIB,)
+    ends = [plan.ends for plan in plans if plan.label]
+    wide = Span((*(one[0] for one in every), *limit, *(end for one in ends for end in one[:2])))
+    high = Span((*(one[1] for one in every), *(end for one in ends for end in one[2:])))
+    names = ("lightest", "heaviest", "slowest", "fastest")
+    columns = label_columns([_labelled(plan) for plan in plans], wide, high)
     return table(
-        {
-            "label": "" if side is None else plan.label,
-            "brief": "" if side is None else f"{plan.number} ",
-            "number": plan.number, "gib": plan.gib, "speed": plan.tokens_per_s,
-            "leftmost": bool(side),
-        }
-        | dict(zip(ends, plan.ends, strict=True))
-        for plan, side in zip(plans, _sides(plans, left, span), strict=True)
+        {"gib": plan.gib, "speed": plan.tokens_per_s, "bold": True,
+         **dict(zip(names, plan.ends, strict=True)), **words}
+        for plan, words in zip(plans, columns, strict=True) if plan.label
     )  # fmt: skip
+
+
+def _labelled(plan: FrontPlan) -> Labelled:
+    if not plan.label:
+        return Labelled(plan.gib, plan.tokens_per_s)
+    return Labelled(plan.gib, plan.tokens_per_s, plan.label, str(plan.number), plan.ends)
 
 
 def _dots_table(dots: Sequence[Candidate], modes: list[str]) -> Specification:

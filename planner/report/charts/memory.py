@@ -64,12 +64,6 @@ class StagePanel:
         return highest > _DWARFED * self.limit_bytes
 
     @property
-    def limit_text(self) -> str:
-        """What the line of the limit says, or the arrow towards it."""
-        beyond = "" if self.shows_limit else " (beyond the top)"
-        return f"HBM that may be used: {gib(self.limit_bytes)} GiB{beyond}"
-
-    @property
     def labels(self) -> tuple[str, ...]:
         """What stands under the bars; of a long warm-up only the first and the last forward."""
         if len(self.bars) <= _MOST_LABELS:
@@ -145,8 +139,9 @@ def stage_sizes(stage: StageMemory) -> tuple[float, ...]:
 
 
 _NAMES = list(MEMORY_GROUPS)
-# A line of words over the height of a picture.
-_WORDS_HIGH = 0.09
+# A line of words over the height of a picture, and the part of its width from which on they would
+# leave it if they were centred.
+_WORDS_HIGH, _SIDE = 0.09, 0.6
 
 
 def memory_chart(figure: MemoryFigure) -> Specification:
@@ -166,8 +161,8 @@ def memory_panel_chart(
     panel: StagePanel, title: str = "", used: Sequence[str] | None = None
 ) -> Specification:
     """One stage: a bar for each phase, a gap between the two steps; a legend of the groups that
-    are `used`; the whisker of the heaviest bar's interval; the limit, of which the words alone
-    are shown if it lies beyond the top."""
+    are `used`; the whisker of the heaviest bar's interval; the limit, as a line if it is within
+    the picture."""
     places = _places(panel)
     names = [name for name in _NAMES if name in (_used(panel) if used is None else used)]
     return filled(
@@ -184,14 +179,15 @@ def memory_panel_chart(
         has_interval=panel.interval is not None,
         limit=table([_limit(panel)]),
         shows_limit=panel.shows_limit,
-        limit_is_beyond=not panel.shows_limit,
     )
 
 
 def _limit(panel: StagePanel) -> Row:
     """The limit in words, and in few for a phone."""
     size = panel.limit_bytes / GIB
-    return {"limit": size, "text": panel.limit_text, "brief": f"HBM {size:.1f} GiB"}
+    beyond = "" if panel.shows_limit else " (beyond the top)"
+    text = f"- - HBM that may be used: {size:.1f} GiB{beyond}"
+    return {"limit": size, "text": text, "brief": f"- - HBM {size:.1f} GiB{beyond}"}
 
 
 def _used(panel: StagePanel) -> list[str]:
@@ -226,13 +222,16 @@ def _steps(panel: StagePanel, places: list[int]) -> Iterator[Row]:
 
 
 def _peak(panel: StagePanel, places: list[int]) -> Row:
-    """The total of the heaviest bar and the ends of its interval."""
+    """The total of the heaviest bar with its interval."""
     place, bar = next(pair for pair in zip(places, panel.bars, strict=True) if pair[1].is_peak)
-    low, high = panel.interval or (bar.total_bytes, bar.total_bytes)
+    text, (low, high) = f"{gib(bar.total_bytes)} GiB", panel.interval or (bar.total_bytes,) * 2
+    if panel.interval is not None:
+        text += f" ({gib(low)} to {gib(high)})"
     # Words at the end of the whisker go above the line of the limit where it would strike them.
     is_struck = high <= panel.limit_bytes <= high + _WORDS_HIGH * max(high, panel.limit_bytes)
+    along = place / places[-1]
     return {
         "place": place, "low": low / GIB, "high": high / GIB,
-        "words": (panel.limit_bytes if is_struck else high) / GIB,
-        "text": f"{gib(bar.total_bytes)} GiB",
+        "words": (panel.limit_bytes if is_struck else high) / GIB, "text": text,
+        "align": "right" if along > _SIDE else "left" if along < 1.0 - _SIDE else "center",
     }  # fmt: skip

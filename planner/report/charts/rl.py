@@ -15,7 +15,7 @@ from planner.report.charts.drawing import (
     limit_line,
     table,
 )
-from planner.report.charts.templates import PALETTE, filled
+from planner.report.charts.templates import GREY, PALETTE, filled
 
 # Colours of phases: what learns is dark, what reads or samples is bright, what moves is grey.
 _COLOURS = {
@@ -25,8 +25,9 @@ _COLOURS = {
     "leave": "#aaaaaa", "return": "#666666",
 }  # fmt: skip
 # Parts of a GPU's memory that are drawn apart; smaller ones are one.
-_MOST_PARTS = 8
+_MOST_PARTS = 10
 _OTHER = "others"
+_BRIGHT = [colour for colour in PALETTE if colour != GREY] + [GREY]
 
 
 def step_drawings(step: RlStep) -> Iterator[Drawing]:
@@ -88,7 +89,9 @@ def memory_chart(step: RlStep, drawn: tuple[Bar, ...]) -> Specification:
     return filled(
         "rl_memory",
         bars=table(rows),
-        colours=colours(parts),
+        colours=colours(
+            parts, [GREY if part == _OTHER else _BRIGHT[i] for i, part in enumerate(parts)]
+        ),
         groups=parts,
         limit=limit_line(step.usable_bytes[side], "y"),
     )

@@ -1,37 +1,172 @@
-"""Cards of pages without a plan to take: what was found in a sentence, the risk, what is next."""
+"""Cards: the answer of a page in a sentence, with what it rests on, the risk, and what is next."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
+from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Decision, Scaling
 from planner.evidence.runs.predict import Prediction
-from planner.job.quantities import gib, percent_sure
+from planner.job.quantities import gib, percent_sure, plural, seconds
+from planner.predict.plan import Plan
+from planner.predict.plan_text import plan_name
 from planner.report.charts.memory import MemoryFigure
 from planner.report.evidence import validation_headline
-from planner.report.pages.page import Card
-from planner.report.study_words import budget_headline, decision_facts, headline
+from planner.report.pages.page import Bar, Card
+from planner.report.rl_verdict import RlVerdict
+from planner.report.rl_verdict import name as rl_name
+from planner.report.study_words import budget_headline, decision_facts, headline, verdict_text
 from planner.report.traced import Panels, pairs_verdict
 from planner.report.tune import best_text
+from planner.report.verdict import PlanBars, PlanCard, Verdict, headline_of, kinds_of_time
+from planner.search.result import SearchResult
 from planner.tune.outcome import TunedStudy
 
-# Rows of a recommendation that its card repeats, as (row, what the card calls it).
-_TOLD = {
-    "limits": "limits", "because": "because", "next best": "next best", "take": "know",
-    "deadline kept": "deadline kept", "budget kept": "budget kept",
-}  # fmt: skip
+# --- plans ------------------------------------------------------------------------------------
+
+
+def verdict_card(result: SearchResult, saved_as: Path | None) -> Card:
+    """The verdict of a search; of a plan that was only costed, what it takes."""
+    if not result.recommended:
+        return costed_card(result.plans[0])
+    verdict = Verdict(result)
+    return Card(
+        verdict.headline,
+        _bars(verdict),
+        (("risk", verdict.risk), ("next", verdict.next(str(saved_as) if saved_as else None))),
+        [
+            (one.number, one.words, f"{one.name}: {one.than}, {gib(one.plan.peak_bytes)} GiB")
+            for one in verdict.alternatives
+        ],
+    )
+
+
+def costed_card(plan: Plan) -> Card:
+    """What one plan takes, and whether it fits."""
+    then = "planner search with the same job finds the fastest that fits"
+    card = PlanCard(plan, plan_name(plan), then)
+    return Card(
+        headline_of(plan, card.name), _bars(card), (("risk", card.risk), ("next", card.next))
+    )
+
+
+def front_card(front: ClusterFront, saved_as: Path | None) -> Card:
+    """Of one front over several clusters, the ends."""
+    numbered = list(enumerate(front.points, start=1))
+    fastest = min(numbered, key=lambda one: one[1].step_time_s)
+    priced = [one for one in numbered if one[1].usd_per_billion_tokens is not None]
+    ends = [("the cheapest", min(priced, key=lambda one: _dollars(one[1])))] if priced else []
+    ends.append(("the lightest", min(numbered, key=lambda one: front.plan_of(one[1]).peak_bytes)))
+    plan, name = front.plan_of(fastest[1]), shlex.quote(str(saved_as or "plans.json"))
+    then = f"planner explain {name} {fastest[0]}"
+    said = f"Fastest of {plural(len(front.clusters), 'cluster')} is plan {fastest[0]} on "
+    card = PlanCard(plan, f"{said}{fastest[1].cluster}, {plan_name(plan)}", then)
+    return Card(
+        headline_of(plan, card.name),
+        _bars(card),
+        (("risk", card.risk), ("next", then)),
+        [
+            (number, words, f"on {point.cluster}, {plan_name(front.plan_of(point))}: "
+             f"{seconds(point.step_time_s)} a step, {gib(front.plan_of(point).peak_bytes)} GiB")
+            for words, (number, point) in ends
+            if number != fastest[0]
+        ],
+    )  # fmt: skip
+
+
+def _dollars(point: ClusterPoint) -> float:
+    return point.usd_per_billion_tokens or 0.0
+
+
+def _bars(card: PlanBars) -> tuple[Bar, Bar]:
+    """Memory of the fullest GPU, and the step by what its seconds go to."""
+    plan, kinds = card.plan, kinds_of_time(card.plan).items()
+    parts = [(size / plan.step_time_s, kind, f"{kind} {seconds(size)}") for kind, size in kinds]
+    high, usable = plan.peak_interval.high, plan.usable_bytes
+    memory = _memory_bar(plan.peak_bytes, high, plan.limit_bytes, usable)
+    return memory, Bar("step", card.time_text, parts)
+
+
+def _memory_bar(peak: float, high: float, limit: float, usable: float = 0.0) -> Bar:
+    """What is held, and what may be with 80 %, of the memory that may be used; bytes."""
+    whole = max(limit, high, usable)
+    parts = ((peak / whole, "used", "held"), ((high - peak) / whole, "may", "80 % interval"))
+    return Bar("memory", f"{gib(peak)} of {gib(limit)} GiB", parts, limit / whole)
+
+
+# Classes of the page's style by what a part of a step of reinforcement learning does.
+_STYLES = {"samples": "samples", "reads": "exchange", "trains": "trains"}
+
+
+def rl_card(verdict: RlVerdict, saved_as: Path | None) -> Card:
+    """The verdict of a search of reinforcement learning."""
+    whole, plan = sum(verdict.kinds.values()), verdict.plan
+    parts = [
+        (size / whole, _STYLES.get(kind, "waiting"), f"{kind} {seconds(size)}")
+        for kind, size in verdict.kinds.items()
+    ]
+    amount = f"{seconds(plan.step_s)}, {seconds(plan.low_s)} to {seconds(plan.high_s)}"
+    held = [(verdict.memory_share, "used", "held")]
+    return Card(
+        verdict.headline,
+        (Bar("memory", verdict.memory_text, held, 1.0), Bar("step", amount, parts)),
+        (("risk", verdict.risk), ("next", verdict.next(str(saved_as) if saved_as else None))),
+        [
+            (number, words, f"{rl_name(plan)}: {verdict.than(plan)}")
+            for number, words, plan in verdict.alternatives
+        ],
+    )
+
+
+def tune_card(study: TunedStudy) -> Card:
+    """The plan to take, what may beat it, and what was spent."""
+    doubt = 1.0 - study.best_probability
+    ran = sum(one.measured_s is not None for one in study.trials)
+    spent = f"{study.spent_gpu_hours:.2f} GPU-hours; {ran} of {len(study.trials)} trials measured"
+    return Card(
+        best_text(study),
+        facts=(
+            ("risk", f"with {percent_sure(doubt)} another plan that can be tried is faster"),
+            ("spent", spent),
+            ("state", study.sentence),
+            ("next", "planner tune --resume STUDY --trials N goes on"),
+        ),
+    )
+
+
+def memory_card(figure: MemoryFigure) -> Card:
+    """The peak of the heaviest stage against the memory that may be used."""
+    panel = next((one for one in figure.panels if one.interval), figure.panels[0])
+    peak = max(bar.total_bytes for bar in panel.bars)
+    then = "planner search with the same job finds what is faster and fits as well"
+    if peak > panel.limit_bytes:
+        then = "add --advise to see what would make it fit; planner search finds plans that do"
+    bar = _memory_bar(peak, (panel.interval or (peak, peak))[1], panel.limit_bytes)
+    facts = (("where", panel.title), ("next", then))
+    return Card(f"{figure.subtitle}.", (bar,), facts)
+
+
+# --- studies ----------------------------------------------------------------------------------
+
+# Rows of a recommendation that its card repeats; the headline has the others but `take`.
+_TOLD = ("limits", "because", "next best", "deadline kept", "budget kept", "price")
 
 
 def decision_card(study: Comparison | Buying | Scaling) -> Card | None:
     """What to take of what was compared; None where nothing was decided."""
-    if study.decision is None:
+    decision = study.decision
+    if decision is None:
         return None
-    rows = decision_facts(study.decision, study.currency).rows
-    facts = [(_TOLD[label], text) for label, text in rows if label in _TOLD]
-    facts.append(("next", _next_of(study, study.decision)))
-    return Card(headline(study.decision, study.currency), facts=facts)
+    rows = [row for row in decision_facts(decision, study.currency).rows if row[0] in _TOLD]
+    doubts = verdict_text(decision.best).partition("; ")[2] if decision.best else ""
+    if doubts:
+        rows.append(("note", doubts))
+    rows.append(("next", _next_of(study, decision)))
+    return Card(headline(decision, study.currency), facts=rows)
 
 
 def _next_of(study: Comparison | Buying | Scaling, decision: Decision) -> str:
@@ -50,34 +185,12 @@ def _next_of(study: Comparison | Buying | Scaling, decision: Decision) -> str:
 def budget_card(found: Budget) -> Card:
     """Size, tokens, loss and days of a budget."""
     doubt = found.why_no_loss or (found.beyond and f"extrapolated: {found.beyond}")
-    return Card(
-        budget_headline(found),
-        facts=(
-            ("risk", doubt or "other data and tokenizers move the loss by more than its interval"),
-            (
-                "next",
-                "planner search --model of that shape, or planner budget --save-model FILE.toml",
-            ),
-        ),
-    )
+    usual = "other data and tokenizers move the loss by more than its interval"
+    then = "add --save-model model.toml to write this shape; planner search --model model.toml"
+    return Card(budget_headline(found), facts=(("risk", doubt or usual), ("next", then)))
 
 
-def memory_card(figure: MemoryFigure) -> Card:
-    """The peak of the heaviest stage against the memory that may be used."""
-    panel = next((one for one in figure.panels if one.interval), figure.panels[0])
-    peak = max(bar.total_bytes for bar in panel.bars)
-    high = (panel.interval or (peak, peak))[1]
-    whole = max(panel.limit_bytes, high)
-    parts = ((peak / whole, "used", "held"), ((high - peak) / whole, "may", "80 % interval"))
-    text = f"{gib(peak)} of {gib(panel.limit_bytes)} GiB"
-    return Card(
-        figure.subtitle + ".",
-        (("memory", text, parts),),
-        (
-            ("where", panel.title),
-            ("next", "planner search with the same job finds what is faster and fits as well"),
-        ),
-    )
+# --- measured runs ----------------------------------------------------------------------------
 
 
 def validation_card(predictions: Sequence[Prediction]) -> Card:
@@ -91,26 +204,11 @@ def validation_card(predictions: Sequence[Prediction]) -> Card:
     )
 
 
-def pairs_card(panels: Panels) -> Card | None:
-    """The largest measured part and, beside a prediction, where it differs most."""
+def pairs_card(panels: Panels, first: Sequence[str] = ()) -> Card | None:
+    """The largest measured part and, beside a prediction, where it differs most; `first`: what to
+    change first."""
     verdict = pairs_verdict(panels)
-    return verdict and Card(verdict[0], facts=verdict[1])
-
-
-def tune_card(study: TunedStudy) -> Card:
-    """The plan to take, what may beat it, and what was spent."""
-    doubt = 1.0 - study.best_probability
-    ran = sum(one.measured_s is not None for one in study.trials)
-    return Card(
-        f"{best_text(study)}",
-        facts=(
-            ("risk", f"with {percent_sure(doubt)} another plan that can be tried is faster"),
-            (
-                "spent",
-                f"{study.spent_gpu_hours:.2f} GPU-hours; {ran} of {len(study.trials)} trials "
-                "measured",
-            ),
-            ("state", study.sentence),
-            ("next", "planner tune --resume STUDY --trials N goes on"),
-        ),
-    )
+    if verdict is None:
+        return None
+    told, facts = verdict
+    return Card(told, facts=(*(("first", text) for text in first[:1]), *facts))

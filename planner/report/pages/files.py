@@ -11,11 +11,11 @@ from pydantic import BaseModel, ValidationError
 from hardware.errors import first_error
 from planner.compare.budget import Budget
 from planner.compare.buying import Buying
-from planner.compare.cluster_front import ClusterFront, ClusterPoint
+from planner.compare.cluster_front import ClusterFront
 from planner.compare.results import Comparison, Scaling
 from planner.job.errors import UsageError
 from planner.report.pages.page import Page
-from planner.report.pages.plans import PagePlan, plans_page, result_page
+from planner.report.pages.plans import cluster_front_page, result_page
 from planner.report.pages.studies import Study, study_page
 from planner.report.pages.sweep import RESULTS, sweep_page
 from planner.report.pages.tune import tune_page
@@ -78,19 +78,6 @@ def _document_of(folder: Path) -> Path:
             "planner tune has ended a trial of"
         )
     return path
-
-
-def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
-    """The page of one front over several clusters. UsageError where the file contradicts itself."""
-    entries = [_entry(path, front, point) for point in front.points]
-    return plans_page(path, entries, front.notes)
-
-
-def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> PagePlan:
-    result = front.results.get(point.cluster)
-    if result is None or not 1 <= point.plan <= len(result.plans):
-        raise UsageError(f"{path}: there is no plan {point.plan} of {point.cluster}; {_MADE_BY}")
-    return PagePlan(result, point.plan, point.cluster)
 
 
 def _with_stages(document: Any) -> Any:

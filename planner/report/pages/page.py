@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from planner.report.charts.drawing import Drawing, Specification, on_page, script
-from planner.report.tables import Block
+from planner.report.tables import Block, Facts, TableData
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -42,18 +43,39 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """The answer on top of a page: a sentence, bars, rows of facts, and other choices.
+class Bar:
+    """A bar of a card: its name, its amount in words, and its parts as (share of the bar, kind,
+    words); kinds are classes of the page's style. `limit`: where a limit stands, as a share."""
 
-    `bars`: label, text, and parts of a bar as (share of its length, kind, words); kinds are classes
-    of the page's style. `choices`: number of the plan, why one might take it, and what it costs.
-    """
+    name: str
+    amount: str
+    parts: Sequence[tuple[float, str, str]]
+    limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The answer on top of a page: a sentence, bars, rows of facts, and other choices: the number
+    of a plan (0 if the page does not have it), why one might take it, and what it costs."""
 
     headline: str
-    bars: Sequence[tuple[str, str, Sequence[tuple[float, str, str]]]] = ()
+    bars: Sequence[Bar] = ()
     facts: Sequence[tuple[str, str]] = ()
     choices: Sequence[tuple[int, str, str]] = ()
-    command: str = ""
+
+
+def beside_card(blocks: Iterable[Block], card: Card | None) -> list[Block]:
+    """What a report says beyond what the page's card has said."""
+    found: list[Block] = []
+    for block in blocks:
+        if card is None or isinstance(block, TableData):
+            found.append(block)
+        elif isinstance(block, Facts):
+            rows = tuple(row for row in block.rows if row not in card.facts)
+            found += [replace(block, rows=rows)] if rows else []
+        elif block.lines != (card.headline,):
+            found.append(block)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +95,9 @@ class Page:
 
     @property
     def charts(self) -> dict[str, Specification]:
-        return {
-            drawing.name: on_page(drawing.chart)
-            for section in self.sections
-            for drawing in section.drawings
-        }
+        """The figures of all sections by their names."""
+        drawings = (one for section in self.sections for one in section.drawings)
+        return {one.name: on_page(one.chart) for one in drawings}
 
     @property
     def data(self) -> dict[str, object]:
@@ -103,7 +123,7 @@ def environment() -> Environment:
     """Templates that escape every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    found = Environment(
         loader=PackageLoader("planner.report.pages"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -111,3 +131,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    found.filters["heading"] = _heading
+    return found
+
+
+def _heading(title: str) -> str:
+    """The title of a column, which a terminal breaks into lines, in one line."""
+    return re.sub(r"(?<=[×/])\n|\n(?=/)", "", title.replace("-\n", "")).replace("\n", " ")

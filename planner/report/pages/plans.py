@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.job.errors import UsageError
 from planner.job.job import Job
 from planner.job.pool import SeveralTypes
-from planner.job.quantities import GIB, gib, seconds
+from planner.job.quantities import GIB, gib, plural, seconds
 from planner.job.request import Request
 from planner.launch.registry import target_named
 from planner.predict.command_line import degree_options, evaluate_command, search_command
@@ -34,14 +35,15 @@ from planner.report.charts.heat import heat_chart, heat_map
 from planner.report.charts.memory import memory_panel
 from planner.report.charts.plan import cluster_chart, cluster_of
 from planner.report.explain import explanation_report
+from planner.report.pages.cards import front_card, verdict_card
 from planner.report.pages.page import Card, Page, Pick, Section
 from planner.report.pages.studies import memory_drawing
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.plots import pictures
 from planner.report.said import described, said
-from planner.report.search import job_facts, printed, recommended_note, riskier_table
+from planner.report.search import job_facts, printed, riskier_table
 from planner.report.tables import Block, Column, Facts, Notes
-from planner.report.verdict import Verdict, kinds_of_time
+from planner.report.verdict import Verdict
 from planner.search.explanation import explain
 from planner.search.result import SearchResult
 from planner.search.shares import CostedJob
@@ -49,7 +51,7 @@ from planner.search.shares import CostedJob
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """A plan of the page: `number` is that in `result`; `where`: its cluster, if there are
+    """A plan of the page: `number` is that in `result`; `where`: its cluster, on one front over
     several."""
 
     result: SearchResult
@@ -58,23 +60,48 @@ class PagePlan:
 
     @property
     def plan(self) -> Plan:
+        """The plan itself."""
         return self.result.plans[self.number - 1]
 
     @property
     def prefix(self) -> str:
-        """The cluster before the plan's degrees, if there are several."""
+        """The cluster before the plan's degrees, on one front over several."""
         return f"{self.where}, " if self.where else ""
 
 
 @dataclass(frozen=True)
 class Front:
-    """The plans of all clusters, some with labels; `before`: plans of the search that
-    it is compared with."""
+    """The plans of a page. `before`: plans of the search that it is compared with."""
 
-    results: Sequence[SearchResult]
     entries: Sequence[PagePlan]
-    labels: Mapping[int, str]
     before: Sequence[Plan] = ()
+
+    @cached_property
+    def plans(self) -> list[Plan]:
+        """The plans, of whatever cluster."""
+        return [entry.plan for entry in self.entries]
+
+    @cached_property
+    def results(self) -> list[SearchResult]:
+        """The searches that found them, each once."""
+        return list({id(entry.result): entry.result for entry in self.entries}.values())
+
+    @property
+    def alone(self) -> SearchResult | None:
+        """The search whose plans these are, with its numbers; None on one front over clusters."""
+        return None if self.entries[0].where else self.results[0]
+
+    @property
+    def to_take(self) -> int:
+        """The number of the plan to take, or 0."""
+        return self.alone.recommended if self.alone is not None else 0
+
+    @cached_property
+    def in_full(self) -> list[int]:
+        """Plans that are shown in full: of one search those that it prints, else the first."""
+        if self.alone is None:
+            return list(range(1, len(self.entries) + 1))[:MOST_PLANS]
+        return sorted(number for number, _ in printed(self.alone, MOST_PLANS))
 
     @cached_property
     def costed(self) -> list[tuple[CostedJob | None, str]]:
@@ -92,39 +119,32 @@ class Front:
         """What the page says of a candidate that is clicked, where there is one cluster."""
         if len(self.results) > 1 or self.limit_bytes is None:
             return None
-        return Pick(
-            evaluate_command(self.results[0].request),
-            self.limit_bytes / GIB,
-            tuple(
-                (number, plan.peak_bytes / GIB, plan.tokens_per_s_per_gpu)
-                for number, plan in enumerate(self._plans, start=1)
-            ),
-            degree_options(),
-        )
-
-    @cached_property
-    def _plans(self) -> list[Plan]:
-        return [entry.plan for entry in self.entries]
+        numbered = enumerate(self.plans, start=1)
+        plans = [(number, one.peak_bytes / GIB, one.tokens_per_s_per_gpu)
+                 for number, one in numbered]  # fmt: skip
+        command = evaluate_command(self.results[0].request)
+        return Pick(command, self.limit_bytes / GIB, plans, degree_options())
 
     def sections(self, notes: Sequence[str]) -> Iterator[Section]:
         """The front, the table, what two degrees leave."""
         yield self._picture()
-        yield overview_section(self.entries, self.results, notes)
-        costed = self.costed[0][0] if len(self.results) == 1 else None
+        yield self._overview(notes)
+        costed = self.costed[0][0] if self.alone is not None else None
         if costed is not None and (found := heat_map(costed, self.results[0])) is not None:
             drawing = Drawing("heat", "", heat_chart(found), described("pages.heat"))
             yield Section("Two degrees at a time", (drawing,))
 
     def _picture(self) -> Section:
-        found = [
-            candidates(costed, result)
-            for result, (costed, _) in zip(self.results, self.costed, strict=True)
-            if costed is not None
-        ]
-        names = [entry.where for entry in self.entries] if len(self.results) > 1 else []
+        pairs = zip(self.results, self.costed, strict=True)
+        found = [candidates(costed, result) for result, (costed, _) in pairs if costed is not None]
         riskier = riskier_plans(self.results)
+        labels = {number: str(number) for number in self.in_full}
+        if self.alone is not None and self.to_take:
+            labels = Verdict(self.alone).labels
         chart = front_chart(
-            front_plans(self._plans, self.labels, names),
+            front_plans(
+                self.plans, labels, [] if self.alone else [one.where for one in self.entries]
+            ),
             riskier,
             [dot for each in found for dot in each.dots],
             self.limit_bytes,
@@ -136,32 +156,27 @@ class Front:
         told = " ".join((note, *dots, *reasons))
         return Section("Speed against memory", (Drawing("front", "", chart, told),), picks=True)
 
-
-def overview_section(
-    entries: Sequence[PagePlan], results: Sequence[SearchResult], notes: Sequence[str]
-) -> Section:
-    is_alone = len(results) == 1
-    plans = [entry.plan for entry in entries]
-    advised = results[0].recommended if is_alone else 0
-    near = Verdict(results[0]).near if advised else {}
-    marks = dict.fromkeys(near, "≈") | {advised: "→"}
-    numbers = range(1, len(entries) + 1)
-    first = [(Column("plan"), [f"{marks.get(number, '')}{number}" for number in numbers])]
-    if any(entry.where for entry in entries):
-        first.append((Column("cluster", "left"), [entry.where for entry in entries]))
-    usable_bytes = results[0].job.usable_bytes if is_alone else None
-    advice = recommended_note(results[0]) if is_alone else ()
-    said = dict.fromkeys((*advice, *notes, *(note for result in results for note in result.notes)))
-    facts = [Facts((*job_facts(result.job), *techniques_row(plans))) for result in results[:1]]
-    if is_alone:
-        said |= dict.fromkeys(("Search again:", f"    {search_command(results[0].request)}"))
-    tables = [plan_table(plans, usable_bytes, first=first, told=plans)]
-    tables += [
-        riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
-        for result in results
-        if result.riskier
-    ]
-    return Section("All plans", blocks=(*facts, *tables, Notes(tuple(said))))
+    def _overview(self, notes: Sequence[str]) -> Section:
+        """The table of all plans, with the job above and notes below."""
+        near = Verdict(self.alone).near if self.alone is not None and self.to_take else {}
+        marks = dict.fromkeys(near, "≈") | {self.to_take: "→"}
+        numbers = range(1, len(self.entries) + 1)
+        first = [(Column("plan"), [f"{marks.get(number, '')}{number}" for number in numbers])]
+        told = dict.fromkeys((*notes, *(note for result in self.results for note in result.notes)))
+        usable_bytes = None
+        if self.alone is None:
+            first.append((Column("cluster", "left"), [entry.where for entry in self.entries]))
+        else:
+            usable_bytes = self.alone.job.usable_bytes
+            told |= dict.fromkeys(("Search again:", f"    {search_command(self.alone.request)}"))
+        tables = [plan_table(self.plans, usable_bytes, first=first, told=self.plans)]
+        tables += [
+            riskier_table(result.riskier, result.job.usable_bytes, "Faster, if it fits")
+            for result in self.results
+            if result.riskier
+        ]
+        facts = Facts((*job_facts(self.results[0].job), *techniques_row(self.plans)))
+        return Section("All plans", blocks=(facts, *tables, Notes(tuple(told))))
 
 
 # Plans that are shown in full; of further ones memory and time alone.
@@ -170,18 +185,45 @@ MOST_PLANS, MOST_DRAWN = 16, 48
 
 def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> Page:
     """The page of one search, written to `path` if to any; opens with the plan `selected`."""
-    return plans_page(path, _entries(result), selected=selected)
+    if not result.plans:
+        raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
+    front = Front(_entries(result))
+    return _whole(_page(front, verdict_card(result, path), selected), front, path)
+
+
+def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
+    """The page of one front over several clusters. UsageError where the file contradicts itself,
+    and where there is no plan."""
+    entries = [_entry(path, front, point) for point in front.points]
+    if not entries:
+        raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
+    drawn = Front(entries)
+    page = _page(drawn, front_card(front, path), notes=front.notes)
+    clusters = f"{len(front.clusters)} clusters"
+    page = replace(page, title=f"{drawn.results[0].job.model} on {clusters}")
+    return _whole(page, drawn, path)
+
+
+def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> PagePlan:
+    result = front.results.get(point.cluster)
+    if result is None or not 1 <= point.plan <= len(result.plans):
+        raise UsageError(
+            f"{path}: there is no plan {point.plan} of {point.cluster}; planner search writes such "
+            "files with -o FILE.json"
+        )
+    return PagePlan(result, point.plan, point.cluster)
 
 
 def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
     """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others.
     `before`: plans of an earlier search, whose front is drawn too."""
-    page = _page(_entries(result), result.recommended or 1, before=before)
+    page = _page(Front(_entries(result), before), verdict_card(result, path))
     chosen = plan_page(result, path, page.selected)
     return replace(page, sections=[*page.sections, *chosen.sections])
 
 
 def plan_page(result: SearchResult, path: Path, number: int) -> Page:
+    """The sections of one plan."""
     return Page("", "", [*_plan_sections(path, number, PagePlan(result, number))])
 
 
@@ -189,100 +231,39 @@ def _entries(result: SearchResult) -> list[PagePlan]:
     return [PagePlan(result, number) for number in range(1, len(result.plans) + 1)]
 
 
-def plans_page(
-    path: Path | None,
-    entries: Sequence[PagePlan],
-    notes: Sequence[str] = (),
-    selected: int = 0,
-) -> Page:
-    """The page of plans, of a file if there is one, in their order; opens with the plan `selected`,
-    or the one to take. UsageError if there is none."""
-    if not entries:
-        raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
-    results = _results(entries)
-    shown = _shown_numbers(results, len(entries))
-    # Several searches have one to take each.
-    to_take = results[0].recommended if len(results) == 1 else 0
-    page = _page(entries, selected or to_take or shown[0], notes)
+def _whole(page: Page, front: Front, path: Path | None) -> Page:
+    """The page with the sections of every plan."""
+    shown = (*front.in_full, page.selected)
     singly = [
         section
-        for number, entry in enumerate(entries, start=1)
-        for section in _plan_sections(path, number, entry, number in (*shown, selected))
+        for number, entry in enumerate(front.entries, start=1)
+        for section in _plan_sections(path, number, entry, number in shown)
     ]
     return replace(page, sections=[*page.sections, *singly])
 
 
-def _results(entries: Sequence[PagePlan]) -> list[SearchResult]:
-    return list({id(entry.result): entry.result for entry in entries}.values())
-
-
-def _page(
-    entries: Sequence[PagePlan],
-    opening: int,
-    notes: Sequence[str] = (),
-    before: Sequence[Plan] = (),
-) -> Page:
-    results = _results(entries)
-    job = results[0].job
-    is_answer = len(results) == 1 and results[0].recommended > 0
-    shown = _shown_numbers(results, len(entries))
-    labels = Verdict(results[0]).labels if is_answer else {number: str(number) for number in shown}
-    front = Front(results, entries, labels, before)
-    cluster = job.cluster if len(results) == 1 else f"{len(results)} clusters"
+def _page(front: Front, card: Card, selected: int = 0, notes: Sequence[str] = ()) -> Page:
+    """Everything but the sections of single plans; opens with the plan `selected`, or the one to
+    take."""
+    job = front.results[0].job
+    numbered = list(enumerate(front.entries, start=1))
+    pick = ". Pick a plan in the list, the picture or the table." if len(numbered) > 1 else ""
     return Page(
-        f"{job.model} on {cluster}",
-        f"{job.framework} {job.framework_version}, {job.precision}, sequences of {job.seq:,}: "
-        "plans on the front of speed against memory. Pick one in the list or in the picture.",
+        f"{job.model} on {job.num_gpus:,} × {job.gpu}",
+        f"{job.framework} {job.framework_version}, {job.precision}, sequences of {job.seq:,}{pick}",
         [*front.sections(notes)],
-        tuple(
-            (number, f"{number}: {entry.prefix}{plan_name(entry.plan)}, {_figures(entry.plan)}")
-            for number, entry in enumerate(entries, start=1)
-        ),
-        opening,
+        [(number, f"{number}: {entry.prefix}{plan_name(entry.plan)}, {_figures(entry.plan)}")
+         for number, entry in numbered],
+        selected or front.to_take or front.in_full[0],
         front.pick,
-        verdict_card(results[0]) if is_answer else None,
-        {number: compared(entry.plan) for number, entry in enumerate(entries, start=1)},
-    )
-
-
-def verdict_card(result: SearchResult) -> Card:
-    """The verdict of a search as the page shows it."""
-    verdict = Verdict(result)
-    used, may = verdict.memory_shares
-    whole_s = verdict.plan.step_time_s
-    kinds = kinds_of_time(verdict.plan)
-    return Card(
-        verdict.headline,
-        (
-            (
-                "memory",
-                verdict.memory_text,
-                ((used, "used", "held"), (may, "may", "80 % interval")),
-            ),
-            (
-                "step",
-                verdict.time_text,
-                [(size / whole_s, kind, f"{kind} {seconds(size)}") for kind, size in kinds.items()],
-            ),
-        ),
-        (("risk", verdict.risk),),
-        [
-            (one.number, one.words, f"{one.name}: {one.than}, {gib(one.plan.peak_bytes)} GiB")
-            for one in verdict.alternatives
-        ],
-    )
+        card,
+        {number: compared(entry.plan) for number, entry in numbered},
+    )  # fmt: skip
 
 
 def _figures(plan: Plan) -> str:
     """`55.7 s, 68.3 GiB`."""
     return f"{seconds(plan.step_time_s)}, {gib(plan.peak_bytes)} GiB"
-
-
-def _shown_numbers(results: Sequence[SearchResult], count: int) -> list[int]:
-    """Plans that are shown in full: of one search those that it prints, else the first."""
-    if len(results) > 1:
-        return list(range(1, count + 1))[:MOST_PLANS]
-    return sorted(number for number, _ in printed(results[0], MOST_PLANS))
 
 
 def _plan_sections(
@@ -302,10 +283,22 @@ def _plan_sections(
     stages, *rest = _drawings(number, plan)
     drawings = [stages, *_memory(number, entry), *rest]
     if job is not None:
-        drawings.append(_cluster(number, plan, job.cluster.gpus_per_node))
+        drawings += _cluster(number, plan, job.cluster.gpus_per_node)
     yield Section("Memory, time and place", drawings, plan=number)
-    blocks = _explanation(entry, job, reason)
-    yield Section("Figures and assumptions", blocks=blocks[:1], folded=blocks[1:], plan=number)
+    first, *others = _explanation(entry, job, reason)
+    folded = [*_together(others)]
+    yield Section("Figures and assumptions", blocks=[first], folded=folded, plan=number)
+
+
+def _together(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Blocks with all notes that have no title as one of them."""
+    lines: list[str] = []
+    for block in blocks:
+        if isinstance(block, Notes) and not block.title:
+            lines += block.lines
+        else:
+            yield block
+    yield Notes(tuple(lines), "How to read these figures")
 
 
 def _commands(path: Path | None, number: int, request: Request, whole: bool) -> Notes:
@@ -371,11 +364,13 @@ def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
     yield memory_drawing(panel, f"phases-{number}", f"Memory over the step. {panel.title}", note)
 
 
-def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Drawing:
+def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Iterator[Drawing]:
+    """The GPUs by group; nothing where all are in one."""
     cluster = cluster_of(plan.degrees, gpus_per_node)
-    return Drawing(
-        f"cluster-{number}",
-        f"Groups on the cluster, nodes of {gpus_per_node} GPUs",
-        cluster_chart(cluster),
-        said(described("pages.cluster"), cluster) or "",
-    )
+    if len({gpu.groups for gpu in cluster.gpus}) > 1:
+        yield Drawing(
+            f"cluster-{number}",
+            f"Groups on the cluster, nodes of {plural(gpus_per_node, 'GPU')}",
+            cluster_chart(cluster),
+            said(described("pages.cluster"), cluster) or "",
+        )

@@ -1,70 +1,102 @@
-"""The page of plans of reinforcement learning: the front, and one plan's step drawn and told."""
+"""The page of plans of reinforcement learning: the front, and each plan's step drawn and told."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from planner.job.quantities import seconds
+from planner.job.quantities import GIB, seconds
 from planner.predict.rl.step import RlStep, rl_step
+from planner.predict.rl.timeline import PHASE_WORDS
 from planner.report.charts.drawing import Specification, in_file
-from planner.report.charts.rl import phases_chart, step_drawings
-from planner.report.pages.page import Card, Page, Section
-from planner.report.rl import front_table, job_rows, placement_text, plan_blocks, step_text
+from planner.report.charts.rl import step_drawings
+from planner.report.pages.cards import rl_card
+from planner.report.pages.page import Page, Section
+from planner.report.rl import front_table, job_rows, plan_blocks, plan_rows
 from planner.report.rl_verdict import RlVerdict, name
-from planner.report.tables import Facts
+from planner.report.tables import Column, Facts, Notes, TableData
 from planner.search.rl.plan_file import read_rl_plan
 from planner.search.rl.plans import layout_of
-from planner.search.rl.result import RlResult
+from planner.search.rl.result import RlPlan, RlResult
+
+# Plans that are drawn.
+_MOST_DRAWN = 16
 
 
 def rl_page(result: RlResult, number: int, step: RlStep, written: Path | None) -> Page:
-    """The page of a result, which shows plan `number`. `written`: its plan file, if there is
-    one."""
-    plan = result.plans[number - 1]
-    saved = f"; plan file: {written}" if written else ""
+    """The page of a result, which opens with plan `number`, whose `step` was costed already.
+    `written`: its plan file, if there is one."""
+    told = dict(job_rows(result.job))
+    numbered = list(enumerate(result.plans, start=1))
+    shown = [one for one in numbered if one[0] <= _MOST_DRAWN or one[0] == number]
+    sections = [Section("All plans", blocks=(_table(result), Facts(tuple(told.items()))))]
+    for shown_number, plan in shown:
+        own = step if shown_number == number else rl_step(*layout_of(result.request, plan))
+        sections += _plan_sections(result, shown_number, own, written)
     return Page(
         f"{result.job.model}, {result.job.algorithm} on {result.job.gpus:,} GPUs",
-        f"plan {number}: {placement_text(plan)}, a step in {step_text(plan)}{saved}",
-        (
-            Section("The job", blocks=(Facts(tuple(job_rows(result.job))),)),
-            Section("Plans", blocks=(front_table(result),)),
-            Section(f"Plan {number}", tuple(step_drawings(step))),
-            Section("In words", blocks=tuple(plan_blocks(result, number, step))),
-        ),
-        card=rl_card(RlVerdict(result)),
+        f"{told['framework']}; {told['step']}",
+        sections,
+        [(one, f"{one}: {name(plan)}, {seconds(plan.step_s)}") for one, plan in shown],
+        number,
+        card=rl_card(RlVerdict(result), written),
+        beside={one: _beside(plan) for one, plan in shown},
     )
 
 
-# Classes of the page's style by what a part of the step does.
-_STYLES = {"samples": "samples", "judges": "waiting", "reads": "exchange", "trains": "compute"}
+def _table(result: RlResult) -> TableData:
+    """The front, under the title by which the page knows a table of plans."""
+    found = front_table(result)
+    return replace(found, columns=(Column("plan"), *found.columns[1:]), title="")
 
 
-def rl_card(verdict: RlVerdict) -> Card:
-    """The answer on top of the page."""
-    whole = sum(verdict.kinds.values())
-    parts = [
-        (size / whole, _STYLES.get(kind, "waiting"), f"{kind} {seconds(size)}")
-        for kind, size in verdict.kinds.items()
-    ]
-    choices = [
-        (0, f"plan {number}, {words}", f"{name(plan)}: {verdict.than(plan)}")
-        for number, words, plan in verdict.alternatives
-    ]
-    bars = (
-        ("memory", verdict.memory_text, [(verdict.memory_share, "used", "held")]),
-        ("step", seconds(verdict.plan.step_s), parts),
-    )
-    return Card(verdict.headline, bars, (("risk", verdict.risk),), choices)
+def _plan_sections(
+    result: RlResult, number: int, step: RlStep, written: Path | None
+) -> Iterator[Section]:
+    plan = result.plans[number - 1]
+    file = "plans.json" if written is None else shlex.quote(str(written))
+    commands = (
+        "Write a folder that launches it:", f"    planner launch {file} {number} -o run-{number}",
+        "See what else was close, and write a trace to open in Perfetto (ui.perfetto.dev):",
+        f"    planner explain {file} {number} --trace step-{number}.json",
+    )  # fmt: skip
+    drawings = [replace(one, name=f"{one.name}-{number}") for one in step_drawings(step)]
+    facts = Facts(tuple(plan_rows(plan)))
+    yield Section(
+        f"Plan {number}: {name(plan)}", drawings, (facts, Notes(commands)), plan=number
+    )  # fmt: skip
+    _, *rest = plan_blocks(result, number, step)
+    yield Section("Figures and assumptions", blocks=rest, plan=number)
+
+
+def _beside(plan: RlPlan) -> Mapping[str, object]:
+    """What puts a plan beside another, as `planner.report.beside.compared`."""
+    memory: dict[str, float] = {}
+    for phase in plan.phases:
+        words = f"{phase.side}, {PHASE_WORDS[phase.name]}"
+        memory[words] = round(phase.peak_bytes / GIB, 4)
+    times = {PHASE_WORDS[one.name]: round(one.seconds, 4) for one in plan.phases}
+    return {
+        "name": name(plan), "settings": dict(plan_rows(plan)), "time": times, "memory": memory,
+    }  # fmt: skip
 
 
 def rl_page_of_file(path: Path) -> Page:
-    """The page of a plan file, with the plan to take in full. UsageError."""
+    """The page of a plan file, which opens with the plan to take. UsageError."""
     result, number = read_rl_plan(path)
     step = rl_step(*layout_of(result.request, result.plans[number - 1]))
     return rl_page(result, number, step, path)
 
 
-def rl_chart(step: RlStep) -> Specification:
-    """The picture of a step for a file: what each side does when."""
-    chart: Specification = in_file(phases_chart(step), "Where the time of a step goes")
+def rl_chart(result: RlResult, step: RlStep) -> Specification:
+    """The picture of a step for a file: what each side does when, and what its GPUs hold."""
+    drawn = [one.chart | {"title": one.title} for one in step_drawings(step)]
+    resolved = {"scale": {"color": "independent"}}
+    chart: Specification = in_file(
+        {"vconcat": drawn, "spacing": 36, "resolve": resolved},
+        f"{result.job.model}, {result.job.algorithm} on {result.job.gpus:,} GPUs",
+        RlVerdict(result).headline,
+    )
     return chart

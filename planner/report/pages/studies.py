@@ -34,9 +34,10 @@ from planner.report.pages.cards import (
     pairs_card,
     validation_card,
 )
-from planner.report.pages.page import Card, Page, Section
+from planner.report.pages.page import Page, Section, beside_card
 from planner.report.said import table_of
 from planner.report.studies import budget_report, buying_report, scaling_report
+from planner.report.study_words import decision_facts
 from planner.report.tables import Notes, Report
 from planner.report.traced import Pair
 
@@ -62,16 +63,15 @@ def study_page(study: Study) -> Page:
         Drawing(f"curves-{number}", panel.title, curves_panel(panel))
         for number, panel in enumerate(figure.panels, start=1)
     ]
-    card = _study_card(study)
-    said = Notes((card.headline,)) if card else None
-    sections = [Section("Tables", blocks=[one for one in report.blocks if one != said])]
+    card = budget_card(study) if isinstance(study, Budget) else decision_card(study)
+    blocks = list(report.blocks)
+    if not isinstance(study, Budget) and study.decision is not None and study.decision.best:
+        blocks.remove(decision_facts(study.decision, study.currency))
+    sections = [Section("Tables", blocks=beside_card(blocks, card))]
     if drawings:
-        sections.insert(0, Section("Figures", drawings, side_by_side=len(drawings) > 1))
+        side_by_side = len(drawings) > 1
+        sections.insert(0, Section("Figures", drawings, (), side_by_side=side_by_side))
     return Page(figure.title, figure.note, sections, card=card)
-
-
-def _study_card(study: Study) -> Card | None:
-    return budget_card(study) if isinstance(study, Budget) else decision_card(study)
 
 
 def pairs_page(
@@ -83,8 +83,10 @@ def pairs_page(
         Drawing(f"pairs-{number}", name, pairs_chart(pairs, unit))
         for number, (name, (pairs, unit)) in enumerate(panels.items(), start=1)
     ]
-    sections = [Section("Figures", drawings), Section("Tables", blocks=report.blocks)]
-    return Page(title, "", sections, card=pairs_card(panels))
+    patterns = [one for one in report.blocks if isinstance(one, Notes) and one.title == "Patterns"]
+    card = pairs_card(panels, patterns[0].lines if patterns else ())
+    tables = Section("Tables", blocks=beside_card(report.blocks, card))
+    return Page(title, "", [Section("Figures", drawings), tables], card=card)
 
 
 def memory_page(figure: MemoryFigure) -> Page:
@@ -114,14 +116,14 @@ def validation_page(predictions: Sequence[Prediction], family: Family, report: R
         f"{predicted:,} of {len(predictions):,} measured runs predicted from their configuration "
         "alone. One dot a run; point at it for its row."
     )
+    card = validation_card(predictions)
     sections = (
         Section("Step time and peak memory", [*_drawings(predictions, family)], side_by_side=True),
-        Section("Errors by family", blocks=report.blocks),
+        Section("Errors by family", blocks=beside_card(report.blocks, card)),
         Section(
             "Worst rows, and why", blocks=(table_of("validation.worst", worst_rows(predictions)),)
         ),
     )
-    card = validation_card(predictions)
     return Page("Predicted against measured", lead, sections, card=card)
 
 

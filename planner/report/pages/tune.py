@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.report.charts.drawing import Drawing
 from planner.report.charts.measured import pairs_chart
 from planner.report.pages.cards import tune_card
-from planner.report.pages.page import Page, Section
+from planner.report.pages.page import Page, Section, beside_card
 from planner.report.traced import Pair
 from planner.report.tune import tune_report
 from planner.tune.outcome import TunedStudy
@@ -23,10 +23,11 @@ def tune_page(study: TunedStudy) -> Page:
         if pairs
     ]
     lead = f"{study.framework} on {study.num_gpus:,} × {study.gpu}"
-    sections = [Section("Tables", blocks=report.blocks)]
+    card = tune_card(study)
+    sections = [Section("Tables", blocks=beside_card(report.blocks, card))]
     if drawings:
         sections.insert(0, Section("Predicted and measured", drawings))
-    return Page(f"Tuning {study.model}", lead, sections, card=tune_card(study))
+    return Page(f"Tuning {study.model}", lead, sections, card=card)
 
 
 def _times(study: TunedStudy) -> list[Pair]:

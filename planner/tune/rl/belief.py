@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from statistics import median
 
 import numpy as np
@@ -26,8 +25,8 @@ from planner.evidence.rl.rows import Timed
 from planner.predict.rl.errors import KINDS, WIDTH, rl_errors
 from planner.predict.rl.plan import Phase
 from planner.predict.uncertainty.intervals import log_bounds, spread_of
-from planner.tune.belief import LEAST_NOISE, Belief, Component, mixed
-from planner.tune.errors import SCALES, Array
+from planner.tune.belief import Belief
+from planner.tune.errors import Array
 from planner.tune.fits import Memory, margin_of
 from planner.tune.rl.candidates import RlCandidate
 from planner.tune.rl.follow import AND
@@ -83,38 +82,21 @@ class RlBelief(Belief):
         found = tuple((start + self.kinds.index(kind), median(some)) for kind, some in logs.items())
         return replace(self, parts=(*self.parts, *found))
 
-    @cached_property
-    def components(self) -> tuple[Component, ...]:
-        """The mixture of ln(step time), one component for each scale."""
-        known = ((one, one.step_s) for one in self.observations)
-        timed = [(one, step_s) for one, step_s in known if step_s is not None]
-        steps = [one for one, _ in timed]
-        places = [self.place(one.candidate_key) for one in steps]
-        rest = [
-            math.log(step_s) - float(self.log_s[place])
-            for (_, step_s), place in zip(timed, places, strict=True)
-        ]
-        noise = [max(one.relative_sd, LEAST_NOISE) ** 2 for one in steps]
-        at = [*places, *(place for place, _ in self.parts)]
-        rest += [log for _, log in self.parts]
-        noise += [_PHASE_NOISE**2] * len(self.parts)
-        found = [self._scaled(scale, at, np.array(rest), np.array(noise)) for scale in SCALES]
-        return mixed(found)
+    @property
+    def joint(self) -> Array:
+        """Covariance at scale 1 of the candidates' steps, then of their phases by kind."""
+        return self.together
 
-    def _scaled(
-        self, scale: float, at: list[int], rest: Array, noise: Array
-    ) -> tuple[float, Array, Array]:
-        """ln of the density of what was measured, and what it leaves of the steps."""
-        count = len(self.keys)
-        prior = scale**2 * self.covariance
-        if not at:
-            return 0.0, self.log_s, prior
-        known = scale**2 * self.together[np.ix_(at, at)] + np.diag(noise)
-        factor = np.linalg.cholesky(known)
-        white = np.linalg.solve(factor, rest)
-        gain = np.linalg.solve(factor, scale**2 * self.together[at, :count])
-        log = -float(np.log(np.diag(factor)).sum()) - 0.5 * float(white @ white)
-        return log, self.log_s + gain.T @ white, prior - gain.T @ gain
+    @property
+    def measurements(self) -> tuple[list[int], Array, Array]:
+        """Those of steps, then those of phases."""
+        at, rest, noise = super().measurements
+        logs = [log for _, log in self.parts]
+        return (
+            [*at, *(place for place, _ in self.parts)],
+            np.concatenate([rest, logs]),
+            np.concatenate([noise, [_PHASE_NOISE**2] * len(logs)]),
+        )
 
 
 def _phases(candidates: Iterable[RlCandidate]) -> list[Phase]:

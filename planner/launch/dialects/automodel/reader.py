@@ -1,17 +1,17 @@
 """Reader of NeMo AutoModel's YAML.
 
-Keys: NVIDIA-NeMo/Automodel 0.7.0, examples/ and nemo_automodel/recipes/llm/train_ft.py; by which
-a run is said stand in options.toml. Defaults: of adapters from components/_peft/lora.py
-(`tuning.py`), of what is sharded from components/distributed/config.py. Weights, gradients and
-states have the type in which the model is held (`torch_dtype`), the checkpoint's where no file says
-it, which is bf16.
+Keys: NVIDIA-NeMo/Automodel 0.7.0, examples/ and nemo_automodel/recipes/llm/train_ft.py; those of a
+run are in options.toml. Defaults: adapters from components/_peft/lora.py (`tuning.py`), sharding
+from components/distributed/config.py. Weights, gradients and states have the model's format
+(`torch_dtype`), by default that of the checkpoint, which is bf16.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from planner.launch.languages.text import digits
 from planner.launch.options import run_options
 from planner.launch.read.document import LIMIT_ALONE, DocumentReader, Source
 from planner.launch.read.found import Found, Setting, model_unknown
+from planner.launch.sentences import holding, said_problems
 
 _RECIPES = "nemo_automodel"
 _NEXT_TOKEN = re.compile(r"NextTokenPrediction|SequenceClassification")
+_OTHER_CLASSES = re.compile(r"ImageTextToText|MultimodalLM|Diffusion|BiEncoder|CrossEncoder")
 RUN = run_options("automodel")["run"]
 _MODEL = "model.pretrained_model_name_or_path"
 _MODELS = (_MODEL, "model.config.pretrained_model_name_or_path", "model.config.name_or_path")
@@ -36,9 +38,8 @@ _OPTIMIZERS = {
     "Adam": "adamw", "AdamW": "adamw", "FusedAdam": "adamw", "Muon": "muon", "SGD": "sgd",
     "Adafactor": "adafactor",
 }  # fmt: skip
-# AutoModel's own mixtures: its published runs of them are met under torchtitan's profile.
+# Its published runs of its own mixture models are predicted best by torchtitan's profile.
 _PROFILE, _MIXTURES = "automodel", "torchtitan"
-_FUSED_DISPATCH = ("deepep", "hybridep", "uccl_ep")
 
 
 def is_automodel(content: Mapping[str, object]) -> bool:
@@ -51,11 +52,11 @@ def is_automodel(content: Mapping[str, object]) -> bool:
 
 
 def read(source: Source) -> Found:
-    """A recipe's file, with what the command says beside it."""
+    """A recipe's file, with overrides from the command."""
     document = source.yaml()
     given = {} if source.launch is None else source.launch.given
     for key, setting in given.items():
-        # A variable that is not set yet leaves the file's value.
+        # A variable that is not set yet leaves the file's value unchanged.
         if "." in key and setting.value not in (None, ""):
             number = digits(str(setting.value))
             value = setting.value if number is None else number
@@ -64,13 +65,25 @@ def read(source: Source) -> Found:
 
 
 class AutomodelReader(DocumentReader):
-    """The launch that an AutoModel file describes."""
+    """The launch described by an AutoModel file."""
 
     called = "AutoModel"
 
     def __init__(self, document: Any, source: Source) -> None:
         super().__init__(document, source)
         self.folders = (source.folder, Path(source.path).parent)
+
+    def _say(self, table: str, **facts: Any) -> None:
+        """Note the problems of a table of `rules.toml`."""
+        names = {"get": self.document.get, **facts}
+        self.problems += said_problems("automodel", table, names, self.document)
+
+    def _run(self, name: str, default: Any = None) -> Any:
+        """The value of an option of a run."""
+        return self.document.get(RUN[name].key, default)
+
+    def _text(self, key: str, default: str = "") -> str:
+        return str(self.document.get(key, default))
 
     def found(self) -> Found:
         """Everything that was read."""
@@ -81,18 +94,16 @@ class AutomodelReader(DocumentReader):
         degrees = self._degrees(model, train)
         layout = self._layout(degrees["pp"], model)
         batch = self._batches(degrees)
+        mixes = degrees["ep"] > 1
         return self.gathered(
             lambda _key: True,
             {"mbs": RUN["mbs"].key, "gbs": RUN["gbs"].key, "seq": _PACK}
             | {name: RUN[name].key for name in ("tp", "pp", "cp")},
             format="automodel",
-            framework=_MIXTURES if degrees["ep"] > 1 else _PROFILE,
+            framework=_MIXTURES if mixes else _PROFILE,
             model=model,
-            variations=tuple(
-                self._of_mixtures() if degrees["ep"] > 1
-                else self._variations(degrees, adapters, train)
-            ),
-            etp=1 if degrees["ep"] > 1 else None,
+            variations=self._variations(degrees, adapters, train),
+            etp=1 if mixes else None,
             world=self._world(),
             seq=self.hints.seq or self._length(),
             packing=self._packing(),
@@ -100,8 +111,7 @@ class AutomodelReader(DocumentReader):
             optimizer=self._optimizer(),
             optimizer_kernel=self._kernel(),
             optimizer_offload=float(RUN["offload"].key in self.document.settings),
-            attention="eager" if self.document.get("model.attn_implementation") == "eager"
-            else "flash",
+            attention="eager" if self._text("model.attn_implementation") == "eager" else "flash",
             precision="bf16",
             train=train,
             objective=self._objective(),
@@ -109,20 +119,15 @@ class AutomodelReader(DocumentReader):
         )  # fmt: skip
 
     def _recipe(self) -> None:
-        """Recipes of other models."""
+        """Recipes for other kinds of models."""
         named = str(self.document.get("recipe", "") or self.document.get("recipe._target_", ""))
-        kind = named.rpartition(".")[2]
-        target = str(self.document.get("model._target_", ""))
-        if kind and not _NEXT_TOKEN.search(kind):
-            self.unpredictable(f"recipe {kind} is not modelled", "recipe", "recipe._target_")
-        elif re.search(r"ImageTextToText|MultimodalLM|Diffusion|BiEncoder|CrossEncoder", target):
-            self.unpredictable(f"{target.rpartition('.')[0]} is not modelled", "model._target_")
-        for key in ("fp8.enabled", "model.backend.te_fp8.recipe", "qat.enabled"):
-            if self.document.get(key, False):
-                self.unpredictable(f"{key} under AutoModel is not modelled", key)
+        kind, target = named.rpartition(".")[2], self._text("model._target_")
+        plain, other = _NEXT_TOKEN.search(kind), _OTHER_CLASSES.search(target)
+        self._say("recipe", kind=kind, target=target, plain=plain, other_class=other)
 
     def _model(self) -> str | None:
-        """A folder's config.json, beside the file or the command, or a model of the catalogue."""
+        """The model: a config.json in a folder beside the file or the command, or a catalogue
+        name."""
         named = next((str(value) for name in _MODELS if (value := self.document.get(name))), "")
         for folder in self.folders if named else ():
             if (folder / named / "config.json").is_file():
@@ -137,7 +142,7 @@ class AutomodelReader(DocumentReader):
     # --- how it is split --------------------------------------------------------------------------
 
     def _size(self, name: str) -> int:
-        """A degree; `none` and null leave it to the others, or to 1."""
+        """A degree; `none` and null mean 1 or let others decide."""
         for table in ("distributed", "parallelism"):
             key = f"{table}.{RUN[name].key.partition('.')[2]}"
             if self.document.get(key) not in (None, "none"):
@@ -145,62 +150,58 @@ class AutomodelReader(DocumentReader):
         return 1
 
     def _degrees(self, model: str | None, train: str) -> dict[str, int]:
-        """Degrees, ZeRO stage and ranks of a group that shards."""
+        """Degrees, ZeRO stage and the size of a sharding group."""
         found = {name: self._size(name) for name in ("tp", "pp", "cp", "ep")}
         mixture = model is not None and load_model(model).spec.moe is not None
         if found["ep"] > 1 and train != "full":
-            text = "adapters of AutoModel's own experts (ep_size > 1) are not modelled"
-            self.unpredictable(text, RUN["ep"].key)
+            self._say("experts_adapted")
             found["ep"] = 1
         elif mixture and found["tp"] > 1:
-            text = "tensor parallelism of a mixture by transformers' own plan is not modelled"
-            self.unpredictable(text, RUN["tp"].key)
+            self._say("mixture_split")
             found["tp"] = 1
         replicas, world = self._size("replicate"), self.hints.gpus or self._world()
         ranks = None if world is None else world // max(1, found["tp"] * found["pp"])
         found["shard"] = ranks // replicas if ranks and replicas > 1 else 0
-        # One rank shards over itself.
+        # A single rank does not shard.
         return found | {"zero": 0 if ranks == 1 else self._zero(found["pp"])}
 
     def _zero(self, pp: int) -> int:
-        """ZeRO stage: weights stay gathered in a pipeline unless the file says otherwise."""
-        strategy = str(self.document.get("distributed.strategy", "fsdp2"))
-        target = str(self.document.get("distributed._target_", ""))
+        """ZeRO stage; in a pipeline, weights stay gathered by default."""
+        strategy = self._text("distributed.strategy", "fsdp2")
+        target = self._text("distributed._target_")
         if strategy == "ddp" or target.endswith("DDPManager"):
             return 0
         if re.search("megatron[_-]fsdp|mfsdp", strategy) or "MegatronFSDP" in target:
-            text = "Megatron-FSDP through AutoModel is not modelled"
-            self.unpredictable(text, "distributed.strategy", "distributed._target_")
-        reshards = self.document.get(RUN["zero"].key)
+            self._say("megatron_fsdp")
+        reshards = self._run("zero")
         if reshards is None and self._size("ep") > 1:
             reshards = self.document.get("distributed.moe.reshard_after_forward", False)
         return 3 if (pp == 1 if reshards is None else reshards is not False) else 2
 
     def _layout(self, pp: int, model: str | None) -> dict[str, Any]:
-        """Chunks, layers of each block and schedule of a pipeline."""
+        """Virtual stages, layers per block and schedule of a pipeline."""
         if pp == 1:
             return {}
-        text = str(self.document.get(RUN["schedule"].key, "1f1b"))
-        known = RUN["schedule"].read(re.sub(r"[_-]", "", text.lower()))
+        name = str(self._run("schedule", "1f1b"))
+        known = RUN["schedule"].read(re.sub(r"[_-]", "", name.lower()))
         if known is None:
-            self.unpredictable(f"pp_schedule {text} is not modelled", RUN["schedule"].key)
+            self._say("schedule", name=name)
         interleaved = known == "interleaved"
-        if (parts := layers_of(self.document.get(RUN["parts"].key))) is not None:
+        if (parts := layers_of(self._run("parts"))) is not None:
             return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
         layers = None if model is None else load_model(model).spec.layers
         if layers is None:
             return {"vpp": 2 if interleaved else 1}
         per_stage = self.whole(RUN["layers"].key, 0, 0) or None
-        rounded = str(self.document.get(RUN["round"].key, "") or "")
+        rounded = str(self._run("round", "") or "")
         stages = stages_of(layers, per_stage, pp, interleaved=interleaved, rounded=rounded)
         if stages is None:
-            text = f"{layers} layers, {per_stage} a stage, make no multiple of {pp} stages"
-            self.refuse("stages", text, RUN["layers"].key, severity="missing")
+            self._say("stages", layers=layers, per_stage=per_stage, pp=pp)
             return {}
         return {"vpp": stages // pp, "block_layers": stage_layers(layers, stages)}
 
     def _batches(self, degrees: Mapping[str, int]) -> dict[str, Any]:
-        """Micro-batch, global batch, accumulation: a pipeline runs once for each local batch."""
+        """Micro-batch, global batch and accumulation; the pipeline runs once per local batch."""
         local = self.whole(RUN["mbs"].key, 1)
         gbs = self.whole(RUN["gbs"].key, 1) if RUN["gbs"].key in self.document.settings else None
         mbs = self.whole(RUN["microbatch"].key, 1) if degrees["pp"] > 1 else local
@@ -218,7 +219,7 @@ class AutomodelReader(DocumentReader):
         }
 
     def _world(self) -> int | None:
-        """`--nproc-per-node 8`, else what torchrun starts."""
+        """`--nproc-per-node 8`, else the number of processes that torchrun starts."""
         given = {} if self.launch is None else self.launch.given
         setting = given.get("nproc-per-node") or given.get("nproc_per_node")
         return self.world or (None if setting is None else digits(str(setting.value)))
@@ -227,54 +228,44 @@ class AutomodelReader(DocumentReader):
 
     def _variations(
         self, degrees: Mapping[str, int], adapters: Adapters, train: str
-    ) -> Iterator[str]:
-        """Techniques of the profile that the file has on, and what else differs from it."""
-        get, alone = self.document.get, degrees["tp"] * degrees["cp"] == 1
-        if alone and get(RUN["liger-kernels"].key, True) is True:
-            yield "liger-kernels"
-        plain = degrees["tp"] == 1 and adapters.are_plain
-        if plain and get(RUN["memory-efficient-lora"].key, True) is True:
-            yield "memory-efficient-lora"
-        if get("distributed.enable_compile", False) is True:
-            yield "compiled-blocks"
-        loss = str(get(RUN["parallel-loss"].key, ""))
-        if "TEParallelCrossEntropy" in loss:
-            yield "parallel-loss"
-        elif "FusedLinear" in loss or "linear_ce" in loss:
-            yield "fused-linear-loss"
-        if degrees["tp"] > 1 and get(RUN["no-sequence-parallel"].key, False) is not True:
-            yield "no-sequence-parallel"
-        if self._recompute() == "full" and not self._whole_layers(degrees):
-            yield "checkpointed-parts"
-        if train == "full" and not self._in_fp32():
-            yield "bf16-parameters"
-        elif self._in_fp32() and train != "full":
-            self.unpredictable("frozen weights in fp32 are not modelled", "model.torch_dtype")
-        self._accumulates(degrees)
-        self._selective()
-
-    def _of_mixtures(self) -> Iterator[str]:
-        """What differs from torchtitan's profile, under which AutoModel's own mixtures are costed:
-        they run kernels of Transformer Engine where its blocks are compiled."""
-        self.assumed.append("expert parallelism: costed as torchtitan's mixtures")
-        dispatcher = str(self.document.get("model.backend.dispatcher", _FUSED_DISPATCH[0]))
-        if dispatcher in _FUSED_DISPATCH:
-            yield "fused-dispatch"
-        fused = "FusedAdam" in str(self.document.get("optimizer._target_", ""))
-        if not fused and not self._in_fp32():
-            yield "bf16-parameters"
-        self._selective()
+    ) -> tuple[str, ...]:
+        """Differences from the profile, by the tables of `rules.toml`."""
+        names: dict[str, Any] = {
+            "get": self.document.get,
+            "run": self._run,
+            "in_fp32": self._in_fp32(),
+            **degrees,
+        }
+        if degrees["ep"] > 1:
+            self.assumed.append("expert parallelism: costed as torchtitan's mixtures")
+            names["optimizer"] = self._text("optimizer._target_")
+            rows = [*holding("automodel", "mixture_variations", names, "rules.toml")]
+        else:
+            names |= {
+                "adapters": adapters, "train": train, "recompute": self._recompute(),
+                "loss": str(self._run("parallel-loss", "")),
+                "whole_layers": partial(self._whole_layers, degrees),
+            }  # fmt: skip
+            rows = [*holding("automodel", "variations", names, "rules.toml")]
+            if names["in_fp32"] and train != "full":
+                self._say("frozen_in_fp32")
+            self._accumulates(degrees)
+        # A policy that keeps some activations.
+        key = RUN["recompute"].key
+        if self._text(key).lower() == "selective":
+            why = "some activations are kept: more memory, and faster, than predicted"
+            self.unmodelled += ((self.document.settings[key], why),)
+        return tuple(row["name"] for row in rows)
 
     def _in_fp32(self) -> bool:
-        """Whether the model is held in fp32."""
-        held = str(self.document.get("model.torch_dtype", self.document.get("model.dtype", "")))
+        """Whether the weights are stored in fp32."""
+        held = self._text("model.torch_dtype", self._text("model.dtype"))
         return re.search("float32|fp32", held) is not None
 
     def _accumulates(self, degrees: Mapping[str, int]) -> None:
-        """Gradients that stay whole from one micro-batch to the next, as is AutoModel's default."""
+        """Notes that gradients stay unsharded between micro-batches, AutoModel's default."""
         key = RUN["synchronised"].key
-        local, whole = (self.document.get(RUN[name].key) for name in ("mbs", "gbs"))
-        once = degrees["zero"] == 0 or degrees["pp"] > 1 or local == whole
+        once = degrees["zero"] == 0 or degrees["pp"] > 1 or self._run("mbs") == self._run("gbs")
         if once or self.document.get(key, True) is False:
             return
         setting = self.document.settings.get(key, Setting(key, True, self.document.path))
@@ -291,36 +282,29 @@ class AutomodelReader(DocumentReader):
         return "full" if any(word in on for word in words) else "none"
 
     def _whole_layers(self, degrees: Mapping[str, int]) -> bool:
-        """Whether a checkpoint is a whole layer: of transformers' models that are sharded, or on
+        """Whether whole layers are checkpointed: for transformers' models that are sharded or on
         one GPU (components/distributed/parallelizer.py and ddp.py)."""
         compiled = self.document.get("distributed.enable_compile", False) is True
         own = self.document.get("model.force_hf", False) is True
         return own and not compiled and (degrees["zero"] > 0 or (self._world() or 1) == 1)
 
-    def _selective(self) -> None:
-        """A policy that keeps some activations."""
-        key = RUN["recompute"].key
-        if str(self.document.get(key)).lower() == "selective":
-            why = "some activations are kept: more memory, and faster, than predicted"
-            self.unmodelled += ((self.document.settings[key], why),)
-
     def _optimizer(self) -> str:
-        named = str(self.document.get("optimizer._target_", "torch.optim.AdamW"))
-        known = _OPTIMIZERS.get(named.rpartition(".")[2])
+        name = self._text("optimizer._target_", "torch.optim.AdamW")
+        known = _OPTIMIZERS.get(name.rpartition(".")[2])
         if known is None:
-            self.unpredictable(f"optimizer {named} is not modelled", "optimizer._target_")
+            self._say("optimizer", name=name)
         return known or "adamw"
 
     def _kernel(self) -> str | None:
-        """torch's AdamW is one kernel for many tensors unless the file asks for the fused one."""
-        if "torch.optim.Adam" not in str(self.document.get("optimizer._target_", "")):
+        """torch's AdamW updates by foreach unless the file asks for the fused kernel."""
+        if "torch.optim.Adam" not in self._text("optimizer._target_"):
             return None
         return "fused" if self.document.get("optimizer.fused", False) is True else "foreach"
 
     # --- rows -------------------------------------------------------------------------------------
 
     def _pack(self) -> int:
-        """Tokens of a pack; 0 where samples are not packed."""
+        """Tokens of a pack; 0 if samples are not packed."""
         pack = self.document.get(_PACK)
         return pack if isinstance(pack, int) and pack > 0 else 0
 
@@ -330,7 +314,7 @@ class AutomodelReader(DocumentReader):
         return "limit" if self.document.get("dataset.padding") == "max_length" else "longest"
 
     def _length(self) -> int | None:
-        """Tokens of a pack, or the limit of samples."""
+        """Tokens of a pack, or the limit for samples."""
         if pack := self._pack():
             if not self.hints.lengths:
                 every = f"samples are packed, so every sequence is full: {pack:,} tokens"
@@ -348,16 +332,12 @@ class AutomodelReader(DocumentReader):
         return None if stated is None else self.whole(stated, 1)
 
     def _objective(self) -> str:
-        """Next-token prediction, a class of a sequence, or a teacher's logits."""
-        kind = str(self.document.get("recipe", ""))
-        teacher = self.document.get("teacher_model.pretrained_model_name_or_path")
-        if teacher:
-            known = known_model(str(teacher))
-            if known is None:
-                text = f"the catalogue does not know the teacher {teacher}"
-                self.refuse("model-unknown", text, "teacher_model", severity="missing")
-                return "lm"
-            return f"distill:teacher={known}"
-        if "SequenceClassification" in kind:
-            self.unpredictable(f"recipe {kind} is not modelled", "recipe")
+        """Next-token prediction or distillation; classification is refused."""
+        kind = self._text("recipe")
+        if teacher := self.document.get("teacher_model.pretrained_model_name_or_path"):
+            if (known := known_model(str(teacher))) is not None:
+                return f"distill:teacher={known}"
+            self._say("teacher", name=teacher)
+        elif "SequenceClassification" in kind:
+            self._say("classes", kind=kind)
         return "lm"

@@ -40,11 +40,6 @@ def sizes_of(degrees: Degrees) -> dict[str, int] | None:
     ranks = degrees.dp * degrees.cp
     shards = (degrees.shard or ranks) if degrees.zero == 3 else 1
     inside = degrees.cp * degrees.ep
-    if degrees.zero < 3:
-        if inside > 1:
-            return None
-        return {"tensor": degrees.tp, "context": 1, "expert": 1, "fsdp": 1,
-                "data": degrees.dp, "pipeline": degrees.pp}  # fmt: skip
     if degrees.dp % degrees.ep or shards % inside or ranks % shards:
         return None
     return {
@@ -66,29 +61,15 @@ def spread(sizes: Sizes, per_node: int) -> dict[str, tuple[int, int]] | None:
     return found if left == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Mesh:
-    """The axes' sizes as a file states them."""
-
-    sizes: Sizes
-
-    @property
-    def devices(self) -> int:
-        """GPUs in all."""
-        return prod(self.sizes.values())
-
-    def degrees(self, optimizer_over_data: bool) -> dict[str, int]:
-        """dp, tp, pp, cp, ep, ZeRO stage and shard group."""
-        tp = prod(self.sizes[axis] for axis in TENSOR)
-        cp, ep = self.sizes["context"], self.sizes["expert"]
-        shards = prod(self.sizes[axis] for axis in FSDP) * cp * ep
-        data = self.sizes["data"]
-        zero = 3 if shards > 1 else int(optimizer_over_data)
-        return {
-            "tp": tp, "pp": self.sizes["pipeline"], "cp": cp, "ep": ep,
-            "dp": shards // cp * data, "zero": zero,
-            "shard": shards if zero == 3 and data > 1 else 0,
-        }  # fmt: skip
+def degrees_of(sizes: Sizes, optimizer_over_data: bool) -> dict[str, int]:
+    """dp, tp, pp, cp, ep, ZeRO stage and shard group of the axes as a file states them."""
+    cp, ep, data = sizes["context"], sizes["expert"], sizes["data"]
+    shards = prod(sizes[axis] for axis in FSDP) * cp * ep
+    zero = 3 if shards > 1 else int(optimizer_over_data)
+    return {
+        "tp": prod(sizes[axis] for axis in TENSOR), "pp": sizes["pipeline"], "cp": cp, "ep": ep,
+        "dp": shards // cp * data, "zero": zero, "shard": shards if zero == 3 and data > 1 else 0,
+    }  # fmt: skip
 
 
 def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:

@@ -4,14 +4,12 @@ layers."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from hardware.files import shipped_toml
 from planner.job.models.hf_config import model_from_hf_config
 from planner.job.specs import ModelSpec
 from planner.launch.dialects.maxtext.settings import default
-from planner.launch.registry import package_of
+from planner.launch.registry import dialect_toml
 
 # Kinds of stretched rotary positions: Hugging Face's name and keys -> MaxText's.
 _YARN = {
@@ -27,22 +25,15 @@ _NONE = {"q_lora_rank": None, "attn_logit_softcapping": None, "final_logit_softc
          "n_group": 1, "topk_group": 1}  # fmt: skip
 
 
-@cache
-def blocks() -> Mapping[str, Any]:
-    """How each `decoder_block` is read."""
-    found: Mapping[str, Any] = shipped_toml(package_of("maxtext"), "blocks.toml")["blocks"]
-    return found
-
-
-@cache
-def _common() -> Mapping[str, str]:
-    found: Mapping[str, str] = shipped_toml(package_of("maxtext"), "blocks.toml")["keys"]
-    return found
+_TABLES = dialect_toml("maxtext", "blocks.toml")
+# How each `decoder_block` is read, and the keys that all have.
+BLOCKS: Mapping[str, Any] = _TABLES["blocks"]
+_COMMON: Mapping[str, str] = _TABLES["keys"]
 
 
 def keys_of(block: str) -> tuple[str, ...]:
     """MaxText's settings of a block's shape."""
-    return (*_common(), *blocks()[block].get("keys", {}), "mlp_activations", "attention_bias",
+    return (*_COMMON, *BLOCKS[block].get("keys", {}), "mlp_activations", "attention_bias",
             "model_name", "rope_type", *_YARN.values(), "max_position_embeddings",
             "routed_score_func", "routed_bias")  # fmt: skip
 
@@ -61,38 +52,34 @@ def model_of(settings: Mapping[str, Any], seq: int, where: str) -> ModelSpec:
 
 def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]:
     """config.json of the same model."""
-    table = blocks()[block]
+    table = BLOCKS[block]
     keys = {**table.get("keys", {})}
     config: dict[str, Any] = {
-        theirs: settings[ours] for ours, theirs in _common().items() if ours not in keys
+        theirs: settings[ours] for ours, theirs in _COMMON.items() if ours not in keys
     }
-    config |= {theirs: _plain(theirs, settings[ours]) for ours, theirs in keys.items()}
+    for ours, theirs in keys.items():
+        is_none = theirs in _NONE and settings[ours] in (0, -1, None)
+        config[theirs] = _NONE[theirs] if is_none else settings[ours]
     # A key of two of theirs (head_dim) keeps both.
     config.setdefault("head_dim", settings["head_dim"])
     stated = table.get("stated", {})
     config |= {key: None if value is False else value for key, value in stated.items()}
     config["num_hidden_layers"] *= table.get("layers", 1)
-    config |= _positions(settings, seq, config) | _activation(settings) | _router(block, settings)
-    config["model_type"] = _type(block, settings)
+    config |= _positions(settings, seq, config)
+    config["hidden_act"] = str(settings["mlp_activations"][0])
+    config["model_type"] = table["type"]
+    # Settings that make the type another.
+    if block == "qwen2" and not settings["attention_bias"]:
+        config["model_type"] = "llama"
+    if block == "deepseek":
+        config["norm_topk_prob"] = settings["routed_score_func"] == "sigmoid"
+        config["topk_method"] = "noaux_tc" if settings["routed_bias"] else "greedy"
+        config["model_type"] = table["type"] if settings["routed_bias"] else "deepseek_v2"
     return config
 
 
-def _plain(theirs: str, value: Any) -> Any:
-    return _NONE[theirs] if theirs in _NONE and value in (0, -1, None) else value
-
-
-def _type(block: str, settings: Mapping[str, Any]) -> str:
-    """The model type, where a setting makes it another."""
-    if block == "qwen2" and not settings["attention_bias"]:
-        return "llama"
-    if block == "deepseek" and not settings["routed_bias"]:
-        return "deepseek_v2"
-    found: str = blocks()[block]["type"]
-    return found
-
-
 def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions as many as the run has, unless the model's are stated."""
+    """Positions: the model's where they are stated, else those of the run."""
     kind = settings["rope_type"]
     if kind == "yarn":
         table = {key: settings[ours] for key, ours in _YARN.items()}
@@ -102,16 +89,3 @@ def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any])
     if config.get("max_position_embeddings", 0) > 0:
         return scaled
     return scaled | {"max_position_embeddings": seq}
-
-
-def _activation(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {"hidden_act": str(settings["mlp_activations"][0])}
-
-
-def _router(block: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    if block != "deepseek":
-        return {}
-    return {
-        "norm_topk_prob": settings["routed_score_func"] == "sigmoid",
-        "topk_method": "noaux_tc" if settings["routed_bias"] else "greedy",
-    }

@@ -16,13 +16,14 @@ from planner.launch.dialects.maxtext.mesh import (
     EVERY,
     FSDP,
     OTHERS,
-    Mesh,
+    Sizes,
+    degrees_of,
     filled,
     key,
     micro_batch,
     tiles,
 )
-from planner.launch.dialects.maxtext.model import blocks, keys_of, model_of
+from planner.launch.dialects.maxtext.model import BLOCKS, keys_of, model_of
 from planner.launch.dialects.maxtext.settings import (
     RELEASE,
     Settings,
@@ -48,9 +49,7 @@ _OF = {"ici": "GPUs of a node", "dcn": "nodes"}
 _OFFLOADED = ("qkv_proj_offloaded", "minimal_offloaded")
 
 
-def _rules(table: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = dialect_toml("maxtext", "rules.toml")[table]
-    return found
+_RULES = dialect_toml("maxtext", "rules.toml")
 
 
 def read(source: Source) -> Found:
@@ -82,7 +81,7 @@ def read_command(launch: LaunchCommand, opened: Opened, hints: Hints) -> Found:
 
 
 class MaxTextReader(DocumentReader):
-    """What is gathered from the settings."""
+    """Gathers the launch from its settings."""
 
     called = "MaxText"
     document: Settings
@@ -97,16 +96,16 @@ class MaxTextReader(DocumentReader):
 
     def found(self) -> Found:
         """Everything that was read."""
-        mesh, sure = self._mesh()
-        degrees = mesh.degrees(self.get(OPTIONS["optimizer-over-data"].key))
+        sizes, sure = self._mesh()
+        degrees = degrees_of(sizes, self.get(OPTIONS["optimizer-over-data"].key))
         seq = self.hints.seq or self.whole(OPTIONS["seq"].key, 2048)
-        batch = self._batch(mesh, degrees)
+        batch = self._batch(prod(sizes.values()), degrees)
         shape = None if self.hints.model else self._model(seq)
         self._demands(degrees, shape)
         mode = self._remat()
         self._memory_fraction()
         keys = {"seq": "seq", "mbs": "per-gpu", "grad_acc": "grad_acc", "recompute": "recompute"}
-        variations = ("bf16-parameters",) if self.get("weight_dtype") == "bfloat16" else ()
+        in_bf16 = self.get("weight_dtype") == "bfloat16"
         optimizer = self._known("opt_type")
         self._said("precision")
         precision, attention = self._known("quantization"), self._known("attention")
@@ -118,12 +117,12 @@ class MaxTextReader(DocumentReader):
             {name: OPTIONS[option].key for name, option in keys.items()},
             format="maxtext",
             framework="maxtext",
-            variations=variations,
+            variations=("bf16-parameters",) if in_bf16 else (),
             shape=shape,
             model=self.hints.model,
             **degrees,
             etp=degrees["tp"] if shape is not None and shape.moe is not None else None,
-            world=mesh.devices if sure else None,
+            world=prod(sizes.values()) if sure else None,
             one_process_a_node=self.get("hardware") == "gpu",
             seq=seq,
             recompute=self.hints.recompute or mode,
@@ -142,7 +141,7 @@ class MaxTextReader(DocumentReader):
 
     # --- the mesh -------------------------------------------------------------------------------
 
-    def _mesh(self) -> tuple[Mesh, bool]:
+    def _mesh(self) -> tuple[Sizes, bool]:
         """The mesh on the machine that the caller names, and whether nothing of it was guessed."""
         gpus, per_node = _machine(self.hints)
         ici = self._axes("ici", per_node)
@@ -154,8 +153,8 @@ class MaxTextReader(DocumentReader):
         if max(ici[FSDP[1]], dcn[FSDP[1]]) > 1:
             self.assumed.append("fsdp_transpose shards as fsdp does (one gather, not two)")
         guessed = any(self.get(key(scope, axis)) == -1 for scope in _OF for axis in EVERY)
-        mesh = Mesh({axis: ici[axis] * dcn[axis] for axis in EVERY})
-        return mesh, gpus is not None or not guessed
+        sizes = {axis: ici[axis] * dcn[axis] for axis in EVERY}
+        return sizes, gpus is not None or not guessed
 
     def _axes(self, scope: str, whole: int | None) -> dict[str, int]:
         """The axes inside a node or between nodes; 1 where one is open and stays so."""
@@ -184,7 +183,7 @@ class MaxTextReader(DocumentReader):
 
     # --- batch ----------------------------------------------------------------------------------
 
-    def _batch(self, mesh: Mesh, degrees: Mapping[str, int]) -> dict[str, Any]:
+    def _batch(self, devices: int, degrees: Mapping[str, int]) -> dict[str, Any]:
         """mbs and gradient accumulation."""
         per_gpu, pp = float(self.get(OPTIONS["per-gpu"].key)), degrees["pp"]
         pieces = self._pieces(pp)
@@ -198,10 +197,10 @@ class MaxTextReader(DocumentReader):
                 each=self.get(OPTIONS["stage-layers"].key) or 1,
                 outside=self.get(outside) not in (-1, layers),
             )
-        mbs = self.hints.mbs or micro_batch(per_gpu, mesh.devices, degrees["dp"], pieces)
+        mbs = self.hints.mbs or micro_batch(per_gpu, devices, degrees["dp"], pieces)
         words = f" and {pieces} micro-batches" if pieces > 1 else ""
         self._said(
-            "batch", mbs=mbs, per_gpu=per_gpu, devices=mesh.devices, dp=degrees["dp"], words=words
+            "batch", mbs=mbs, per_gpu=per_gpu, devices=devices, dp=degrees["dp"], words=words
         )
         steps = self.hints.grad_acc or self.whole(OPTIONS["grad_acc"].key, 1) * pieces
         acc = None if self.hints.gbs else steps
@@ -218,7 +217,7 @@ class MaxTextReader(DocumentReader):
         """The model that the settings describe."""
         block = str(self.get("decoder_block"))
         for name, wrong in (
-            ("decoder_block", block not in blocks()),
+            ("decoder_block", block not in BLOCKS),
             ("global_parameter_scale", self.get("global_parameter_scale") != 1),
         ):
             if wrong:
@@ -237,9 +236,9 @@ class MaxTextReader(DocumentReader):
     # --- how it trains --------------------------------------------------------------------------
 
     def _demands(self, degrees: Mapping[str, int], shape: ModelSpec | None) -> None:
-        """What MaxText refuses, and what is not predicted."""
+        """Notes settings that MaxText refuses, and those that are not predicted."""
         self._said("hardware")
-        for name, what in _rules("training").items():
+        for name, what in _RULES["training"].items():
             if self.get(name):
                 self.unpredictable(f"{what} is not modelled", name)
         lora = self.document.settings.get("lora.enable_lora")
@@ -255,7 +254,7 @@ class MaxTextReader(DocumentReader):
 
     def _remat(self) -> str:
         """The recompute mode of the policy; notes what it does besides, and what is wrong."""
-        name, policies, custom = OPTIONS["recompute"].key, _rules("policies"), _rules("custom")
+        name, policies, custom = OPTIONS["recompute"].key, _RULES["policies"], _RULES["custom"]
         policy: Any = self.get(name)
         if policy in (None, "", "none"):
             return self._differing("none", "none")
@@ -283,19 +282,19 @@ class MaxTextReader(DocumentReader):
     def _differing(self, mode: str, why: str) -> str:
         """A mode that is not all that the policy does."""
         setting = self.document.setting(OPTIONS["recompute"].key)
-        self.unmodelled += ((setting, _rules("remat_effects")[why]),)
+        self.unmodelled += ((setting, _RULES["remat_effects"][why]),)
         return mode
 
     def _known(self, name: str) -> Any:
         """Our word for a value; the usual one for a value that is not modelled."""
-        value, known = str(self.get(name) or ""), _rules("values")[name]
+        value, known = str(self.get(name) or ""), _RULES["values"][name]
         if value not in known:
             self.unpredictable(f"MaxText's {name} {value} is not modelled", name)
         return known.get(value, next(iter(known.values())))
 
     def _effects(self, pp: int) -> None:
         """Settings whose effect no prediction has."""
-        stated = _rules("effects").items()
+        stated = _RULES["effects"].items()
         found = [(name, why) for name, why in stated if self.get(name) != default(name)]
         names = Lookup(self.get, costed_tiles=tiles(self._pieces(pp), pp))
         more = holding("maxtext", "more_effects", names, "rules.toml")
@@ -315,7 +314,7 @@ class MaxTextReader(DocumentReader):
 
 
 def _machine(hints: Hints) -> tuple[int | None, int | None]:
-    """GPUs in all and of a node, as far as the caller says."""
+    """GPUs in all and of a node, as far as the caller states them."""
     gpus, per_node = hints.gpus, hints.gpus_per_node
     if gpus is None and hints.nodes and per_node:
         gpus = hints.nodes * per_node

@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from hardware.files import shipped_text, shipped_toml
 from planner.launch.languages.text import Text
@@ -27,9 +30,15 @@ RELEASE = "MaxText 0.2.5"
 _PACKAGE = "planner.launch.dialects.maxtext"
 # Settings whose values are tables of their own settings.
 _TABLES = ("lora", "dpo", "rl", "debug")
-# What pydantic takes for a bool, apart from one.
-_BOOLS = dict.fromkeys(("true", "yes", "on", "y", "t", "1"), True)
-_BOOLS |= dict.fromkeys(("false", "no", "off", "n", "f", "0"), False)
+# Names of types, in the order in which a value is tried.
+_TYPES: Mapping[str, type] = {
+    "bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "table": dict,
+}  # fmt: skip
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_TYPES[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ class Key:
     values: tuple[str, ...]
 
     def says(self) -> str:
-        """What it takes, in words."""
+        """The values that it takes, in words."""
         if self.values:
             return "one of " + ", ".join(value or '""' for value in self.values)
         return " or ".join(sorted(self.types))
@@ -50,68 +59,30 @@ class Key:
         """A value as pydantic takes it, in its lax mode. ValueError for one that it refuses."""
         if isinstance(value, str) and value.lower() == "none":
             value = None
-        if "any" in self.types or value is None:
-            return self._nothing(value)
-        if self.values:
-            return self._chosen(value)
-        for kind in ("bool", "int", "float", "str", "list", "dict", "table"):
-            if kind in self.types and (found := _READ[kind](value)) is not None:
-                return found
+        if "any" in self.types or (value is None and "none" in self.types):
+            return value
+        if self.values and str(value) in self.values:
+            return value
+        if value is None or self.values:
+            raise ValueError(self.says())
+        for name in (name for name in _TYPES if name in self.types):
+            with suppress(ValidationError):
+                return _adapter(name).validate_python(value)
         raise ValueError(self.says())
-
-    def _nothing(self, value: Any) -> Any:
-        if value is None and not self.types & {"none", "any"}:
-            raise ValueError(self.says())
-        return value
-
-    def _chosen(self, value: Any) -> Any:
-        if str(value) not in self.values:
-            raise ValueError(self.says())
-        return value
-
-
-def _bool(value: Any) -> bool | None:
-    if isinstance(value, bool):
-        return value
-    return _BOOLS.get(str(value).lower())
-
-
-def _int(value: Any) -> int | None:
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(_\d+)*", value.strip()):
-        return int(value)
-    if isinstance(value, int | float) and float(value).is_integer():
-        return int(value)
-    return None
-
-
-def _float(value: Any) -> float | None:
-    try:
-        return float(value) if isinstance(value, int | float | str) else None
-    except ValueError:
-        return None
-
-
-def _of(kind: type) -> Any:
-    return lambda value: value if isinstance(value, kind) else None
-
-
-_READ: Mapping[str, Any] = {
-    "bool": _bool, "int": _int, "float": _float, "str": _of(str), "list": _of(list),
-    "dict": _of(dict), "table": _of(dict),
-}  # fmt: skip
 
 
 @cache
 def keys() -> Mapping[str, Key]:
     """Every setting by its name."""
-    rows = (line.split("\t") for line in shipped_text(_PACKAGE, "keys.tsv").splitlines())
+    lines = shipped_text(_PACKAGE, "keys.tsv").splitlines()
+    rows = ((*line.split("\t"), "", "")[:4] for line in lines if not line.startswith("#"))
     return {
         name: Key(
             frozenset(types.split("|")),
-            json.loads(rest[0]) if rest and rest[0] else None,
-            tuple(rest[1].split(",")) if len(rest) > 1 else (),
+            json.loads(usual) if usual else None,
+            tuple(values.split(",")) if values else (),
         )
-        for name, types, *rest in (row for row in rows if not row[0].startswith("#"))
+        for name, types, usual, values in rows
     }
 
 
@@ -121,7 +92,7 @@ def is_known(key: str) -> bool:
 
 
 def default(key: str) -> Any:
-    """What base.yml says."""
+    """The value in base.yml."""
     return keys()[key].default
 
 
@@ -131,8 +102,9 @@ def _configs() -> Mapping[str, Mapping[str, Any]]:
 
 
 def shipped_config(path: str) -> Mapping[str, Any] | None:
-    """What a configuration that MaxText ships says beside base.yml, by its path in a checkout or in
-    the package: `.../configs/gpu/models/llama2_7b.yml`. None for others; base.yml says nothing."""
+    """Settings that a configuration shipped with MaxText adds to base.yml, by its path in a
+    checkout or in the package: `.../configs/gpu/models/llama2_7b.yml`. None for other paths;
+    base.yml itself adds none."""
     inside = re.sub(r"^.*?\bconfigs/", "", path).removesuffix(".yml")
     return {} if inside.rpartition("/")[2] == "base" else _configs().get(inside)
 
@@ -145,14 +117,6 @@ def model_config(name: str) -> Mapping[str, Any] | None:
 def model_names() -> tuple[str, ...]:
     """Every `model_name`."""
     return tuple(name.removeprefix("models/") for name in _configs() if name.startswith("models/"))
-
-
-def parsed(text: str) -> Any:
-    """The value of `key=value` on a command line, read as YAML. ValueError for what is none."""
-    read = documents_of(text).contents
-    if len(read) > 1:
-        raise ValueError("several YAML documents")
-    return read[0] if read else None
 
 
 # --- as they hold ---------------------------------------------------------------------------------
@@ -184,10 +148,8 @@ def is_maxtext_command(launch: LaunchCommand) -> bool:
 
 def config_of(launch: LaunchCommand) -> str | None:
     """The configuration that a command names; None where its first argument is none."""
-    first = next(iter(launch.arguments), None)
-    if first is None or not re.search(r"\.ya?ml$", first.text.value):
-        return None
-    return first.text.value
+    first = launch.arguments[0].text.value if launch.arguments else ""
+    return first if re.search(r"\.ya?ml$", first) else None
 
 
 def named_files(launch: LaunchCommand) -> Iterator[Text]:
@@ -198,24 +160,27 @@ def named_files(launch: LaunchCommand) -> Iterator[Text]:
 
 @dataclass
 class Settings(Document):
-    """What is stated, over what holds `below` it: a model's settings, those of the configuration
-    that a file builds on. base.yml's are below both."""
+    """Stated settings over those `below`: a model's, or those of the configuration that the file
+    builds on. base.yml is below both."""
 
     below: dict[str, Any] = field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 (base.yml has one)
         """The value of a setting as MaxText takes it."""
         self.used.add(key)
+        with suppress(ValueError):
+            return self.read(key)
+        return self._below(key)
+
+    def read(self, key: str) -> Any:
+        """The same, but ValueError for a stated value that MaxText refuses."""
         setting = self.settings.get(key)
         if setting is None or setting.unknown:
-            return self.below_of(key)
-        try:
-            return keys()[key].read(setting.value)
-        except ValueError:
-            return self.below_of(key)
+            return self._below(key)
+        return keys()[key].read(setting.value)
 
-    def below_of(self, key: str) -> Any:
-        """What holds where nothing is stated."""
+    def _below(self, key: str) -> Any:
+        """The value that holds where none is stated."""
         return self.below[key] if key in self.below else default(key)
 
     def setting(self, key: str) -> Setting:
@@ -274,10 +239,8 @@ def _valued(setting: Setting) -> Setting:
     """A setting of a command line with its text read as YAML."""
     if setting.unknown:
         return setting
-    try:
-        return replace(setting, value=parsed(str(setting.value)))
-    except ValueError:
-        return setting
+    read = documents_of(str(setting.value)).contents
+    return setting if len(read) > 1 else replace(setting, value=read[0] if read else None)
 
 
 def _with_model(found: Settings, stated: set[str]) -> Iterator[Problem]:
@@ -315,14 +278,9 @@ def _checked(found: Settings) -> Iterator[Problem]:
         if not is_known(name):
             says = f"{RELEASE} has no such setting and refuses it (another release may have it)"
             yield unknown_key(found, name, says, nearest(name, keys()))
-        elif name in keys() and not setting.unknown:
-            yield from _checked_value(found, name, setting)
-
-
-def _checked_value(found: Settings, name: str, setting: Setting) -> Iterator[Problem]:
-    key = keys()[name]
-    try:
-        key.read(setting.value)
-    except ValueError as error:
-        text = f"{name}: {setting.value!r}; MaxText takes {error}"
-        yield found.wrong(text, name, nearest(str(setting.value), key.values, 0.3))
+        elif name in keys():
+            try:
+                found.read(name)
+            except ValueError as error:
+                near = nearest(str(setting.value), keys()[name].values, 0.3)
+                yield found.wrong(f"{name}: {setting.value!r}; MaxText takes {error}", name, near)

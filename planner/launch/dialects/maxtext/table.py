@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import (
-    experts,
-    has_mla,
-    lacking,
-    leading_dense,
-    model_rows,
-    row,
-    settings,
-    stretched,
-    value_of,
-)
+from planner.launch import architecture
 from planner.launch.dialects.maxtext.settings import default, model_config, model_names
 from planner.launch.registry import dialect_toml
 
@@ -37,7 +27,7 @@ def block_of(model: ModelSpec) -> str:
 
 
 def _facts(model: ModelSpec) -> Mapping[str, object]:
-    stated = {name: value_of(model, f"rope.scaling.{name}") for name in _LLAMA3}
+    stated = {name: architecture.value_of(model, f"rope.scaling.{name}") for name in _LLAMA3}
     other = [
         f"{name.replace('_', ' ')} {stated[name]}, not {usual:g}"
         for name, usual in _LLAMA3.items()
@@ -45,9 +35,9 @@ def _facts(model: ModelSpec) -> Mapping[str, object]:
     ]
     return {
         "block": block_of(model),
-        "leading_dense": leading_dense(model),
+        "leading_dense": architecture.leading_dense(model),
         "other_numbers": "; ".join(other),
-        "yarn": stretched("yarn")(model),
+        "yarn": architecture.stretched("yarn")(model),
     }
 
 
@@ -56,13 +46,15 @@ def model_name(model: ModelSpec) -> str | None:
     name, the one whose settings are the model's; None where there is none."""
     if not model.mla:
         return str(default("model_name"))
-    said = settings(MAXTEXT, model)
+    said = architecture.settings(MAXTEXT, model)
     for name in sorted(model_names(), key=len):
         known = model_config(name) or {}
         same = all(
             value == said.get(key, default(key)) for key, value in known.items() if key in _WRITTEN
         )
-        routes = name.startswith(_ROUTED_BY_NAME) == experts(model).score_correction_bias
+        routes = (
+            name.startswith(_ROUTED_BY_NAME) == architecture.experts(model).score_correction_bias
+        )
         if known.get("decoder_block") == "deepseek" and same and routes:
             return name
     return None
@@ -76,8 +68,8 @@ def _unnamed(model: ModelSpec) -> str | None:
 
 _TABLE = dialect_toml("maxtext", "model.toml")
 MAXTEXT = (
-    *model_rows(_TABLE["rows"], _facts),
-    row("mla.kv_lora_rank", when=has_mla, refuses=_unnamed),
-    *lacking({*_TABLE["has"].split()}),
+    *architecture.model_rows(_TABLE["rows"], _facts),
+    architecture.row("mla.kv_lora_rank", when=architecture.has_mla, refuses=_unnamed),
+    *architecture.lacking({*_TABLE["has"].split()}),
 )
 _WRITTEN = frozenset(entry.key for entry in MAXTEXT if entry.key)

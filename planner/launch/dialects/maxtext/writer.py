@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.job.job import Job
+from planner.launch import sentences, settings_text
 from planner.launch.architecture import refusals as architecture_refusals
 from planner.launch.architecture import settings
 from planner.launch.contract import (
@@ -27,15 +28,7 @@ from planner.launch.contract import (
     RunCommand,
     length_refusals,
 )
-from planner.launch.dialects.maxtext.mesh import (
-    AXES,
-    batch_of,
-    key,
-    micro_batch,
-    sizes_of,
-    spread,
-    tiles,
-)
+from planner.launch.dialects.maxtext import mesh
 from planner.launch.dialects.maxtext.settings import RELEASE
 from planner.launch.dialects.maxtext.table import MAXTEXT, block_of, model_name
 from planner.launch.launchers import start_script
@@ -43,22 +36,6 @@ from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.options import run_options
 from planner.launch.read.found import Found
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import (
-    names_of,
-    names_of_job,
-    said_environment,
-    said_needs,
-    said_refusals,
-    said_settings,
-    said_variables,
-)
-from planner.launch.settings_text import (
-    SettingsSection,
-    WrittenSetting,
-    filled,
-    section_choices,
-    yaml_text,
-)
 from planner.launch.time_limit import save_steps
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan
@@ -72,46 +49,49 @@ _OTHERS = "--framework megatron-core or torchtitan"
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What MaxText, or this writer for it, cannot express of the job."""
-    blocks, names = f"the writer for MaxText ({block_of(job.model)} blocks)", names_of_job(job)
+    """Parts of the job that MaxText, or this writer, cannot express."""
+    blocks, names = (
+        f"the writer for MaxText ({block_of(job.model)} blocks)",
+        sentences.names_of_job(job),
+    )
     yield from architecture_refusals(MAXTEXT, job.model, blocks, _OTHERS)
-    yield from said_refusals("maxtext", "optimizer_refusals", names)
+    yield from sentences.said_refusals("maxtext", "optimizer_refusals", names)
     yield from length_refusals(job)
-    yield from said_refusals("maxtext", "ramp_refusals", names)
+    yield from sentences.said_refusals("maxtext", "ramp_refusals", names)
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What MaxText cannot express of the plan, its job apart."""
-    yield from said_refusals("maxtext", "plan_refusals", _names(launch))
+    """Parts of the plan, its job apart, that MaxText cannot express."""
+    yield from sentences.said_refusals("maxtext", "plan_refusals", _names(launch))
 
 
 def _names(launch: Launch) -> Mapping[str, object]:
-    """What rows of `launch.toml` may name."""
+    """Names that rows of `launch.toml` may use."""
     degrees = launch.plan.degrees
-    batch, sizes = batch_of(degrees), sizes_of(degrees)
-    known = sizes or dict.fromkeys(AXES, 1)
-    return names_of(launch) | {
+    batch, sizes = mesh.batch_of(degrees), mesh.sizes_of(degrees)
+    known = sizes or dict.fromkeys(mesh.AXES, 1)
+    return sentences.names_of(launch) | {
         "sizes": sizes,
-        "placed": spread(sizes, launch.gpus_per_node) if sizes else None,
-        "axes": [f"{axis} {known[axis]}" for axis in AXES if known[axis] > 1],
+        "placed": mesh.spread(sizes, launch.gpus_per_node) if sizes else None,
+        "axes": [f"{axis} {known[axis]}" for axis in mesh.AXES if known[axis] > 1],
         "shards": known["fsdp"] * known["context"] * known["expert"],
         "batch": batch,
-        "rounded": micro_batch(batch.per_gpu, degrees.gpus, degrees.dp, batch.microbatches),
+        "rounded": mesh.micro_batch(batch.per_gpu, degrees.gpus, degrees.dp, batch.microbatches),
         "per_gpu": int(batch.per_gpu) if batch.per_gpu.is_integer() else batch.per_gpu,
-        "pieces": tiles(degrees.grad_acc, degrees.pp),
+        "pieces": mesh.tiles(degrees.grad_acc, degrees.pp),
     }
 
 
 def files(launch: Launch) -> Files:
     """The YAML file, and the check of the machine by JAX, which is what MaxText runs on."""
-    text = filled(
+    text = settings_text.filled(
         "maxtext/maxtext.yaml.txt",
         release=RELEASE,
         model=launch.job.model.name,
         gpus=launch.plan.degrees.gpus,
-        sections=yaml_text(sections(launch)).rstrip("\n"),
+        sections=settings_text.yaml_text(sections(launch)).rstrip("\n"),
     )
-    preflight = filled(
+    preflight = settings_text.filled(
         "maxtext/preflight.py.txt",
         script=start_script(launch),
         nodes=launch.nodes,
@@ -122,36 +102,36 @@ def files(launch: Launch) -> Files:
     return {CONFIG: text, PREFLIGHT: preflight}
 
 
-def sections(launch: Launch) -> tuple[SettingsSection, ...]:
+def sections(launch: Launch) -> tuple[settings_text.SettingsSection, ...]:
     """All that the plan decides, in one table."""
     names = _names(launch)
-    run = said_settings("maxtext", "settings", names, OPTIONS).settings
-    return (SettingsSection("", (*_mesh(launch), *run, *_model(launch))),)
+    run = sentences.said_settings("maxtext", "settings", names, OPTIONS).settings
+    return (settings_text.SettingsSection("", (*_mesh(launch), *run, *_model(launch))),)
 
 
-def _mesh(launch: Launch) -> Iterator[WrittenSetting]:
-    sizes = sizes_of(launch.plan.degrees)
-    placed = spread(sizes, launch.gpus_per_node) if sizes else None
+def _mesh(launch: Launch) -> Iterator[settings_text.WrittenSetting]:
+    sizes = mesh.sizes_of(launch.plan.degrees)
+    placed = mesh.spread(sizes, launch.gpus_per_node) if sizes else None
     if sizes is None or placed is None:
         raise ValueError("a plan that plan_refusals refuses")
     meanings = dialect_toml("maxtext", "launch.toml")["axes"]
     for axis, (inside, between) in placed.items():
         why = meanings[axis].format(size=sizes[axis]) if sizes[axis] > 1 else ""
-        yield WrittenSetting(key("ici", axis), inside, why)
-        yield WrittenSetting(key("dcn", axis), between)
+        yield settings_text.WrittenSetting(mesh.key("ici", axis), inside, why)
+        yield settings_text.WrittenSetting(mesh.key("dcn", axis), between)
 
 
-def _model(launch: Launch) -> Iterator[WrittenSetting]:
-    yield WrittenSetting("model_name", model_name(launch.job.model))
+def _model(launch: Launch) -> Iterator[settings_text.WrittenSetting]:
+    yield settings_text.WrittenSetting("model_name", model_name(launch.job.model))
     for name, value in settings(MAXTEXT, launch.job.model).items():
-        yield WrittenSetting(name, value)
-    yield WrittenSetting("dropout_rate", 0.0)
-    yield WrittenSetting("enable_dropout", False)
+        yield settings_text.WrittenSetting(name, value)
+    yield settings_text.WrittenSetting("dropout_rate", 0.0)
+    yield settings_text.WrittenSetting("enable_dropout", False)
 
 
 def command(launch: Launch) -> RunCommand:
     """MaxText's trainer with the file, one process a node."""
-    environment = said_environment(
+    environment = sentences.said_environment(
         "maxtext", "environment", launch, fraction=memory_fraction(launch.plan)
     )
     return RunCommand(
@@ -166,7 +146,7 @@ def command(launch: Launch) -> RunCommand:
             "port": "JAX_COORDINATOR_PORT",
         },
         environment=environment,
-        variables=said_variables("maxtext", launch),
+        variables=sentences.said_variables("maxtext", launch),
         branches=(
             Branch(RUN, (f"run_name=${{{RUN}}}",)),
             Branch("DATASET", ("dataset_type=grain", "grain_train_files=${DATASET}"),
@@ -190,32 +170,32 @@ def memory_fraction(plan: Plan) -> float:
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
     """The settings worth a sentence."""
-    for choice in section_choices(sections(launch)):
+    for choice in settings_text.section_choices(sections(launch)):
         yield replace(choice, setting=choice.setting.removeprefix("."))
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
     """Packages that the file is written for."""
-    return said_needs("maxtext", "needs", launch)
+    return sentences.said_needs("maxtext", "needs", launch)
 
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:  # noqa: ARG001 (the registry's function)
-    """What the settings say of a configuration, for `--fix`: the axes of the mesh, the share of a
-    GPU in the batch, and the policy."""
+    """The settings of a configuration, for `--fix`: the axes of the mesh, the batch of a GPU, and
+    the policy."""
     degrees, cluster = proposal.degrees, proposal.request.find_cluster()
-    batch = batch_of(degrees)
+    batch = mesh.batch_of(degrees)
     said: dict[str, Any] = {
         "recompute": proposal.recompute,
         "per-gpu": f"{batch.per_gpu:g}",
         "grad_acc": batch.accumulated,
         "optimizer-over-data": str(degrees.zero == 1).lower(),
     }
-    sizes = sizes_of(degrees)
-    placed = spread(sizes, min(cluster.gpus_per_node, degrees.gpus)) if sizes else None
+    sizes = mesh.sizes_of(degrees)
+    placed = mesh.spread(sizes, min(cluster.gpus_per_node, degrees.gpus)) if sizes else None
     for axis, (inside, between) in (placed or {}).items():
         said |= {f"ici-{axis}": inside, f"dcn-{axis}": between}
     if degrees.pp > 1:
         layers = proposal.request.find_model().spec.layers
         said |= {"microbatches": batch.microbatches, "stage-layers": layers // degrees.pp}
-        said["vocab-tiles"] = tiles(batch.microbatches, degrees.pp)
+        said["vocab-tiles"] = mesh.tiles(batch.microbatches, degrees.pp)
     return said

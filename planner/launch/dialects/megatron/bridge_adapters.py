@@ -7,36 +7,24 @@ default_peft_config: the same by its name. Experts are reached by the names of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from planner.job.job import Job
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import EXPERTS, linear_layers
 from planner.job.tuning import Tuning
 from planner.launch.contract import Refusal
 from planner.launch.languages.python import Record
+from planner.launch.registry import dialect_toml
+from planner.launch.sentences import said_refusals
 
 _RANK, _ALPHA = 32, 32
-# Megatron's fused layers -> the planner's words.
-_LAYERS: Mapping[str, tuple[str, ...]] = {
-    "linear_qkv": ("q", "k", "v"),
-    "linear_q": ("q",), "linear_k": ("k",), "linear_v": ("v",),
-    "linear_q_proj": ("q",),
-    "linear_proj": ("o",),
-    "router": ("router",),
-    "linear_fc1": ("gate", "up", "shared-gate", "shared-up", EXPERTS),
-    "linear_fc1_up": ("up", "shared-up", EXPERTS),
-    "linear_fc1_gate": ("gate", "shared-gate", EXPERTS),
-    "linear_fc2": ("down", "shared-down", EXPERTS),
-    "linear_q_down_proj": ("q-down",), "linear_q_up_proj": ("q-up",),
-    "linear_kv_down_proj": ("kv-down",), "linear_kv_up_proj": ("kv-up",),
-    "in_proj": ("state-in",), "out_proj": ("state-out",),
-}  # fmt: skip
+_LAYERS: Mapping[str, Sequence[str]] = dialect_toml("megatron", "adapters.toml")["layers"]
 # Halves that only the adapters of CanonicalLoRA have names for.
 _HALVES = {"linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate"}
 _OF_EXPERTS = {"linear_fc1", "linear_fc2"}
 _USUAL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-_METHODS = {"lora": "lora", "canonicallora": "lora", "vlmlora": "lora", "dora": "dora"}
 
 
 def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
@@ -45,7 +33,7 @@ def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
     name = peft.name.rpartition(".")[2] if isinstance(peft, Record) else str(peft)
     if name == "default_peft_config" and peft.given:  # not beside the file
         name = str(peft.given[0])
-    method = _METHODS.get(name.lower())
+    method = dialect_toml("megatron", "adapters.toml")["methods"].get(name.lower())
     if method is None:
         return "", f"peft {name}: adapters of that kind are not modelled; LoRA and DoRA are"
     fields: Mapping[str, Any] = peft.fields if isinstance(peft, Record) else {}
@@ -83,16 +71,13 @@ def _targets(listed: list[Any], model: ModelSpec | None) -> Iterator[str]:
 
 def adapter_fields(tuning: Tuning, model: ModelSpec) -> dict[str, Any]:
     """Fields of LoRA or DoRA by their names there. Only for adapters without refusals."""
+    alpha = (tuning.rank or 0) if tuning.alpha is None else tuning.alpha
     return {
         "target_modules": list(target_modules(tuning, model)),
         "dim": tuning.rank,
-        "alpha": _whole(tuning.rank if tuning.alpha is None else tuning.alpha),
+        "alpha": round(alpha) if alpha == round(alpha) else alpha,
         "dropout": tuning.dropout,
     }
-
-
-def _whole(number: float) -> float:
-    return round(number) if number == round(number) else number
 
 
 def target_modules(tuning: Tuning, model: ModelSpec) -> tuple[str, ...]:
@@ -105,33 +90,13 @@ def target_modules(tuning: Tuning, model: ModelSpec) -> tuple[str, ...]:
     return tuple(name for name in ordered if adapted & set(_LAYERS[name]))
 
 
-def adapter_refusals(tuning: Tuning, model: ModelSpec) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot be told of a way of training.
-
-    Megatron-Bridge 0.6.2: peft/base.py freezes every weight and trains adapters alone; peft/lora.py
-    gives `lora_dtype` only to layers of torch; peft/dora_layers.py takes the norm of one weight,
-    which grouped experts do not have; a layer's name reaches all that it multiplies at once.
-    """
-    if tuning.frozen or tuning.whole:
-        what = f"--freeze {' '.join(tuning.frozen)}" if tuning.frozen else "whole= beside adapters"
-        text = f"Megatron-Bridge trains all weights of a text model or adapters alone, not {what}"
-        yield Refusal(text, "--framework accelerate or deepspeed")
-    if not tuning.has_adapters:
-        return
-    adapted = set(tuning.adapted(model))
-    if tuning.adapter is not None:
-        text = f"adapters have the type of the weights there, not adapter={tuning.adapter}"
-        yield Refusal(text, "no adapter=")
-    if tuning.method == "dora" and adapted & {EXPERTS, "router"}:
-        text = "Megatron-Bridge's DoRA takes the norm of one weight, which experts do not have"
-        yield Refusal(text, "--train lora, or targets=attention")
-    names = target_modules(tuning, model)
-    reached = set(_targets(list(names), model))
-    halves = EXPERTS in adapted and not set(names) >= _OF_EXPERTS
-    if reached != adapted or halves:
-        others = ", ".join(sorted(reached ^ adapted))
-        text = (
-            f"Megatron's layers multiply at once what --train targets={','.join(tuning.targets)} "
-            f"divides ({others})"
-        )
-        yield Refusal(text, "targets=all-linear or attention")
+def adapter_refusals(job: Job) -> Iterator[Refusal]:
+    """Ways of training that Megatron-Bridge has no settings for, its vision part apart."""
+    tuning, model = job.tuning, job.model
+    adapted = set(tuning.adapted(model)) if tuning.has_adapters else set[str]()
+    named = target_modules(tuning, model) if tuning.has_adapters else ()
+    reached = set(_targets(list(named), model))
+    facts = {"adapted": adapted, "experts": EXPERTS, "job": job, "reached": reached}
+    facts |= {"halves": EXPERTS in adapted and not set(named) >= _OF_EXPERTS, "tuning": tuning}
+    facts["others"] = sorted(reached ^ adapted)
+    yield from said_refusals("megatron", "adapter_refusals", facts)

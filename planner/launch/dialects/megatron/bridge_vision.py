@@ -14,19 +14,18 @@ from pathlib import Path
 from planner.job.images import WITHOUT
 from planner.job.job import Job
 from planner.job.models.hf_config import read_hf_model
-from planner.job.request import Request
 from planner.job.specs import ModelSpec
 from planner.job.tuned_layers import ALL_LINEAR
 from planner.job.tuning import LANGUAGE_MODEL, PARTS, PROJECTOR, VISION_TOWER, read_tuning
-from planner.launch import contract
-from planner.launch.contract import Files, Launch, Refusal, Variable
+from planner.launch.contract import Files, Launch, Refusal
 from planner.launch.dialects.hf.files import hf_config
-from planner.launch.dialects.hf.vision_program import sample_images
+from planner.launch.dialects.hf.program_pieces import sample_images
 from planner.launch.dialects.megatron.bridge_finetune import held_in, own_adapters
-from planner.launch.quoting import Code, Value
+from planner.launch.quoting import Code
 from planner.launch.read.beside import text_beside
 from planner.launch.read.found import Found
-from planner.launch.settings_text import WrittenSetting, filled, python_arguments
+from planner.launch.sentences import names_of, names_of_job, said_refusals, said_settings
+from planner.launch.settings_text import filled, python_arguments
 
 SCRIPT = "bridge_images.py"
 CONFIG = "model/config.json"
@@ -52,27 +51,18 @@ def _step(model: ModelSpec) -> str:
 
 def family_refusals(model: ModelSpec) -> Iterator[Refusal]:
     """Families whose class and step its files do not name."""
-    if model.vision is not None and not _step(model):
-        text = f"its files are written for Qwen2.5-VL and Qwen3-VL, not for {model.name}"
-        yield Refusal(text, "--model qwen2.5-vl-72b, qwen3-vl-32b or another of their families")
+    names = {"model": model, "step": _step(model)}
+    yield from said_refusals("megatron", "family_refusals", names)
 
 
 def vision_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot be told of a vision-language model of such a family."""
-    model, tuning = job.model, job.tuning
-    if model.vision is None:
-        return
-    others = tuple(name for name in tuning.frozen if name not in PARTS)
-    if others:
-        text = f"beside a vision tower Megatron-Bridge freezes parts, not {' '.join(others)}"
-        yield Refusal(text, f"--freeze {VISION_TOWER},{PROJECTOR}")
-    chosen = set(tuning.frozen) & set(PARTS) or ALL_LINEAR not in tuning.targets
-    if tuning.has_adapters and model.vision.place == "split" and chosen:
-        text = f"Megatron-Bridge names layers of {model.name}'s tower as the language model's"
-        yield Refusal(f"{text}: adapters stand beside both", "targets=all-linear, no --freeze")
-    if job.samples.lengths is not None:
-        text = "beside a vision tower its files are written for rows of one length"
-        yield Refusal(text, "no --lengths, for files of such rows")
+    """Ways of training such a vision-language model that Megatron-Bridge has no settings for."""
+    tuning = job.tuning
+    if job.model.vision is not None:
+        chosen = set(tuning.frozen) & set(PARTS) or ALL_LINEAR not in tuning.targets
+        unnamed = [name for name in tuning.frozen if name not in PARTS]
+        names = names_of_job(job) | {"chosen": chosen, "tuning": tuning, "unnamed": unnamed}
+        yield from said_refusals("megatron", "vision_refusals", names)
 
 
 def of_language(job: Job) -> Job:
@@ -84,7 +74,8 @@ def of_language(job: Job) -> Job:
 
 
 def overrides(launch: Launch) -> dict[str, str]:
-    """What is frozen, and how images' tokens have positions; adapters freeze all beside them."""
+    """Overrides for frozen parts and for the positions of image tokens; adapters freeze all
+    else."""
     job = launch.job
     if job.model.vision is None:
         return {}
@@ -102,42 +93,20 @@ def overrides(launch: Launch) -> dict[str, str]:
 def files(launch: Launch, precision: str) -> Files:
     """The start script, and the config.json of the model that it is for."""
     job = launch.job
-    rows: list[tuple[str, Value, str]] = [
-        ("seq_length", launch.plan.seq, ""),
-        ("hf_processor_path", Code('os.environ["PRETRAINED"]'), ""),
-        *((name, value, "") for name, value in _made_up(job, launch.request)),
-        ("pad_to_max_length", True, "rows as long as the plan counts"),
-    ]
+    images = sample_images(job.model.vision, launch.request) if job.model.vision else WITHOUT
+    number, *size = (0,) if images == WITHOUT else tuple(map(int, images.split("x")))
+    names = names_of(launch) | {"code": Code, "number": number, "size": ""}
+    if size:
+        names["size"] = f"({size[0]}, {size[1]})"
+    rows = said_settings("megatron", "images", names, {}).settings
     text = filled(
         f"megatron/{SCRIPT}.txt",
         precision=precision,
         step=Code(_step(job.model)),
-        images=[*python_arguments([WrittenSetting(*row) for row in rows], 0)],
+        images=[*python_arguments(rows, 0)],
         **own_adapters(of_language(job)),
     )
     return {SCRIPT: text, CONFIG: json.dumps(hf_config(job.model) or {}, indent=2) + "\n"}
-
-
-def _made_up(job: Job, request: Request) -> Iterator[tuple[str, Value]]:
-    images = sample_images(job.model.vision, request) if job.model.vision else WITHOUT
-    if images == WITHOUT:
-        yield "num_images", 0
-        return
-    number, width, height = (int(part) for part in images.split("x"))
-    yield "image_size", Code(f"({width}, {height})")
-    yield "num_images", number
-
-
-def variables() -> tuple[Variable, ...]:
-    """What is the user's, in place of the variables of pretraining."""
-    what = "published weights to start from, with their processor: a Hugging Face model's folder"
-    data = "a Hugging Face data set of conversations with images; empty: made-up samples"
-    return (
-        Variable(contract.PRETRAINED, "", what, needed=True, holds="${PRETRAINED}/config.json"),
-        Variable("DATASET", "", data, names_path=True),
-        contract.rate_variable("5e-6", what="5e-6 is usual from published weights; peak"),
-        contract.rate_variable("0", "MIN_LEARNING_RATE", "last"),
-    )
 
 
 # --- back -----------------------------------------------------------------------------------------

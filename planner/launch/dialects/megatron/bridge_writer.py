@@ -19,12 +19,14 @@ from typing import Any
 
 from planner.job.job import Job
 from planner.launch import contract, sentences
-from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand, Variable
+from planner.launch.contract import Branch, Files, Launch, Refusal, RunCommand
 from planner.launch.dialects.megatron import bridge_finetune, bridge_vision
 from planner.launch.dialects.megatron import writer as megatron
+from planner.launch.dialects.megatron.bridge_adapters import adapter_refusals
 from planner.launch.dialects.megatron.flags import Flag
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.quoting import Code
+from planner.launch.read.names import meanings
 from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
@@ -83,15 +85,11 @@ def wrong_overrides(overrides: Mapping[str, str]) -> Iterator[str]:
 
 
 SCRIPT = "bridge_pretrain.py"
-# Variables of runs on texts: a processor reads conversations with images.
-_OF_TEXTS = ("DATA_PATH", "TOKENIZER")
-
-
 plan_refusals = megatron.plan_refusals
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-Bridge cannot express of the job."""
+    """Parts of the job that Megatron-Bridge cannot express."""
     if unknown := [*bridge_vision.family_refusals(job.model)]:
         yield from unknown
         return
@@ -100,7 +98,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
     yield from megatron.model_refusals(job.model, job.seq, bridge=True)
     for table in ("attention_refusals", "bridge_refusals"):
         yield from sentences.said_refusals("megatron", table, sentences.names_of_job(job))
-    yield from bridge_finetune.finetuning_refusals(job)
+    yield from adapter_refusals(job)
 
 
 def files(launch: Launch) -> Files:
@@ -119,7 +117,7 @@ def files(launch: Launch) -> Files:
 
 
 def _multiple(launch: Launch) -> int:
-    """Tokens that ranks and quantised products divide a sample into."""
+    """Ranks and quantised products need samples of a multiple of this number of tokens."""
     degrees = launch.plan.degrees
     least = 16 if launch.job.precision in ("fp8", "mxfp8", "nvfp4") else 1
     return lcm(least, degrees.tp, 2 * degrees.cp if degrees.cp > 1 else 1)
@@ -136,9 +134,18 @@ def command(launch: Launch) -> RunCommand:
         if wrong:
             raise ValueError(wrong)
         words += [f"{key}={value}" for key, value in overrides.items()]
+    seen, tuned = launch.job.model.vision is not None, bridge_finetune.finetunes(launch.job)
+    variables = sentences.said_variables(
+        "megatron",
+        launch,
+        "bridge_variables",
+        seen=seen,
+        tuned=tuned and not seen,
+        samples=bridge_finetune.has_samples(launch.job),
+    )
     return RunCommand(
         argv=(_script(launch.job), *words),
-        variables=(*_variables(launch), stop_variable(launch)),
+        variables=(*variables, stop_variable(launch)),
         branches=_branches(launch),
         environment=megatron.environment(launch),
         comments=comments,
@@ -149,23 +156,6 @@ def _script(job: Job) -> str:
     if job.model.vision is not None:
         return bridge_vision.SCRIPT
     return bridge_finetune.SCRIPT if bridge_finetune.finetunes(job) else SCRIPT
-
-
-def _variables(launch: Launch) -> tuple[Variable, ...]:
-    """What is the user's."""
-    weights = "a Hugging Face model's folder, or a checkpoint of Megatron-Bridge's"
-    if launch.job.model.vision is not None:
-        named = {entry.name: entry for entry in bridge_vision.variables()}
-        others = (one for one in megatron.VARIABLES if one.name not in {*named, *_OF_TEXTS})
-        return (*named.values(), *others)
-    if not bridge_finetune.finetunes(launch.job):
-        return (contract.pretrained_variable(weights), *megatron.VARIABLES)
-    own = {entry.name: entry for entry in bridge_finetune.variables(launch.job)}
-    kept = [entry for entry in megatron.VARIABLES if entry.name not in own]
-    if "DATASET" in own:  # in place of one text
-        kept = [entry for entry in kept if entry.name not in ("DATA_PATH", contract.FOLDER)]
-        kept.append(contract.folder_variable("DATASET"))
-    return (*own.values(), *kept)
 
 
 def _branches(launch: Launch) -> tuple[Branch, ...]:
@@ -196,21 +186,14 @@ choices = megatron.choices
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """What the overrides are written for."""
+    """Packages that the overrides are written for."""
     group = megatron.sharp_group(launch)
     return sentences.said_needs("megatron", "bridge_needs", launch, sharp_group=group)
 
 
 Overrides = Mapping[str, str]
 
-# Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
-RECIPES = {
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "fp8": "bf16_with_fp8_current_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
+RECIPES = meanings("megatron", "recipes")
 
 
 def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
@@ -218,13 +201,11 @@ def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     names = megatron.names_in(launch) | {"has_samples": bridge_finetune.has_samples(launch.job)}
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
     own = bridge_vision.overrides(launch)
-    found = ((sentences.filled_in(group["title"], names), _group(group, names)) for group in groups)
-    others = ((title, _without(group, own)) for title, group in found)
+    others = []
+    for group in groups:
+        said = {key: value for key, value in _group(group, names).items() if key not in own}
+        others.append((sentences.filled_in(group["title"], names), said))
     return (*others, ("parts of a vision-language model", own))
-
-
-def _without(group: Overrides, own: Overrides) -> Overrides:
-    return {key: value for key, value in group.items() if key not in own}
 
 
 def _group(group: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
@@ -248,7 +229,7 @@ def _of_row(row: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
 
 
 def _of_text(text: str) -> Overrides:
-    """What switches the plan's techniques on: overrides already."""
+    """A text of overrides, as that which switches the plan's techniques on."""
     pairs = (word.partition("=") for word in text.split())
     return {key: value for key, _, value in pairs}
 

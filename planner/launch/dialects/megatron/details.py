@@ -1,4 +1,4 @@
-"""What Megatron's options say of a model beside its shape: rotary positions, router, norms.
+"""Reads a model's details from Megatron's options: rotary positions, router, norms.
 
 The way back of `planner.launch.dialects.megatron.table`, which has the options' names.
 """
@@ -27,8 +27,8 @@ def plain_fields(
 ) -> dict[str, Any]:
     """Fields of a table of the model that an option says as they are, as `moe.top_k`.
 
-    What nothing states, and no default of Megatron's, is left to the table's own default; 0 where
-    it has none, which the table refuses.
+    A field without a stated value and without a default of Megatron's keeps the table's own
+    default; a required field then becomes 0, which the table refuses.
     """
     found: dict[str, Any] = {}
     for entry in rows:
@@ -45,7 +45,7 @@ def plain_fields(
 
 
 def _types(annotation: Any) -> set[Any]:
-    """The types of a union, without what annotates them."""
+    """The types of a union, without annotations."""
     inner = get_args(annotation)
     return set().union(*map(_types, inner)) if inner else {annotation}
 
@@ -86,7 +86,7 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
 
 
 def _scores(arguments: Arguments) -> dict[str, float]:
-    """How yarn scales scores."""
+    """The two factors by which yarn scales scores."""
     names = ("mscale", "mscale_all_dim")
     return {name: arguments.real(option(f"rope.scaling.{name}")) for name in names}
 

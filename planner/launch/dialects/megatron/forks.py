@@ -1,7 +1,7 @@
-"""Whose options a Megatron launch has: core 0.19's, an older release's, DeepSpeed's, a fork's.
+"""Finds the Megatron that a launch is for: core 0.19, an older release, DeepSpeed's, a fork.
 
-Options that only others have are read as what they mean in core's words, where they mean something
-for memory and time; what core 0.19 refuses of them, it refuses with a warning.
+Options of the others are translated to core's where they change memory or time. Where core 0.19
+would refuse them, there is a warning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Problem, Setting, Severity, is_slip, nearest
-from planner.launch.read.names import effect_of, left_out, meanings
+from planner.launch.read.names import effect_of, known_names, left_out, meanings
 
 MOST_NAMED = 50
 
@@ -43,7 +43,7 @@ def _plain(setting: Setting) -> str:
 
 
 def _named(arguments: Arguments) -> Iterator[Setting]:
-    """Options that no parser known here has, each once; more tell no more."""
+    """The first options, each once, that no known parser has."""
     return islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
 
 
@@ -72,8 +72,8 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
 
 
 def _hidden_by(setting: Setting, close: str) -> str:
-    """What a fork's option decides, by the name of core's nearest or by its own; empty for one that
-    decides nothing, or that is off."""
+    """The decision that a fork's option hides, by core's nearest option or its own name; empty for
+    one that decides nothing or is off."""
     if any(f"--{close}" == row.key for row in FLAGS):
         return "what it does to the model"
     if str(setting.value).lower() in ("0", "1", "false", "none"):
@@ -83,7 +83,8 @@ def _hidden_by(setting: Setting, close: str) -> str:
 
 
 def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
-    """What is said to be absent may stand in words whose value is not known."""
+    """Problems with absent options, which are `missing` while some words of the command are
+    unknown."""
     hidden = [item for item in arguments.problems if item.rule == "unresolved"]
     if not hidden:
         return problems
@@ -97,7 +98,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
-    """Whether an option that is not given would take a problem away."""
+    """Whether a problem is that some option is absent."""
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
         return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
@@ -128,13 +129,7 @@ _DIALECTS = {
     "fork": Dialect("fork", "a fork of Megatron-LM"),
     "program": Dialect("program", "another program than pretrain_gpt.py"),
 }
-# Options of Megatron-LM until 2023-05, before Transformer Engine.
-_OF_2022 = (
-    "data-impl", "DDP-impl", "activations-checkpoint-method", "activations-checkpoint-num-layers",
-    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce",
-    "scaled-masked-softmax-fusion", "no-scaled-masked-softmax-fusion",
-    "scaled-upper-triang-masked-softmax-fusion",
-)  # fmt: skip
+_OF_2022 = known_names("megatron", "of-2022")
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 # Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
 # has only some of its options, Megatron's own optimizer steps.
@@ -151,7 +146,7 @@ _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.p
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
     """The Megatron whose options these are."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.settings}
-    # Options that no parser known here has, and that are no slip of core's.
+    # Options that are neither known to a parser nor misspelt options of core.
     strange = any(one.key.startswith("--") and not slip_of(one) for one in _named(arguments))
     parser = _beside(launch, _PARSERS)
     if parser and CONNECTIONS not in parser:  # of before 2022-10
@@ -173,8 +168,8 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
 
 
 def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
-    """Whether values that core does not have are a fork's own, whose source stands around the
-    script: those are no slips, and what they do is not known."""
+    """Whether unknown values of core's options are a fork's own, by its source around the script.
+    They are not misspelt, and their effect is unknown."""
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
@@ -191,18 +186,18 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
 
 
 def _quotes(source: str, word: str) -> bool:
-    """Whether Python source has a word as a whole string."""
+    """Whether a word is a string literal in Python source."""
     return f'"{word}"' in source or f"'{word}'" in source
 
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
-    """The first of some files of a fork's source, where the script stands in its repository."""
+    """The text of the first of some source files of the fork whose repository holds the script."""
     found = (text_beside(name, launch.folder, whole=True) for name in names)
     return next(filter(None, found), "")
 
 
 def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
-    """What others' options ask for that is not modelled."""
+    """Problems: features of others' options that are not modelled."""
     of_experts = {_EXPERTS: "DeepSpeed's experts are not modelled"}
     refused = of_experts if dialect.name == "deepspeed" else {}
     return [
@@ -288,7 +283,8 @@ def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
 
 
 def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
-    """Whose options these are, and which core 0.19 would refuse."""
+    """A note on the Megatron that these options belong to, and those that core 0.19 would
+    refuse."""
     if dialect.core:
         return []
     names = [f"--{name}" for name in arguments.foreign if name in arguments.settings]

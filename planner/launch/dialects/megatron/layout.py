@@ -75,7 +75,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
             f"--{_FIRST}, --{_LAST} or --{_LAYOUT}; pp {close} does, and so would "
             f"{' or '.join(map(str, nearest))} layers"
         )
-        # Stages that differ by a layer at most, in place of what splits them otherwise.
+        # Stages that differ by one layer at most, in place of the present split.
         even = layout_text(usual_split(layers, pp), arguments.number(_PREDICTORS) or 0)
         others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
         gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
@@ -102,7 +102,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
 
 
 def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
-    """The first and last stage hold what is stated, those between share the rest."""
+    """The first and last stage hold the stated layers; those between share the rest."""
     stated = (arguments.number(_FIRST), arguments.number(_LAST))
     first, last = ([] if one is None else [one] for one in stated)
     left, inner = layers - sum((*first, *last)), pp - len(first) - len(last)
@@ -147,9 +147,10 @@ def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> Pr
 def _read_predictors(
     arguments: Arguments, stages: list[str], pp: int, split: Split
 ) -> Problem | None:
-    """Where multi-token prediction lives: `m` behind all layers, in one stage, as many as stated
-    (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`). Before the loss it
-    is costed just before it, away from the embedding, as its profile has it; elsewhere warned of.
+    """Checks the place of multi-token prediction: `m` behind all layers, in one stage, as many as
+    stated (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`). Before the
+    loss it is costed just before it, away from the embedding, as its profile has it; elsewhere
+    warned of.
     """
     wanted, found = arguments.number(_PREDICTORS) or 0, "".join(stages).count("m")
     if found != wanted:
@@ -172,7 +173,7 @@ def _read_predictors(
 
 
 def _misplaced(stages: list[str], pp: int) -> str:
-    """What Megatron refuses about a layout's `m`; empty if nothing."""
+    """Why Megatron refuses the place of a layout's `m`; empty if it does not."""
     having = [index for index, stage in enumerate(stages) if "m" in stage]
     if len(having) > 1:
         return f"splits multi-token prediction (m) over {len(having)} stages; put all in one"

@@ -15,28 +15,14 @@ from typing import Any
 from constraints.rule import Layout
 from planner.job.models.layout import layer_pattern
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import (
-    ArchitectureRow,
-    as_it_is,
-    attention_scale,
-    constants,
-    has_mla,
-    has_rope,
-    has_table_of,
-    names_of_model,
-    nothing,
-    parts_of,
-    scaling_kind,
-    value_of_text,
-    without,
-)
+from planner.launch import architecture
 from planner.launch.dialects.megatron.flags import Flag, flag
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 
 
 @dataclass(frozen=True, slots=True)
-class MegatronRow(ArchitectureRow):
+class MegatronRow(architecture.ArchitectureRow):
     """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another.
 
     `plain`: the flag has the value of our field, and is read back as it.
@@ -45,7 +31,7 @@ class MegatronRow(ArchitectureRow):
     field: str = ""
     bridge: Callable[[ModelSpec], Value] | None = None
     # Why the command line has not what Bridge has.
-    no_flag: Callable[[ModelSpec], str | None] = nothing
+    no_flag: Callable[[ModelSpec], str | None] = architecture.nothing
     plain: bool = False
 
     @property
@@ -79,7 +65,11 @@ MLA_YARN = (4096, 32.0, 1.0)
 def rotates_plainly(model: ModelSpec) -> bool:
     """Latent attention with rotary positions that nothing stretches: Megatron's fused kernel of
     latent attention takes yarn's alone (transformer_config.py, MLATransformerConfig)."""
-    return has_mla(model) and has_rope(model) and scaling_kind(model) != "yarn"
+    return (
+        architecture.has_mla(model)
+        and architecture.has_rope(model)
+        and architecture.scaling_kind(model) != "yarn"
+    )
 
 
 PATTERN = "hybrid-layer-pattern"
@@ -125,7 +115,7 @@ def is_clamped(model: ModelSpec) -> bool:
 
 
 def activation_of(model: ModelSpec) -> str:
-    """Bridge's name of the activation; empty where Megatron has none such."""
+    """Bridge's name of the activation; empty where Megatron does not have it."""
     if model.gated:
         return ("quick_gelu" if is_clamped(model) else "silu") if model.activation in _SILU else ""
     if model.activation in _SQUARED_RELU:
@@ -146,13 +136,13 @@ def linear_bias(model: ModelSpec) -> bool | None:
 
 
 def window_marks(model: ModelSpec) -> list[bool]:
-    """Which layers have a sliding window; empty if none has."""
+    """For each layer, whether it has a sliding window; empty if none has."""
     slides = [kind.attention == "sliding" for kind in model.kind_sequence]
     return slides if any(slides) else []
 
 
 def expert_marks(model: ModelSpec) -> list[bool]:
-    """Which layers have experts."""
+    """For each layer, whether it has experts."""
     return [kind.ffn == "moe" for kind in model.kind_sequence]
 
 
@@ -164,20 +154,24 @@ def _whole(number: float) -> int | float:
 
 
 def _facts(model: ModelSpec) -> Mapping[str, object]:
-    """What rows of `model.toml` name besides the model."""
+    """Names that rows of `model.toml` use besides the model."""
     moe, slide, expert = model.moe, window_marks(model), expert_marks(model)
     seen = (model.sliding_window or 1) - 1
     delta, state = is_delta(model), [kind.attention == "state" for kind in model.kind_sequence]
-    yarn = has_rope(model) and scaling_kind(model) == "yarn" and not has_mla(model)
+    yarn = (
+        architecture.has_rope(model)
+        and architecture.scaling_kind(model) == "yarn"
+        and not architecture.has_mla(model)
+    )
     return {
         "activation": activation_of(model),
         "all_experts": all(expert),
         "all_slide": all(slide),
-        "attention_scale": attention_scale(model),
+        "attention_scale": architecture.attention_scale(model),
         "balancing": LOSSES[moe.aux_loss_over] if moe and moe.aux_loss else "none",
         "chunk": DELTA_CHUNK if delta else CHUNK,
         "clamped": is_clamped(model),
-        "constants": constants(model),
+        "constants": architecture.constants(model),
         "delta": delta,
         "expert_marks": [int(mark) for mark in expert],
         "expert_pattern": pattern(expert),
@@ -202,7 +196,7 @@ def _facts(model: ModelSpec) -> Mapping[str, object]:
     }
 
 
-_NAMES = names_of_model(_facts)
+_NAMES = architecture.names_of_model(_facts)
 
 
 def _row(entry: Mapping[str, Any]) -> MegatronRow:
@@ -210,18 +204,18 @@ def _row(entry: Mapping[str, Any]) -> MegatronRow:
     that have the field's table. A switch is there, and true for Bridge, where its value holds."""
     names = tuple(entry["fields"].split())
     if "lacks" in entry:
-        return MegatronRow(names, refuses=without(names[0], entry["lacks"]).refuses)
+        return MegatronRow(names, refuses=architecture.without(names[0], entry["lacks"]).refuses)
     flag, field = entry.get("flag", ""), entry.get("field", "")
-    value, default, more = parts_of(entry, _NAMES, ("refuses", "departs", "no_flag"))
+    value, default, more = architecture.parts_of(entry, _NAMES, ("refuses", "departs", "no_flag"))
     if value is None and (flag or field):
-        value = as_it_is(names[0])
-        more = {"when": has_table_of(names[0]), "plain": True} | more
+        value = architecture.as_it_is(names[0])
+        more = {"when": architecture.has_table_of(names[0]), "plain": True} | more
     if value is not None and entry.get("switch"):
         holds, default = value, None
         value, more["bridge"] = lambda model: bool(holds(model)) or None, lambda m: bool(holds(m))
     elif "bridge" in entry:
-        more["bridge"] = value_of_text(entry["bridge"], _NAMES)
-    return MegatronRow(names, flag, value or nothing, default, field=field, **more)
+        more["bridge"] = architecture.value_of_text(entry["bridge"], _NAMES)
+    return MegatronRow(names, flag, value or architecture.nothing, default, field=field, **more)
 
 
 _ROWS = {
@@ -257,24 +251,24 @@ def option(field: str) -> str:
     return name
 
 
-def _as_flag(entry: MegatronRow) -> ArchitectureRow:
-    """The row of the command line: what Bridge alone can say is refused."""
+def _as_flag(entry: MegatronRow) -> architecture.ArchitectureRow:
+    """The row of the command line, which refuses models that only Bridge can express."""
     refuses = entry.refuses
-    if entry.no_flag is not nothing:
+    if entry.no_flag is not architecture.nothing:
         refuses = lambda model: entry.refuses(model) or entry.no_flag(model)  # noqa: E731
-    return ArchitectureRow(
+    return architecture.ArchitectureRow(
         entry.fields, entry.key, entry.value, entry.default, entry.when, refuses, entry.departs
     )
 
 
-def _as_field(entry: MegatronRow) -> ArchitectureRow:
+def _as_field(entry: MegatronRow) -> architecture.ArchitectureRow:
     """The row of Megatron-Bridge, always written."""
     key = f"model.{entry.field}" if entry.field else ""
-    return ArchitectureRow(
+    return architecture.ArchitectureRow(
         entry.fields, key, entry.override, when=entry.when, refuses=entry.refuses,
         departs=entry.departs,
     )  # fmt: skip
 
 
-FLAGS: tuple[ArchitectureRow, ...] = tuple(_as_flag(entry) for entry in MEGATRON)
-BRIDGE: tuple[ArchitectureRow, ...] = tuple(_as_field(entry) for entry in MEGATRON)
+FLAGS: tuple[architecture.ArchitectureRow, ...] = tuple(_as_flag(entry) for entry in MEGATRON)
+BRIDGE: tuple[architecture.ArchitectureRow, ...] = tuple(_as_field(entry) for entry in MEGATRON)

@@ -46,7 +46,7 @@ _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
 
 
 def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Iterator[Refusal]:
-    """What Megatron's GPT model cannot be made into; `bridge`: by overrides, not by flags."""
+    """Models that Megatron's GPT model cannot express; `bridge`: by overrides in place of flags."""
     names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
     yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
     yield from sentences.said_refusals("megatron", "length_refusals", names)
@@ -118,26 +118,6 @@ def _override(value: Value) -> str:
 
 
 _SIXTEEN_BITS = 2.0
-_DATA = "prefix of your tokenized data (.bin and .idx); empty: mock data"
-_TOKENIZER = "folder or name of its Hugging Face tokenizer"
-_PACKS = "file of JSON lines, one pack a line: `messages` of its conversations"
-_TEXTS = (
-    contract.Variable("DATA_PATH", "", _DATA, holds="${DATA_PATH}.bin"),
-    contract.path_variable("TOKENIZER", _TOKENIZER),
-)
-_OF_PACKS = (
-    contract.needed("DATA_PATH", _PACKS, holds="${DATA_PATH}"),
-    contract.needed("TOKENIZER", f"{_TOKENIZER}, with a chat template"),
-)
-_ALWAYS = (
-    contract.folder_variable("DATA_PATH"),
-    contract.path_variable("TENSORBOARD", "folder of TensorBoard's logs"),
-    contract.TRAIN_STEPS,
-    contract.WARMUP_STEPS,
-    contract.rate_variable("1e-4"),
-    contract.rate_variable("1e-5", "MIN_LEARNING_RATE", "last"),
-)
-VARIABLES = (*_TEXTS, *_ALWAYS)
 # The tokenizer's own template of conversations (core/tokenizers/text/libraries/sft_tokenizer.py).
 _CHAT_TEMPLATE = ("--sft-tokenizer-prompt-format", "default")
 
@@ -148,7 +128,7 @@ def is_fsdp(launch: Launch) -> bool:
 
 
 def names_in(launch: Launch) -> dict[str, Any]:
-    """What the rows of `groups.toml` and `launch.toml` may name of a launch."""
+    """Names that rows of `groups.toml` and `launch.toml` may use."""
     plan, job = launch.plan, launch.job
     model, layout = job.model, plan.layout
     blocks = layout_text(layout.block_layers, model.mtp_layers, layout.mtp_standalone)
@@ -205,7 +185,7 @@ def plan_refusals(launch: Launch) -> Iterator[Refusal]:
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What Megatron-LM cannot express of the job."""
+    """Parts of the job that Megatron-LM cannot express."""
     yield from model_refusals(job.model, job.seq)
     names = sentences.names_of_job(job)
     yield from sentences.said_refusals("megatron", "attention_refusals", names)
@@ -222,19 +202,12 @@ def command(launch: Launch) -> RunCommand:
     words, comments = as_argv(groups(launch))
     kind = "hybrid" if is_hybrid(launch.job.model) else "gpt"
     program = f"${{MEGATRON_LM}}/pretrain_{kind}.py"
-    checkout = "folder of a Megatron-LM checkout of core 0.19"
-    weights = (
-        "a checkpoint of Megatron's in its distributed format (README.md says how to make one)"
+    variables = sentences.said_variables(
+        "megatron", launch, packs=trains_packs(launch.job), hybrid=kind == "hybrid"
     )
     return RunCommand(
         argv=(program, *words),
-        variables=(
-            contract.needed("MEGATRON_LM", checkout, holds=program),
-            contract.pretrained_variable(weights),
-            *(_OF_PACKS if trains_packs(launch.job) else _TEXTS),
-            *_ALWAYS,
-            stop_variable(launch),
-        ),
+        variables=(*variables, stop_variable(launch)),
         branches=_branches(launch),
         environment=environment(launch),
         comments={index + 1: title for index, title in comments.items()},
@@ -283,7 +256,7 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """What the flags are written for."""
+    """Packages that the flags are written for."""
     return sentences.said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
 
 

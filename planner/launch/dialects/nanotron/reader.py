@@ -161,7 +161,7 @@ class NanotronReader(DocumentReader):
         return spec.model_copy(update={"pretraining_seq": seq, **named})
 
     def _no_model(self, config: dict[str, object], error: str) -> Problem:
-        """What is missing of the model, or what is wrong with it."""
+        """A problem with the model: missing keys, or wrong ones."""
         if not config.keys() >= {"hidden_size", "num_hidden_layers", "num_attention_heads"}:
             return model_unknown(f"the model is not known: {error}")
         names = (name for name in config if name in error)

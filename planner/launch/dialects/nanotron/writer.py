@@ -6,29 +6,12 @@ from collections.abc import Iterator
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
+from planner.launch import contract, sentences
 from planner.launch.architecture import ArchitectureRow, lacking, model_rows, settings
 from planner.launch.architecture import refusals as architecture_refusals
-from planner.launch.contract import (
-    FOLDER,
-    TRIAL_STEPS,
-    ExplainedSetting,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-)
 from planner.launch.options import run_options
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import (
-    names_of,
-    names_of_job,
-    said_environment,
-    said_needs,
-    said_refusals,
-    said_settings,
-    said_variables,
-)
 from planner.launch.settings_text import (
     SettingsSection,
     filled,
@@ -42,18 +25,18 @@ PROGRAM, CONFIG = "train.py", "nanotron.yaml"
 OPTIONS = run_options("nanotron")["run"]
 
 
-def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What nanotron cannot express of the plan: it places the layers itself, and the plan's stages
-    must be those."""
+def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
+    """Plans that nanotron cannot express: it places the layers itself, and the plan's stages must
+    agree."""
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
     built = job_split(launch.job, pp)
     if pp == 1 or built == planned:
         return
-    same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job, count)]
-    yield Refusal(
+    same = (count for count in range(pp, 0, -1) if len({*job_split(launch.job, count)}) == 1)
+    yield contract.Refusal(
         f"nanotron places the layers itself, by cost with the output projection counted: "
         f"{_listed(built)} on {pp} stages, not the plan's {_listed(planned)}",
-        f"pp {same[0]}",
+        f"pp {next(same)}",
     )
 
 
@@ -61,33 +44,31 @@ def _listed(counts: tuple[int, ...]) -> str:
     return "+".join(str(count) for count in counts)
 
 
-def _splits_evenly(job: Job, pp: int) -> bool:
-    return len(set(job_split(job, pp))) == 1
-
-
-def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What nanotron cannot express of the job."""
+def job_refusals(job: Job) -> Iterator[contract.Refusal]:
+    """Parts of the job that nanotron cannot express."""
     yield from architecture_refusals(NANOTRON, job.model, "nanotron", "--framework megatron-core")
-    yield from said_refusals("nanotron", "job_refusals", names_of_job(job))
+    yield from sentences.said_refusals("nanotron", "job_refusals", sentences.names_of_job(job))
 
 
-def files(launch: Launch) -> Files:
+def files(launch: contract.Launch) -> contract.Files:
     """The YAML file, and the program that puts the user's variables into it."""
     gpus = launch.plan.degrees.gpus
     written: dict[str, Value] = {"model": launch.job.model.name, "gpus": gpus}
     config = filled(
         f"nanotron/{CONFIG}.txt", **written, sections=yaml_text(sections(launch)).rstrip("\n")
     )
-    program = filled(f"nanotron/{PROGRAM}.txt", save_steps=save_steps(launch), folder=FOLDER)
+    program = filled(
+        f"nanotron/{PROGRAM}.txt", save_steps=save_steps(launch), folder=contract.FOLDER
+    )
     return {CONFIG: config, PROGRAM: program}
 
 
-def sections(launch: Launch) -> tuple[SettingsSection, ...]:
+def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
     """The sections of the file that the plan decides."""
     model = launch.job.model
-    names = names_of(launch) | {
+    names = sentences.names_of(launch) | {
         "split": _listed(launch.plan.layout.block_layers),
-        "trial_steps": TRIAL_STEPS,
+        "trial_steps": contract.TRIAL_STEPS,
         "init_method": {"std": settings(NANOTRON, model)[_STD]},
         "model_config": model_config(model),
         "optimizer_factory": {
@@ -99,7 +80,7 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
         },
     }
     titles = ("parallelism", "model", "tokens", "optimizer")
-    return tuple(said_settings("nanotron", title, names, OPTIONS) for title in titles)
+    return tuple(sentences.said_settings("nanotron", title, names, OPTIONS) for title in titles)
 
 
 # How nanotron says a model: keys of model_config, but for the initialiser.
@@ -125,20 +106,20 @@ def model_config(model: ModelSpec) -> dict[str, Value]:
     }
 
 
-def command(launch: Launch) -> RunCommand:
+def command(launch: contract.Launch) -> contract.RunCommand:
     """nanotron's run_train.py with the file."""
-    return RunCommand(
+    return contract.RunCommand(
         argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
-        environment=said_environment("nanotron", "environment", launch),
-        variables=said_variables("nanotron", launch),
+        environment=sentences.said_environment("nanotron", "environment", launch),
+        variables=sentences.said_variables("nanotron", launch),
     )
 
 
-def choices(launch: Launch) -> Iterator[ExplainedSetting]:
+def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
     """The settings worth a sentence."""
     return section_choices(sections(launch))
 
 
-def requirements(launch: Launch) -> tuple[str, ...]:
+def requirements(launch: contract.Launch) -> tuple[str, ...]:
     """Packages that the file is written for."""
-    return said_needs("nanotron", "needs", launch)
+    return sentences.said_needs("nanotron", "needs", launch)

@@ -1,4 +1,4 @@
-"""What the readers of all frameworks of reinforcement learning share."""
+"""The base of the readers of all frameworks of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.models.catalog import load_model, not_in_catalogue
+from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.rl.settings import RlSettings, decimal
 from planner.launch.read.command import LaunchCommand
@@ -73,7 +74,7 @@ class RlReader(ABC):
         self.settings, self.path, self.launch, self.hints = settings, path, launch, hints
         self.get, self.text, self.flag = settings.get, settings.text, settings.flag
         self.whole, self.share, self.number = settings.whole, settings.share, settings.number
-        # Settings by field of `Found`, for the places of what is wrong.
+        # Settings by field of `Found`, which give the places of problems.
         self.places: Mapping[str, Sequence[str]] = words(f"places.{self.name}")
         self.assumed: list[str] = []
         self.problems: list[Problem] = []
@@ -87,7 +88,7 @@ class RlReader(ABC):
 
     @abstractmethod
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
-        """What lies beside the trainer; None where too little is known."""
+        """The engine, batch and algorithm; None where too little is known."""
 
     @property
     def is_megatron(self) -> bool:
@@ -180,6 +181,16 @@ class RlReader(ABC):
         ranks = (self.whole(key, least=0) for key in keys)
         rank = next(filter(None, ranks), None)
         return f"lora:rank={rank},targets=all-linear" if rank else "full"
+
+    def reference(
+        self, trainer: Mapping[str, Any], compares: bool, offloads: Sequence[str]
+    ) -> ReferenceHome:
+        """Where the reference's weights are, if any; `offloads`: switches that move them."""
+        if not compares:
+            return "none"
+        if trainer["train"] != "full":
+            return "adapters-off"
+        return "host" if self.flag(*offloads) else "copied"
 
     def product(self, *keys: str) -> int | None:
         """Some numbers multiplied; None where one is not known."""
@@ -282,7 +293,7 @@ class RlReader(ABC):
 
 
 def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
-    """What rules may name of a launch."""
+    """Names that rules may use."""
     engine: EngineFound = rl.engine
     tp, pp, cp = (trainer.get(name, 1) for name in ("tp", "pp", "cp"))
     gpus = rl.trainer_gpus

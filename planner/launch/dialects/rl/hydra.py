@@ -38,7 +38,7 @@ def paths_given(launch: LaunchCommand, *names: str) -> dict[str, Setting]:
 
 
 def _settings(word: Word) -> Iterator[Setting]:
-    """What one word says; a table says each of its keys."""
+    """The setting of one word; a table gives one for each of its keys."""
     match = _OVERRIDE.match(word.text.value)
     if match is None or not (match[3] or match[1] == "~"):
         return

@@ -124,7 +124,7 @@ def _inherited(
 
 
 class NemoReader(RlReader):
-    """What is gathered from NeMo-RL's settings."""
+    """Gathers a launch from NeMo-RL's settings."""
 
     name = "nemo-rl"
 

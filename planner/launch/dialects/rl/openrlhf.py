@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader, words
 from planner.launch.dialects.rl.hydra import paths_given
 from planner.launch.dialects.rl.settings import RlSettings, defaults
@@ -50,7 +49,7 @@ def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
 
 
 class OpenRlhfReader(RlReader):
-    """What is gathered from OpenRLHF's options."""
+    """Gathers a launch from OpenRLHF's options."""
 
     name = "openrlhf"
 
@@ -122,7 +121,7 @@ class OpenRlhfReader(RlReader):
         }
 
     def _stage(self) -> int:
-        """ZeRO's stage; a problem where there is none such."""
+        """ZeRO's stage; one above 3 is a problem."""
         stage = self.whole("ds.zero_stage", least=0) or 0
         if stage > _LAST_STAGE:
             text = f"--ds.zero_stage {stage}: ZeRO has stages 0 to {_LAST_STAGE}"
@@ -177,18 +176,11 @@ class OpenRlhfReader(RlReader):
             staleness=(self.whole("train.async_queue_size") or 1) if self.is_async else 0,
             streams=self.flag("train.partial_rollout_enable"),
             trainer_gpus=self._gpus_of("actor"),
-            reference=self._reference(trainer),
+            reference=self.reference(trainer, self._has_reference(), ("ref.offload",)),
             critic=self._critic(algorithm, trainer),
             reward=self._reward(),
             leaves=self.flag("ds.enable_sleep"),
         )
-
-    def _reference(self, trainer: Mapping[str, Any]) -> ReferenceHome:
-        if not self._has_reference():
-            return "none"
-        if trainer["train"] != "full":
-            return "adapters-off"
-        return "host" if self.flag("ref.offload") else "copied"
 
     def _critic(self, algorithm: str, trainer: Mapping[str, Any]) -> str | None:
         if algorithm != "ppo":

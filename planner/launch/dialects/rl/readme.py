@@ -34,7 +34,7 @@ def readme(
 
 
 def _start(launch: RlLaunch, script: str, asked: Asked) -> Iterator[str]:
-    """What to set, and how nodes are joined."""
+    """Lines on the variables to set and on joining nodes."""
     yield "Set these, then start the script:"
     yield ""
     for name, (default, meaning) in asked.items():

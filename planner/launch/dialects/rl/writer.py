@@ -70,7 +70,7 @@ def _set(
 
 
 def _names(launch: RlLaunch) -> dict[str, Any]:
-    """What rows may name of a launch."""
+    """Names that rows may use."""
     job, layout, degrees = launch.job, launch.layout, launch.degrees
     trainer = layout.trainer.job
     stated, usual = trainer.optimizer.gradient_bytes, trainer.framework.state.gradient_bytes
@@ -94,7 +94,7 @@ def _names(launch: RlLaunch) -> dict[str, Any]:
 
 
 def _kind(launch: RlLaunch) -> str:
-    """Which of verl's programs trains."""
+    """The kind of verl's program that trains."""
     if not launch.separate:
         return "colocated"
     return "fully-async" if launch.layout.streams or launch.layout.staleness > 1 else "one-step-off"
@@ -128,17 +128,14 @@ def _nested(settings: Settings) -> str:
 
 def _verl(launch: RlLaunch) -> Files:
     kind = _kind(launch)
-    arguments = [f"{key}={_hydra(value)}" for key, value in settings_of(launch).items()]
+    written = {key: "null" if one is None else one for key, one in settings_of(launch).items()}
+    arguments = [f"{key}={value}" for key, value in written.items()]
     if kind != "colocated" and _names(launch)["strategy"] == "megatron":
         # These programs have another configuration for Megatron.
         name = f"--config-name={kind.replace('-', '_')}_ppo_megatron_trainer.yaml"
         arguments = ["--config-path=config", name, *arguments]
     command = shell.command(("python3", "-m", _VERL_PROGRAMS[kind]), arguments)
     return _folder(launch, f"verl, {kind}", [f'{command} \\\n    "$@"'], {})
-
-
-def _hydra(value: object) -> str:
-    return "null" if value is None else str(value)
 
 
 def _nemo(launch: RlLaunch) -> Files:

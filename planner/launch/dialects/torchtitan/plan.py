@@ -9,18 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from planner.job.recompute import Module
-from planner.launch.contract import (
-    OFFLOADED,
-    RESHARDING,
-    TRIAL_STEPS,
-    Files,
-    Launch,
-    Refusal,
-)
+from planner.launch import contract
 from planner.launch.dialects.torchtitan import ASYNC_TP_0_3, TORCHTITAN
 from planner.launch.read.found import Found
 from planner.launch.sentences import names_of, said_refusals, said_settings
@@ -29,33 +21,23 @@ from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
 
-@dataclass(frozen=True, slots=True)
-class TitanMesh:
-    """Data-parallel degrees: replicate · shard = dp; parameters are sharded over shard · cp."""
-
-    replicate: int
-    shard: int
-    # fsdp_reshard_after_forward
-    reshard: str
-
-
-def mesh_of(degrees: Degrees) -> TitanMesh:
-    """HSDP degrees and when parameters are sharded again.
+def mesh_of(degrees: Degrees) -> dict[str, Any]:
+    """Data-parallel degrees `replicate` · `shard` = dp, and when parameters are sharded again
+    (`reshard`, fsdp_reshard_after_forward); they are sharded over shard · cp.
 
     ZeRO-0: all replicated; ZeRO-2: sharded once, gathered weights stay through backward;
     ZeRO-3: gathered anew for backward. torchtitan's own default is ZeRO-3 without a pipeline and
     ZeRO-2 with one.
     """
     if degrees.zero == 0:
-        return TitanMesh(degrees.dp, 1, "default")
-    one_shard = degrees.shard or degrees.dp * degrees.cp
-    shard = max(1, one_shard // degrees.cp)
-    if degrees.zero == 2:
-        return TitanMesh(degrees.dp // shard, shard, "never")
-    return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
+        return {"replicate": degrees.dp, "shard": 1, "reshard": "default"}
+    shard = max(1, (degrees.shard or degrees.dp * degrees.cp) // degrees.cp)
+    stays = "always" if degrees.pp > 1 else "default"
+    reshard = "never" if degrees.zero == 2 else stays
+    return {"replicate": degrees.dp // shard, "shard": shard, "reshard": reshard}
 
 
-def parts_of(launch: Launch) -> list[list[str]]:
+def parts_of(launch: contract.Launch) -> list[list[str]]:
     """Module names of every model part in pipeline order."""
     parts: list[list[str]] = []
     first = 0
@@ -67,13 +49,13 @@ def parts_of(launch: Launch) -> list[list[str]]:
     return parts
 
 
-def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What torchtitan cannot express of a plan, its model apart."""
+def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
+    """Parts of a plan, its model apart, that torchtitan cannot express."""
     names = names_of(launch) | {"recompute_kind": recompute_kind(launch)}
     yield from said_refusals("torchtitan", "plan_refusals", names)
 
 
-def recompute_kind(launch: Launch) -> str:
+def recompute_kind(launch: contract.Launch) -> str:
     """`none`, `selective`, `full`, `every` or `budget`: which form of checkpointing a plan has."""
     mode = launch.job.framework.recompute_mode(launch.plan.recompute)
     if mode.mask == Module.NOTHING or not launch.plan.layout.recomputed:
@@ -90,20 +72,20 @@ BF16_STATES = {"exp_avg": "bf16", "exp_avg_sq": "bf16"}
 _SECTIONS = ("parallelism", "training", "optimizer", "compile")
 
 
-def sections(launch: Launch) -> tuple[SettingsSection, ...]:
+def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
     """Arguments of the configuration's parts, in the order of the file."""
     mesh = mesh_of(launch.plan.degrees)
     names = names_of(launch) | {
         "half": dict(launch.job.optimizer.states) == BF16_STATES,
         "half_states": HALF_STATES,
-        "mesh": mesh,
-        "offloaded": OFFLOADED,
+        **mesh,
+        "offloaded": contract.OFFLOADED,
         "parts": parts_of(launch),
-        "replicas": f"HSDP: {mesh.replicate} replicas of a group that shards"
+        "replicas": f"HSDP: {mesh['replicate']} replicas of a group that shards"
         if launch.plan.degrees.zero
         else "plain data parallelism: every rank holds all parameters of its stage",
-        "resharding": RESHARDING[launch.plan.degrees.zero],
-        "trial_steps": TRIAL_STEPS,
+        "resharding": contract.RESHARDING[launch.plan.degrees.zero],
+        "trial_steps": contract.TRIAL_STEPS,
     }
     options = {**TORCHTITAN, "async-tp": ASYNC_TP_0_3}
     return tuple(said_settings("torchtitan", title, names, options) for title in _SECTIONS)
@@ -113,7 +95,7 @@ SAMPLES = "sample_data"
 _LINES, _WORDS = 64, 512
 
 
-def sample_files() -> Files:
+def sample_files() -> contract.Files:
     """Texts that torchtitan can read without the internet: numbers in words of their own."""
     lines = (
         json.dumps({"text": " ".join(f"{line * _WORDS + word:x}" for word in range(_WORDS))})
@@ -123,7 +105,7 @@ def sample_files() -> Files:
 
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:
-    """What torchtitan's files say of a configuration, for `--fix`.
+    """The settings of a configuration in torchtitan's files, for `--fix`.
 
     The local batch is a micro-batch, or all of a pipeline's micro-batches.
     """

@@ -1,4 +1,4 @@
-"""Reader of torchtitan 0.2 TOML files, and of what 0.3's configuration functions share with them.
+"""Reader of torchtitan 0.2 TOML files, and of the settings that 0.3's functions share with them.
 
 Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, parallel_dims.py.
 """
@@ -15,20 +15,8 @@ from typing import Any
 from constraints.axes import ContextKind
 from planner.job.models.catalog import load_model
 from planner.job.specs import ModelSpec
-from planner.launch.dialects.torchtitan import ASYNC_TP_0_3, TORCHTITAN
+from planner.launch.dialects.torchtitan import ASYNC_TP_0_3, TORCHTITAN, sources
 from planner.launch.dialects.torchtitan.plan import HALF_STATES
-from planner.launch.dialects.torchtitan.sources import (
-    SCHEDULES,
-    is_known,
-    is_known_in_0_3,
-    is_size_of,
-    named_parts,
-    registered_model,
-    schedule_of,
-    stage_count,
-    stage_layers,
-    unknown_keys,
-)
 from planner.launch.dialects.torchtitan.table import FLAVORS
 from planner.launch.languages.text import digits
 from planner.launch.read.document import Document, DocumentReader, Source, toml_document
@@ -54,7 +42,7 @@ def read_torchtitan(source: Source) -> Found:
     document = toml_document(source.text, source.path, source.hints.environment)
     override(document, source.given)
     reader = TorchtitanReader(document, source)
-    reader.problems += list(unknown_keys(document))
+    reader.problems += list(sources.unknown_keys(document))
     return reader.found("torchtitan-0.2")
 
 
@@ -65,14 +53,17 @@ class TorchtitanReader(DocumentReader):
 
     def found(self, form: Any) -> Found:
         """Everything that was read."""
-        degrees = self._degrees()
+        degrees = {
+            name: self.whole(_DEGREES[name], default, min(default, 1))
+            for name, default in _DEFAULTS.items()
+        }
         replicate, shard = self._replicas(degrees, self.hints.gpus or self.world)
         model, shape = self._model()
         batch = self._batch(degrees, replicate * shard)
         layout = self._layout(degrees, self._layers(model, shape))
         zero = self._zero(degrees, shard)
         hybrid = shard * degrees["cp"] if replicate > 1 and zero else 0
-        known = is_known if form == "torchtitan-0.2" else is_known_in_0_3
+        known = sources.is_known if form == "torchtitan-0.2" else sources.is_known_in_0_3
         keys = {name: TORCHTITAN[name].key for name in ("schedule", "recompute")}
         return self.gathered(
             known,
@@ -95,7 +86,11 @@ class TorchtitanReader(DocumentReader):
             optimizer_offload=float(bool(self.document.get(f"{_T}.enable_cpu_offload", False))),
             precision=self._precision(),
             cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
-            unmodelled=self._unmodelled(),
+            unmodelled=tuple(
+                (self.document.settings[key], why)
+                for key, why in left_out("torchtitan", "own").items()
+                if self.document.get(key) and key in self.document.settings
+            ),
             **batch,
             **layout,
         )
@@ -105,24 +100,11 @@ class TorchtitanReader(DocumentReader):
         self.problems += said_problems("torchtitan", table, facts, self.document)
 
     def _exchange(self) -> ContextKind:
-        """Keys and values gathered after the first part of attention, or passed round."""
+        """How context parallelism exchanges keys and values."""
         method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
         return "p2p" if method == "alltoall" else "all_gather"
 
-    def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
-        return tuple(
-            (self.document.settings[key], why)
-            for key, why in left_out("torchtitan", "own").items()
-            if self.document.get(key) and key in self.document.settings
-        )
-
     # --- degrees --------------------------------------------------------------------------------
-
-    def _degrees(self) -> dict[str, int]:
-        return {
-            name: self.whole(_DEGREES[name], default, min(default, 1))
-            for name, default in _DEFAULTS.items()
-        }
 
     def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
         """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""
@@ -151,7 +133,7 @@ class TorchtitanReader(DocumentReader):
         if local % mbs:
             self._said("micro_batch", mbs=mbs, local=local)
             mbs = 1
-        schedule = schedule_of(str(self.document.get(TORCHTITAN["schedule"].key, "1F1B")))
+        schedule = sources.schedule_of(str(self.document.get(TORCHTITAN["schedule"].key, "1F1B")))
         if gbs > local * dp:
             gpipe = schedule is not None and schedule[1] == "gpipe"
             self._said("accumulation", gpipe=gpipe, gbs=gbs, dp=dp)
@@ -168,16 +150,16 @@ class TorchtitanReader(DocumentReader):
     # --- the model and its layers ---------------------------------------------------------------
 
     def _model(self) -> tuple[str | None, ModelSpec | None]:
-        """Its name in the catalogue, or its shape in the checkout around the file."""
+        """The model's name in the catalogue, or its shape in the checkout around the file."""
         name = str(self.document.get("model.name", "llama3"))
         flavor = str(self.document.get("model.flavor", "debugmodel"))
         if self.hints.model:
             return self.hints.model, None
         named = self.document.has("model.name") or self.document.has("model.flavor")
         folder = Path(self.document.path).parent
-        shape = registered_model(name, flavor, folder) if named else None
+        shape = sources.registered_model(name, flavor, folder) if named else None
         known = MODELS.get((name.lower(), flavor.lower()))
-        if known is not None and (shape is None or is_size_of(shape, known)):
+        if known is not None and (shape is None or sources.is_size_of(shape, known)):
             return known, None
         if shape is not None:
             self.assumed.append(f"{name} {flavor} as in {shape.source}")
@@ -204,7 +186,7 @@ class TorchtitanReader(DocumentReader):
         """vpp, layers of each block and the schedule."""
         key = TORCHTITAN["schedule"].key
         text = str(self.document.get(key, "1F1B"))
-        known = schedule_of(text)
+        known = sources.schedule_of(text)
         if known is None:
             self.problems.append(_unknown_schedule(text, key, self.document))
             known = ("1F1B", "1f1b", 1)
@@ -224,18 +206,18 @@ class TorchtitanReader(DocumentReader):
             self.whole(f"{one_text}first_stage_less_layers", 1, 0),
             self.whole(f"{one_text}last_stage_less_layers", 1, 0),
         )
-        parts = named_parts(self.document.get(f"{_P}.module_fqns_per_model_part"))
+        parts = sources.named_parts(self.document.get(f"{_P}.module_fqns_per_model_part"))
         if parts is not None:
             return {"vpp": max(1, len(parts) // pp), "block_layers": parts}
         if layers is None:
             return {}
         key = f"{one_text}layers_per_stage"
         per_stage = self.whole(key, 0, 0) or None
-        chunks, problem = stage_count(layers, pp, per_stage, single, less_layers)
+        chunks, problem = sources.stage_count(layers, pp, per_stage, single, less_layers)
         if problem is not None:
             self.problems.append(problem)
             return {"vpp": chunks}
-        blocks = stage_layers(layers, pp * chunks, less_layers)
+        blocks = sources.stage_layers(layers, pp * chunks, less_layers)
         if blocks is None:
             self._said("stages", layers=layers, stages=pp * chunks)
         return {"vpp": chunks, "block_layers": blocks}
@@ -296,8 +278,8 @@ class TorchtitanReader(DocumentReader):
         return "bf16"
 
     def _words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """The words of a list, which a command line has in one text; none, and a problem, where the
-        value is no list."""
+        """The words of a list, which a command line writes as one text; none, and a problem, for
+        another value."""
         listed = self.document.get(key, list(default))
         if isinstance(listed, str):
             listed = re.split(r"[,\s]+", listed)
@@ -307,7 +289,7 @@ class TorchtitanReader(DocumentReader):
         return tuple(str(item) for item in listed)
 
     def _types(self) -> None:
-        """Types that torchtitan does not have, which its parsers let through, and fp16."""
+        """Notes types that torchtitan does not have, though its parsers accept them, and fp16."""
         for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
             key = f"{_T}.{name}"
             value = str(self.document.get(key, "float32"))
@@ -352,10 +334,10 @@ class TorchtitanReader(DocumentReader):
 
 
 def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
-    """A name that torch does not have; torchtitan's parsers let it through."""
-    lower = {name.lower(): name for name in SCHEDULES}
+    """A problem: a schedule that torch does not have, which torchtitan's parsers accept."""
+    lower = {name.lower(): name for name in sources.SCHEDULES}
     close = nearest(given.lower(), lower, 0.3)
-    named = ", ".join(name for name, (item, _) in SCHEDULES.items() if item)
+    named = ", ".join(name for name, (item, _) in sources.SCHEDULES.items() if item)
     text = (
         f"pipeline_parallel_schedule {given!r}: torch has {named} (found out when the pipeline is "
         "built)"
@@ -370,7 +352,7 @@ def override(document: Document, given: Mapping[str, Setting]) -> None:
         if not re.match(r"[a-z_]+\.\w", key) or key.startswith("job."):
             continue
         table, _, name = key.rpartition(".")
-        if name.startswith("no_") and setting.value is True and not is_known(key):
+        if name.startswith("no_") and setting.value is True and not sources.is_known(key):
             # tyro's way to switch off: `--profiling.no-enable-profiling`.
             document.override(replace(setting, value=False), f"{table}.{name[3:]}")
         else:

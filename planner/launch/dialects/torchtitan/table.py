@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.job.specs import ModelSpec
-from planner.launch.architecture import (
-    ArchitectureRow,
-    experts,
-    fields_of,
-    lacking,
-    leading_dense,
-    model_rows,
-    row,
-)
+from planner.launch import architecture
 from planner.launch.registry import dialect_toml
 
 
@@ -47,14 +39,14 @@ _USUAL_RATE = 1e-3
 
 def load_balance(model: ModelSpec) -> float | None:
     """load_balance_coeff: what a step adds to or takes from the bias of an expert."""
-    moe = experts(model)
+    moe = architecture.experts(model)
     if moe.score_correction_bias:
         return moe.bias_update_rate or None
     return _USUAL_RATE if moe.aux_loss else None
 
 
 def _facts(model: ModelSpec) -> Mapping[str, object]:
-    moe, dense = model.moe, leading_dense(model)
+    moe, dense = model.moe, architecture.leading_dense(model)
     whole = moe is not None and bool(moe.shared_ffn) and not moe.shared_ffn % moe.ffn
     return {
         "in_blocks": whole and dense is not None,
@@ -63,9 +55,11 @@ def _facts(model: ModelSpec) -> Mapping[str, object]:
     }
 
 
-def _table(block: str, *parts: str) -> tuple[ArchitectureRow, ...]:
+def _table(block: str, *parts: str) -> tuple[architecture.ArchitectureRow, ...]:
     rows = [entry for part in parts for entry in _TABLE["rows"][part]]
-    return *model_rows(rows, _facts), *lacking({*_TABLE["has"][block].split()})
+    return *architecture.model_rows(rows, _facts), *architecture.lacking(
+        {*_TABLE["has"][block].split()}
+    )
 
 
 GROUPED = _table("grouped", "trunk", "grouped", "router", "llama3", "grouped-last")
@@ -80,17 +74,17 @@ def _registered(model: ModelSpec) -> str | None:
 
 
 _LOSS = "moe.score_correction_bias moe.bias_update_rate moe.aux_loss moe.aux_loss_over"
-GPT_OSS: tuple[ArchitectureRow, ...] = (
-    row(" ".join(fields_of()), refuses=_registered),
+GPT_OSS: tuple[architecture.ArchitectureRow, ...] = (
+    architecture.row(" ".join(architecture.fields_of()), refuses=_registered),
     *(
-        ArchitectureRow(("moe.aux_loss",), when=entry.when, departs=entry.departs)
+        architecture.ArchitectureRow(("moe.aux_loss",), when=entry.when, departs=entry.departs)
         for entry in GROUPED
         if " ".join(entry.fields) == _LOSS
     ),
 )
 
 
-def titan_table(model: ModelSpec) -> tuple[ArchitectureRow, ...]:
+def titan_table(model: ModelSpec) -> tuple[architecture.ArchitectureRow, ...]:
     """The table of torchtitan 0.3's block for a model."""
     if model.family == "gpt_oss":
         return GPT_OSS

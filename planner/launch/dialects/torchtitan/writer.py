@@ -8,22 +8,15 @@ it), latent attention from its DeepSeek-V3 block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
 from typing import Any
 
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
+from planner.launch import contract, sentences
 from planner.launch.architecture import all_settings, moe_indices, scaling_kind
 from planner.launch.architecture import refusals as refused_fields
-from planner.launch.contract import (
-    ExplainedSetting,
-    Files,
-    Launch,
-    Refusal,
-    RunCommand,
-    length_refusals,
-)
 from planner.launch.dialects.torchtitan.plan import (
     BF16_STATES,
     SAMPLES,
@@ -35,13 +28,6 @@ from planner.launch.dialects.torchtitan.plan import (
 from planner.launch.dialects.torchtitan.table import Flavor, flavor_of, titan_table
 from planner.launch.quoting import Code, Value, python_value
 from planner.launch.registry import dialect_toml
-from planner.launch.sentences import (
-    names_of_job,
-    said_environment,
-    said_needs,
-    said_refusals,
-    said_variables,
-)
 from planner.launch.settings_text import (
     SettingsSection,
     WrittenSetting,
@@ -52,66 +38,64 @@ from planner.launch.settings_text import (
 )
 from planner.launch.time_limit import save_steps
 
-
-def _words(table: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = dialect_toml("torchtitan", "launch.toml")[table]
-    return found
+_WORDS = dialect_toml("torchtitan", "launch.toml")
 
 
-def registry_size(launch: Launch) -> Flavor | None:
+def registry_size(launch: contract.Launch) -> Flavor | None:
     """The registry's size that the plan's model is, if its rotary cache is long enough."""
     size = flavor_of(launch.job.model)
     return size if size and launch.plan.seq <= size.longest else None
 
 
-def model_text(launch: Launch) -> str:
+def model_text(launch: contract.Launch) -> str:
     """Definition of `model_spec()`, and of the layers where the size is no registered one."""
     size, model = registry_size(launch), launch.job.model
     if size:
         about = comment(f"{model.name}: a size of torchtitan's registry.")
         return filled("torchtitan/registered.py.txt", about=about, size=size.name)
-    layers = _latent(launch) if model.mla else _grouped(launch)
-    values = _values(model)
+    names = _names(model)
+    values, kind = names["values"], "latent" if model.mla else "grouped"
     shared = f"\nROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}\n"
-    return shared + layers + _spec(model)
+    filled_in = _said("layers", names) | _said(kind, names)
+    return shared + _text(kind, **filled_in) + _text("spec", **_said("spec", names))
 
 
-def _values(model: ModelSpec) -> dict[str, Value]:
-    """The model in torchtitan's words."""
-    return {key: value for key, (value, _) in all_settings(titan_table(model), model).items()}
+def _said(table: str, names: Mapping[str, Any]) -> dict[str, Value]:
+    """The values of a template, by a table of `templates/values.toml`."""
+    rows = dialect_toml("torchtitan", "templates/values.toml")[table]
+    return {key: sentences.evaluated(text, names) for key, text in rows.items()}
 
 
-_LLAMA3 = ("scaling_factor", "low_freq_factor", "high_freq_factor",
-           "original_max_position_embeddings")  # fmt: skip
+def _names(model: ModelSpec) -> dict[str, Any]:
+    """Names that `templates/values.toml` may use."""
+    stated = all_settings(titan_table(model), model)
+    values = {key: value for key, (value, _) in stated.items()}
+    lists = dialect_toml("torchtitan", "templates/values.toml")["names"]
+    kinds = {kind.ffn for kind in model.kinds}
+
+    def arguments(listed: Sequence[str], before: str = "") -> list[str]:
+        known = (name for name in listed if name in values)
+        return [f"{before}{name}={python_value(values[name])}," for name in known]
+
+    names: dict[str, Any] = {
+        **lists,
+        "arguments": arguments,
+        "code": Code,
+        "expert_constants": _expert_constants(model),
+        "ffn": _WORDS["ffn"]["both" if len(kinds) > 1 else min(kinds)],
+        "kind": scaling_kind(model),
+        "kinds": kinds,
+        "model": model,
+        "part": lambda name, /, **values: _text(name, **values).splitlines(),
+        "stretched": any(name in values for name in lists["llama3"]),
+        "values": values,
+        "whole": _text,
+    }
+    return names | {"experts": lambda: _said("experts", names)}
 
 
-def _grouped(launch: Launch) -> str:
-    """Layers with grouped-query attention."""
-    model, values = launch.job.model, _values(launch.job.model)
-    lengths = [name for name in _LLAMA3 if name in values]
-    scaling = ['scaling="llama",'] if lengths else []
-    return filled(
-        "torchtitan/grouped.py.txt",
-        **_sizes(model),
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        constants=[*([f"FFN = {model.ffn}"] if model.ffn else []), *_expert_constants(model)],
-        qk_norm=Code("_norm(HEAD_DIM)" if model.qk_norm == "head" else "None"),
-        # ComplexRoPE is the one that stretches as Llama 3 does.
-        rope=Code("ComplexRoPE" if lengths else "CosSinRoPE"),
-        max_seq_len=values["max_seq_len"],
-        scaling=[*scaling, *(f"{name}={values[name]}," for name in lengths)],
-        bias="attention.qkv_linear.wqkv.bias = True" if model.qkv_bias else "",
-        feed_forward=_part("feed_forward") if any(k.ffn == "dense" for k in model.kinds) else "",
-        ffn_argument=Code(_ffn_argument(model)),
-        experts=_experts(model) if model.moe else "",
-    )
-
-
-def _sizes(model: ModelSpec) -> dict[str, Value]:
-    inits = filled("torchtitan/inits.py.txt", init_std=model.init_std)
-    return {"layers": model.layers, "hidden": model.hidden, "vocab": model.vocab, "inits": inits}
+def _text(name: str, /, **values: Value) -> str:
+    return filled(f"torchtitan/{name}.py.txt", **values)
 
 
 def _expert_constants(model: ModelSpec) -> list[str]:
@@ -127,132 +111,61 @@ def _expert_constants(model: ModelSpec) -> list[str]:
     ]
 
 
-def _part(name: str, **values: Value) -> list[str]:
-    return filled(f"torchtitan/{name}.py.txt", **values).splitlines()
-
-
-def _ffn_argument(model: ModelSpec) -> str:
-    kinds = {kind.ffn for kind in model.kinds}
-    told: str = _words("ffn")["both" if len(kinds) > 1 else kinds.pop()]
-    return told
-
-
-def _experts(model: ModelSpec) -> str:
-    values = _values(model)
-    width = values["shared_experts"]
-    return filled(
-        "torchtitan/experts.py.txt",
-        load_balance_coeff=values["load_balance_coeff"],
-        router=[f"{name}={python_value(values[name])}," for name in _ROUTER if name in values],
-        bias=values["bias"],
-        shared=_part("shared_experts", width=width) if width else "shared_experts=None,",
-    )
-
-
-# Arguments of make_router_config; those of build_mla_moe_layers begin with `router_`.
-_ROUTER = ("score_func", "route_norm", "route_scale", "num_expert_groups", "num_limited_groups")
-
-
-def _latent(launch: Launch) -> str:
-    """Layers with latent attention."""
-    model = launch.job.model
-    values = _values(model)
-    named = {name: f"router_{name}" for name in ("top_k", *_ROUTER)}
-    given = (
-        "n_dense_layers", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-        "qk_rope_head_dim", "v_head_dim", "dense_hidden_dim", "moe_hidden_dim", "num_experts",
-        "num_shared_experts", *named,
-    )  # fmt: skip
-    yarn = ['scaling="yarn",', *(f"{name}={values.get(name)}," for name in _YARN)]
-    return filled(
-        "torchtitan/latent.py.txt",
-        **_sizes(model),
-        arguments=[f"{named.get(name, name)}={python_value(values[name])}," for name in given],
-        mscale=values.get("mscale", 1.0),
-        qk_rope_head_dim=values["qk_rope_head_dim"],
-        max_seq_len=values["max_seq_len"],
-        scaling=yarn if scaling_kind(model) == "yarn" else "",
-        load_balance_coeff=values["load_balance_coeff"],
-    )
-
-
-_YARN = ("rope_factor", "beta_fast", "beta_slow", "original_seq_len", "truncate")
-
-
-def _spec(model: ModelSpec) -> str:
-    """`model_spec()` of a size that is written out."""
-    latent = model.mla is not None
-    name = "deepseek_v3" if latent else "qwen3"
-    tied = model.tied_embeddings
-    return filled(
-        "torchtitan/spec.py.txt",
-        model=model.name,
-        layer_count=model.layers,
-        kind=Code("DeepSeekV3Model" if latent else "Qwen3Model"),
-        layers=Code("_layers()" if latent else "[_layer(index) for index in range(LAYERS)]"),
-        tied="enable_weight_tying=True," if tied else "",
-        # A tied embedding is initialised as the output projection.
-        embedding_init=Code('{"weight": skip_param_init}' if tied else "_normal()"),
-        mtp=_part("mtp", layers=model.mtp_layers) if model.mtp_layers else "",
-        name=name,
-        module=Code(name.replace("_", "")),
-        hook=Code("register_moe_load_balancing_hook" if model.moe else "None"),
-    )
-
-
 VERSION = "0.3.0"
 MODULE, FUNCTION = "planned_run", "planned"
 
 
-def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What torchtitan 0.3 cannot express of the job."""
+def job_refusals(job: Job) -> Iterator[contract.Refusal]:
+    """Parts of the job that torchtitan 0.3 cannot express."""
     model, table = job.model, titan_table(job.model)
     yield from refused_fields(table, model, "torchtitan 0.3", "--framework megatron-core")
-    names = names_of_job(job) | {"half": dict(job.optimizer.states) == BF16_STATES}
-    yield from said_refusals("torchtitan", "model_refusals", names)
-    yield from length_refusals(job)
-    yield from said_refusals("torchtitan", "job_refusals", names)
+    names = sentences.names_of_job(job) | {"half": dict(job.optimizer.states) == BF16_STATES}
+    yield from sentences.said_refusals("torchtitan", "model_refusals", names)
+    yield from contract.length_refusals(job)
+    yield from sentences.said_refusals("torchtitan", "job_refusals", names)
 
 
-def files(launch: Launch) -> Files:
+def files(launch: contract.Launch) -> contract.Files:
     """The module with the configuration."""
     return {f"{MODULE}.py": _module(launch), **sample_files()}
 
 
-def command(launch: Launch) -> RunCommand:
+def command(launch: contract.Launch) -> contract.RunCommand:
     """torchtitan's trainer with the module."""
-    return RunCommand(
+    return contract.RunCommand(
         argv=(
             *("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
             *("--training.steps", "${TRAIN_STEPS}"),
         ),
-        environment=said_environment("torchtitan", "environment", launch),
-        variables=said_variables("torchtitan", launch, size=registry_size(launch)),
+        environment=sentences.said_environment("torchtitan", "environment", launch),
+        variables=sentences.said_variables("torchtitan", launch, size=registry_size(launch)),
     )
 
 
-def choices(launch: Launch) -> Iterator[ExplainedSetting]:
+def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
     """The settings worth a sentence."""
     size = registry_size(launch)
-    yield ExplainedSetting(
+    yield contract.ExplainedSetting(
         "model_spec()",
         f"torchtitan's own {size.module} {size.name}"
         if size
         else "written out: no size of torchtitan's registry is this model in every setting",
     )
-    if launch.job.precision in _words("converters"):
-        yield ExplainedSetting(f"converters = {launch.job.precision}", _converter_reason(launch))
+    if launch.job.precision in _WORDS["converters"]:
+        yield contract.ExplainedSetting(
+            f"converters = {launch.job.precision}", _converter_reason(launch)
+        )
     yield from section_choices(sections(launch))
 
 
-def requirements(launch: Launch) -> tuple[str, ...]:
+def requirements(launch: contract.Launch) -> tuple[str, ...]:
     """Packages that the module is written for."""
-    return said_needs("torchtitan", "needs", launch)
+    return sentences.said_needs("torchtitan", "needs", launch)
 
 
-def _recompute(launch: Launch) -> tuple[str, str]:
+def _recompute(launch: contract.Launch) -> tuple[str, str]:
     """Expression and reason of activation_checkpoint."""
-    expression, why = _words("checkpointing")[recompute_kind(launch)]
+    expression, why = _WORDS["checkpointing"][recompute_kind(launch)]
     budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
     return expression.format(budget=budget), why
 
@@ -260,7 +173,7 @@ def _recompute(launch: Launch) -> tuple[str, str]:
 # --- the file -------------------------------------------------------------------------------
 
 
-def _module(launch: Launch) -> str:
+def _module(launch: contract.Launch) -> str:
     parts = {section.title: section for section in sections(launch)}
     recompute, recompute_why = _recompute(launch)
     loss = "MTPLoss" if launch.job.model.mtp_layers else "CrossEntropyLoss"
@@ -297,7 +210,7 @@ def python_assignments(section: SettingsSection) -> list[str]:
     return lines
 
 
-def _imports(launch: Launch) -> list[str]:
+def _imports(launch: contract.Launch) -> list[str]:
     """Import statements by module."""
     model, size = launch.job.model, registry_size(launch)
     statements = dialect_toml("torchtitan", "templates/imports.toml")
@@ -318,21 +231,21 @@ def _imports(launch: Launch) -> list[str]:
     ]
 
 
-def _quantisers(launch: Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
+def _quantisers(launch: contract.Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
     """Converters of the precision with their arguments, the one for experts last."""
     named = [
         (name, tuple(starmap(WrittenSetting, arguments.items())))
-        for name, arguments in _words("converters").get(launch.job.precision, {}).items()
+        for name, arguments in _WORDS["converters"].get(launch.job.precision, {}).items()
     ]
     return named if launch.job.model.moe else named[:1]
 
 
-def _converter_reason(launch: Launch) -> str:
+def _converter_reason(launch: contract.Launch) -> str:
     what = "products and those of the experts" if launch.job.model.moe else "products"
     return f"{what} in {launch.job.precision}; output projection and router stay in bf16"
 
 
-def _converters(launch: Launch) -> list[str]:
+def _converters(launch: contract.Launch) -> list[str]:
     quantisers = _quantisers(launch)
     if not quantisers:
         return ["", "# Products in bf16.", "CONVERTERS = []"]

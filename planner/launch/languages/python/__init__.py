@@ -1,7 +1,7 @@
 """Python files: the values that their functions would return, and what their text says.
 
-A `Reader` reads modules; `PythonFile.lookup` gives the value of a global name, `Function.call` what
-a function returns, both plain values or a `Record` of what is not there.
+A `Reader` reads modules. `PythonFile.lookup` gives the value of a global name, `Function.call` the
+result of a function; either is a plain value or a `Record` of an object that is not there.
 """
 
 from planner.launch.languages.python.evaluate import Function as Function

@@ -13,15 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.launch.languages.limits import Limits
-from planner.launch.languages.python.syntax import (
-    NOTHING_BESIDE,
-    Neighbours,
-    PythonError,
-    binds,
-    bound_name,
-    module_file,
-    parsed,
-)
+from planner.launch.languages.python import syntax
 from planner.launch.languages.python.values import (
     ASKED,
     BUILTINS,
@@ -50,7 +42,7 @@ class Function:
     outer: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> Any:
-        """What it returns; None where it returns nothing. LimitError, RecursionError."""
+        """Its result; None where it returns nothing. LimitError, RecursionError."""
         words, arguments = dict(named or {}), self.node.args
         frame, outside = Frame(self.module, dict(self.outer)), Frame(self.module, {})
         names = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
@@ -101,7 +93,7 @@ class Class:
 
 
 def _made(value: Any) -> Any:
-    """`field(default=8)`, `field(default_factory=list)`: what they make."""
+    """The default of `field(default=8)` or `field(default_factory=list)`."""
     if not isinstance(value, Record) or value.name.rpartition(".")[2] != "field":
         return value
     if "default" in value.fields:
@@ -134,7 +126,7 @@ class PythonFile:
 
     def _find(self, name: str) -> Any:
         found: Any = Record(name, made=False)
-        for node in (node for node in self.tree.body if binds(node, name)):
+        for node in (node for node in self.tree.body if syntax.binds(node, name)):
             match node:
                 case ast.FunctionDef():
                     found = Function(node, self)
@@ -164,20 +156,21 @@ class Reader:
     special: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     partials: Collection[str] = ()
     only: str = ""
-    around: Neighbours = NOTHING_BESIDE
+    around: syntax.Neighbours = syntax.NOTHING_BESIDE
     limits: Limits = field(default_factory=Limits)
     modules: dict[str, PythonFile | None] = field(default_factory=dict)
 
     def read(self, text: str, path: str) -> PythonFile:
         """A file that is given. PythonError with the line of a slip."""
-        module = self.modules[path] = PythonFile(path, parsed(text, path), self)
+        module = self.modules[path] = PythonFile(path, syntax.parsed(text, path), self)
         return module
 
     def imported(
         self, node: ast.Import | ast.ImportFrom, name: str, path: str, otherwise: Any
     ) -> Any:
-        """What an import binds to a name; a Record of its full name where it is not there."""
-        alias = next((alias for alias in node.names if bound_name(alias) == name), None)
+        """The value that an import binds to a name; a Record of its full name where it is not
+        there."""
+        alias = next((alias for alias in node.names if syntax.bound_name(alias) == name), None)
         if alias is None:
             return otherwise
         if isinstance(node, ast.Import):
@@ -186,13 +179,15 @@ class Reader:
         module = self._file(package, path)
         inner = self._file(f"{package}.{alias.name}", path)
         body = module.tree.body if module is not None else []
-        if module and any(binds(node, alias.name, local=inner is not None) for node in body):
+        if module and any(syntax.binds(node, alias.name, local=inner is not None) for node in body):
             return module.lookup(alias.name)
         return inner or Record(f"{package}.{alias.name}", made=False)
 
     def _file(self, package: str, near: str) -> PythonFile | None:
         """A module's file beside the one that imports it."""
-        path = module_file(package, near, self.around) if package.endswith(self.only) else None
+        path = (
+            syntax.module_file(package, near, self.around) if package.endswith(self.only) else None
+        )
         if path is None:
             return None
         name = str(path)
@@ -202,7 +197,7 @@ class Reader:
             self.limits.step(len(text or ""))
             try:
                 self.modules[name] = None if text is None else self.read(text, name)
-            except PythonError:
+            except syntax.PythonError:
                 self.modules[name] = None
         return self.modules[name]
 
@@ -249,7 +244,7 @@ class Frame:
                 self._block(node)
 
     def _block(self, node: ast.stmt) -> None:
-        """Statements that hold others, and imports."""
+        """Runs statements that hold others, and imports."""
         match node:
             case ast.If(test=test, body=body, orelse=orelse):
                 met = truth(self.value(test))
@@ -264,7 +259,7 @@ class Frame:
                 self.run(body)
             case ast.Import() | ast.ImportFrom():
                 imported, path = self.module.reader.imported, self.module.path
-                for name in map(bound_name, node.names):
+                for name in map(syntax.bound_name, node.names):
                     self.names[name] = imported(node, name, path, UNKNOWN)
 
     def assign(self, target: ast.expr, value: Any, written: ast.expr | None = None) -> None:
@@ -394,7 +389,7 @@ class Frame:
         return result
 
     def _call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
-        """What a call comes to: of a function or class that is there, else a Record of it."""
+        """The result of a call: of a function or class that is there, else a Record of it."""
         name, special = _name_of(what), self.module.reader.special
         if (stands := special.get(name) or special.get(name.rpartition(".")[2])) is not None:
             return stands(*given, **named)
@@ -405,7 +400,7 @@ class Frame:
         return self._call_unseen(what, given, named) if isinstance(what, Record) else UNKNOWN
 
     def _call_unseen(self, what: Record, given: list[Any], named: dict[str, Any]) -> Any:
-        """A call of what is not there: a wrapper, a built-in function, anything else."""
+        """A call of a function that is not there: a wrapper, a built-in, anything else."""
         if what.name.rpartition(".")[2] in self.module.reader.partials and given:
             if isinstance(given[0], Class):
                 return given[0].make(named)
@@ -438,7 +433,7 @@ def _attribute(owner: Any, name: str, *, is_method: bool = False) -> Any:
 
 
 def dotted_name(record: Record) -> str:
-    """`FullAC.Config` of what a class that is there has inside."""
+    """`FullAC.Config` for a class within a class whose source is there."""
     inner = record.name.startswith("?.") and isinstance(record.of, Class)
     return f"{_name_of(record.of)}{record.name[1:]}" if inner else record.name
 

@@ -1,5 +1,5 @@
-"""Values of Python code that is read: plain ones, records of what is not there, and what operators,
-built-in functions and methods make of them."""
+"""Values of Python code that is read, plain ones and records of objects that are not there, and
+operators, built-in functions and methods on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_LIST = 100_000
 
 @dataclass(eq=False)
 class Record:
-    """An object by the name of what made it, with the fields that are known.
+    """An object by the name of the call that made it, with the fields that are known.
 
     `of`: the object whose method or field it is; `given`: positional arguments. `made`: whether
     a call made it; else it stands for a name or field that is not known. `at`: the module and the
@@ -87,7 +87,7 @@ def are_plain(values: Sequence[Any]) -> bool:
 
 
 def _tried(operation: Callable[..., Any], *given: Any) -> Any:
-    """What an operation makes of values; UNKNOWN where it refuses them."""
+    """The result of an operation; UNKNOWN where it refuses the values."""
     try:
         return operation(*given)
     except (TypeError, ValueError, ArithmeticError, LookupError):
@@ -121,7 +121,7 @@ def item_of(held: Any, key: Any) -> Any:
 
 
 def built_in(name: str, given: Sequence[Any]) -> Any:
-    """What one of `BUILTINS` makes of values."""
+    """The result of one of `BUILTINS`."""
 
     def made() -> Any:
         sized = (item for item in given if isinstance(item, str | list | dict | range))

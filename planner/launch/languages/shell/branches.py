@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Variables of a test, and what it compares one with.
 _NAMED = re.compile(r"\$\{?(\w+)")
 _COMPARED = r"\$\{?%s\b[^\s=!]*\s*(?:==?|=~|!=|-eq|-ne|-ge|-gt|-le|-lt)\s*[\"'*^]*([\w.+/:-]+)"
-# More of a test or of what a branch sets tells no more.
+# Longer texts of a test or a branch tell no more.
 _LONGEST_SHOWN, _MOST_ADVISED = 60, 3
 # What a test of settings does where they are wrong.
 _SAYS, _ENDS = re.compile(r"(echo|printf)\b(?!.*[|`]|.*\$\()"), re.compile(r"exit\s+[1-9]\d{0,2}")
@@ -73,7 +73,7 @@ class Branches(Words, ABC):
         return self._test_value(node)
 
     def _test_value(self, node: Node) -> bool | None:
-        """An arithmetic command, or a word that counts as true if it is not empty."""
+        """Outcome of an arithmetic command, or of a word, which is true if it is not empty."""
         is_number = node.type == "compound_statement"
         value = self.calculated(self.piece(node).value[2:-2]) if is_number else self.value(node)
         return None if value.unknown else value.value != ("0" if is_number else "")
@@ -126,8 +126,8 @@ class Branches(Words, ABC):
             self.run(statement)
 
     def _run_if_statement(self, node: Node) -> None:
-        """The first clause whose test is met; from one on that reading cannot decide, the one that
-        is chosen, else the next whose test is met."""
+        """Reads the first clause whose test is met. From a test on that reading cannot decide, it
+        reads the chosen clause, else the next whose test is met."""
         doubted: list[Branch] = []
         otherwise: list[Node] = []
         for clause in self._clauses(node):
@@ -142,7 +142,7 @@ class Branches(Words, ABC):
         self.run_all(doubted[taken - 1].body if taken else otherwise)
 
     def choose(self, node: Node, branches: Sequence[Branch], *, hopeful: bool) -> int:
-        """Which branch is read where reading cannot decide, counted from 1; 0 for none. A script
+        """The branch that is read where reading cannot decide, counted from 1; 0 for none. A script
         that runs has passed the tests that only end it."""
         if all(self._is_guard(branch) for branch in branches):
             return 0
@@ -179,7 +179,8 @@ class Branches(Words, ABC):
         return next((name for name in names if self.variable(name).unknown), "")
 
     def _advice(self, node: Node, branch: Branch, unknown: str) -> str:
-        """The variable that would have a branch run, or those that would say what it sets."""
+        """Advice: the value of the variable that would have a branch run, or the variables that it
+        sets."""
         if unknown:
             test = node if branch.test is None else branch.test
             compared = _compared(unknown, self.piece(test).value)
@@ -213,7 +214,8 @@ class Branches(Words, ABC):
                 yield Branch(None, inner)
 
     def _run_case_statement(self, node: Node) -> None:
-        """The item whose pattern the word matches; where the word is not known, the chosen one."""
+        """Reads the item whose pattern the word matches; the chosen one where the word is
+        unknown."""
         word, *items = node.named_children
         value = self.value(word)
         read = (self._patterns(item) for item in items if item.type == "case_item")
@@ -240,13 +242,13 @@ class Branches(Words, ABC):
 
 
 def _compared(name: str, test: str) -> str:
-    """What a test compares a variable with; empty where it compares it with nothing."""
+    """The value that a test compares a variable with; empty where there is none."""
     found = re.search(_COMPARED % re.escape(name), test)
     return found[1] if found else ""
 
 
 def _as_given(value: Text) -> Text:
-    """A value; an argument that nobody gives is empty: `[[ $1 != slurm ]]` holds."""
+    """A value; an argument that was not given is empty: `[[ $1 != slurm ]]` holds."""
     absent = value.value == HOLE and NO_ARGUMENT in value.unknown
     return Text("") if absent else value
 

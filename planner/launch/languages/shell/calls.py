@@ -63,7 +63,7 @@ class Starters:
         return found
 
     def inline_script(self, words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
-        """What `bash -c "..."` runs, and the srun before it; None for another command."""
+        """The script of `bash -c "..."`, and the srun before it; None for another command."""
         if words and words[0].base in ("echo", "printf"):
             return None
         for at, word in enumerate(words):
@@ -143,7 +143,7 @@ def _given_to_shell(words: Sequence[Word]) -> Text | None:
 
 
 def _remote_words(words: Sequence[Word]) -> Sequence[Word]:
-    """What `ssh -p 22 host ...` and `pdsh -w hosts ...` run there."""
+    """The command that `ssh -p 22 host ...` and `pdsh -w hosts ...` run there."""
     at, host = 0, False
     while at < len(words) and (words[at].text.value.startswith("-") or not host):
         option = words[at].text.value

@@ -1,4 +1,4 @@
-"""What scripts would do, as far as they have been read, and what they see around them."""
+"""The state of a shell while scripts are read, its result, and the surroundings of the scripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Site = tuple[str, int]
 _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
 # More notes of a script tell no more.
 MOST_NOTES = 50
-# Why the value of a variable or of an argument is not known, where nobody gives it.
+# Reasons for which the value of a variable or of an argument is unknown.
 NOT_SET, NO_ARGUMENT = "which the files do not set", "an argument of the script"
 # How the reason ends for which a count is not known.
 OF_THE_MACHINE = "which counts what the machine has"
@@ -34,7 +34,7 @@ _EVERY_ARGUMENT = "@"
 
 def may_set(file: str) -> str:
     """Why a variable is not known that a file may set which was not there."""
-    return f"which {file} may set, and that was not read"
+    return f"which {file} may set, and that was not read"  # plain: `telling` looks for it
 
 
 class EndedError(Exception):
@@ -69,13 +69,13 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What scripts see around them, as far as the caller knows it.
+    """The surroundings of scripts, as far as the caller knows them.
 
-    `given`: variables that win over what the scripts say, and `option`: how a user gives one;
-    `machine`: variables that hold where no script sets them; `directives`: variables that the
-    first lines of a script bring, such as a scheduler's; `counted_by`: the variables, first come,
-    that hold the number which a command in `$(...)` counts; `open_file`: the text of a file by the
-    name that a script gives it, and the path of that script; `has_file`: whether it is there;
+    `given`: variables that win over those of the scripts, and `option`: how a user gives one;
+    `machine`: variables that hold where no script sets them; `directives`: variables that the first
+    lines of a script bring, such as a scheduler's; `counted_by`: the variables, first come, that
+    hold the number which a command in `$(...)` counts; `open_file`: the text of a file by the name
+    that a script gives it, and the path of that script; `has_file`: whether it is there;
     `given_files`: names of the files that the user gives; `starters`: programs that start others.
     """
 
@@ -92,7 +92,7 @@ class Around:
 
 @dataclass(kw_only=True)
 class Scripts:
-    """What scripts would do, read one after another in one shell.
+    """The effect of scripts, read one after another in one shell.
 
     `written`: files that they would write, by path; `submitted`: scripts that they hand to a
     scheduler, with the options of its command as directives; `undecided`: statements of which
@@ -115,7 +115,7 @@ class Shell(Scripts):
     `chosen`: branches to take where reading cannot decide, 0 for none; `hopeful`: tests that
     reading cannot decide are taken as met. `active`: functions and scripts that are being read;
     `positional`: arguments of the innermost, which `is_called` if all of them are known, and
-    `shifted` how many of those that nobody gave `shift` has taken away. `doubts`: statements around
+    `shifted` the number of unknown ones that `shift` has taken away. `doubts`: statements around
     what is read now, of which reading is not sure that they run; `ends_on_failure`: `set -e`;
     `missed`: a sourced file that was not there, and may have set any variable.
     """
@@ -158,7 +158,7 @@ class Shell(Scripts):
         return None if value is None else Text.made(value)
 
     def arguments(self) -> Sequence[Text]:
-        """`$@`: the arguments as given; one that is not known where nobody says whether there are
+        """`$@`: the arguments as given; one unknown argument where it is open whether there are
         any."""
         if self.is_called or self.positional:
             return self.positional
@@ -171,7 +171,7 @@ class Shell(Scripts):
         return named[self.shifted :] or [every]
 
     def environment(self) -> dict[str, Text]:
-        """What a command started now would see."""
+        """The variables that a command started now would see."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.around.given)}
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
 

@@ -63,7 +63,7 @@ def _with_other_marks(text: str) -> str:
 
 
 def filled_in(source: Text, given: Mapping[str, str]) -> Text:
-    """A template's places with what the user gives for them; what nobody gives is not known."""
+    """Fills a template's places with the values that the user gives; others are unknown."""
 
     def filled(match: re.Match[str]) -> Text:
         name = match[1] or match[2]

@@ -68,7 +68,7 @@ class Words:
         return self.source[node.start_byte : node.end_byte]
 
     def words(self, node: Node) -> list[Word]:
-        """What a node becomes when the shell expands it: none, one or several words."""
+        """The words into which the shell expands a node: none, one or several."""
         words = self._split(node)
         for word in words:
             self.shell.limits.step(len(word.text.value))
@@ -183,7 +183,7 @@ class Words:
         return value if value.unknown else Text.made("1" if every else str(len(value.value)))
 
     def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
-        """`${X:-8}`: the value, or what stands for it."""
+        """`${X:-8}`: the value, or its default."""
         unset = bool(value.unknown) or (operator.startswith(":") and not value.value)
         at = self.piece(node).value.index(operator) + len(operator) + node.start_byte
         if operator.endswith("+"):
@@ -196,7 +196,7 @@ class Words:
         return default
 
     def _between(self, node: Node, start: int) -> Text:
-        """What stands from `start` to the closing brace of an expansion."""
+        """The text from `start` to the closing brace of an expansion."""
         parts: list[Text] = []
         for child in node.named_children:
             if child.start_byte >= start:
@@ -219,7 +219,7 @@ class Words:
         return self._absent(name) if value is None else _first(value)
 
     def _absent(self, name: str) -> Text:
-        """A variable that nothing sets that was read."""
+        """The unknown value of a variable that no script sets."""
         missed = self.shell.missed
         return Text.not_known(f"${name}, {may_set(missed) if missed else NOT_SET}")
 
@@ -238,7 +238,7 @@ class Words:
         return value[int(at.value)]
 
     def entry_name(self, index: str) -> str:
-        """Which entry of a table `M["$k"]` means."""
+        """The key of the entry `M["$k"]`."""
         plain = re.sub(r"[\"']", "", index)
         return re.sub(r"\$\{?(\w+)\}?", lambda match: self.variable(match[1]).value, plain)
 
@@ -254,7 +254,7 @@ class Words:
         return Text.not_known(f"$(({text}))") if number is None else Text.made(str(number))
 
     def output(self, node: Node) -> Text:
-        """What `$(...)` stands for; not known where only running it could tell."""
+        """The output of `$(...)`; not known where only running it could tell."""
         written = self.piece(node).value
         unknown = Text.not_known(f"output of {written}")
         if wanted := self.shell.around.counted_by(written):
@@ -294,7 +294,7 @@ class Words:
         return None
 
     def _of_command(self, name: str, given: Sequence[Word]) -> Text | None:
-        """`echo`, `printf`, `expr`, `basename`, `dirname`, `cat FILE`, and paths as named."""
+        """The output of `echo`, `printf`, `expr`, `basename`, `dirname` or `cat FILE`."""
         texts = [word.text for word in given]
         match name:
             case "echo":
@@ -319,7 +319,7 @@ class Words:
         return text
 
     def _filtered(self, text: Text, by: str) -> Text | None:
-        """What a filter makes of a text; None for another filter."""
+        """The output of a filter for a text; None for a filter that is not known."""
         if _CALCULATOR.fullmatch(by):
             return self.calculated(text.value)
         if not text.unknown:
@@ -344,7 +344,7 @@ class Words:
 
 
 def _first(value: Value) -> Text:
-    """What a variable is as one text."""
+    """The value of a variable as one text."""
     if isinstance(value, Text):
         return value
     return value[0] if value else Text("")
@@ -357,7 +357,7 @@ def _blanks_before(written: str) -> int:
 
 
 def _without_name(node: Node) -> Node:
-    """A command's name that is one expansion, as that: `$LAUNCHER`, `"${CMD[@]}"`."""
+    """A node, or the expansion that alone makes a command's name: `$LAUNCHER`, `"${CMD[@]}"`."""
     is_lone = node.type == "command_name" and node.named_child_count == 1
     return node.named_children[0] if is_lone else node
 
@@ -372,7 +372,7 @@ def _is_unquoted(node: Node) -> bool:
 
 
 def _path(name: str, texts: Sequence[Text]) -> Text | None:
-    """What a command prints of the path that it is given."""
+    """The output of a command that edits a path."""
     if name in ("realpath", "readlink"):
         return None if texts[-1].unknown else texts[-1]
     if name not in ("basename", "dirname") or texts[0].unknown:

@@ -159,7 +159,7 @@ async function draw(place) {
   const chart = charts[name];
   const narrow = place.clientWidth < 560;
   if (narrow) {
-    chart.config.legend.columns = 2;
+    chart.config.legend.columns = Math.min(2, chart.config.legend.columns);
     chart.config.axis.labelLimit = 110;
   }
   const result = await vegaEmbed(place, chart, {
@@ -170,6 +170,13 @@ async function draw(place) {
     downloadFileName: name,
   });
   if (mine !== views) return result.view.finalize();
+  // Names too long for two columns of a legend get one.
+  if (narrow && chart.config.legend.columns > 1 && isCut(place)) {
+    chart.config.legend.columns = 1;
+    delete mine[name];
+    result.view.finalize();
+    return draw(place);
+  }
   const menu = place.querySelector("summary");
   if (menu) menu.setAttribute("aria-label", "Save this figure");
   views[name] = result.view;
@@ -177,6 +184,12 @@ async function draw(place) {
     if (item && item.datum) clicked(place, item.datum);
   });
   tell(result.view);
+}
+
+function isCut(place) {
+  const end = place.getBoundingClientRect().right;
+  const labels = [...place.querySelectorAll(".role-legend-label text")];
+  return labels.some((label) => label.getBoundingClientRect().right > end);
 }
 
 // What was clicked: a plan is selected, another dot of the front is marked, all says its text.
