@@ -1,4 +1,4 @@
-"""What makes two rows one family: columns of the row, and what the planner takes them for."""
+"""Group rows into families, by columns or by what the planner takes them for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAMILY_COLUMNS = ("source", *_COLUMNS, "file", *_DERIVED)
 
 
 def family_by(columns: str) -> Family:
-    """Family of a row by comma-separated columns. Raises UsageError for an unknown one."""
+    """A row's family by comma-separated columns. UsageError for an unknown column."""
     names = [name.strip() for name in columns.split(",")]
     for name in names:
         if name not in FAMILY_COLUMNS:

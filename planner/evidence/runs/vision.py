@@ -1,4 +1,4 @@
-"""The vision part of a measured run's model, and its images, from its columns."""
+"""The vision part of a measured run's model, and its images."""
 
 from __future__ import annotations
 
@@ -35,15 +35,13 @@ _PROJECTOR = r"projector|merger|aligner"
 
 
 def says_vision(row: MeasuredRow) -> bool:
-    """Whether a row is of a model that reads images: a cell of its own, or a tower that is
-    frozen."""
+    """Whether a row's model reads images: it has a cell for that, or a frozen tower."""
     return bool(row.fact("vision")) or row.says("frozen", f"{_TOWER}|{_OTHER}")
 
 
 def whole_model(row: MeasuredRow) -> ModelSpec:
-    """A row's model, with its tower and images where it reads any. Of those the language model is
-    the catalogue's where the row leaves its shape out. UnpredictableRowError where the tower is
-    none that is known."""
+    """A row's model, with its tower and images if it reads any; the language model is then the
+    catalogue's if the row leaves its shape out. UnpredictableRowError for an unknown tower."""
     if not says_vision(row):
         return model_of(row)
     known = _known(row)
@@ -59,8 +57,8 @@ def whole_model(row: MeasuredRow) -> ModelSpec:
 
 
 def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
-    """The images of the row's samples: as many tokens as it states, or one of a usual size, as far
-    as a sample has room for it."""
+    """The images of the row's samples: as many tokens as stated, or one of a usual size, as far as
+    a sample has room."""
     text, samples = row.fact("image_tokens"), samples_of(row).lengths
     room = float(samples.mean if samples else model.pretraining_seq)
     if text == "none":
@@ -78,7 +76,7 @@ def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
 
 
 def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
-    """Parts that a row says nothing trained."""
+    """Parts that were not trained, as the row says."""
     frozen = row.fact("frozen") if "trained" not in row.fact("frozen") else ""
     if "frozen" in row.fact("vision"):
         frozen += " vision_tower"
@@ -103,7 +101,7 @@ def _unknown(row: MeasuredRow) -> UnpredictableRowError:
 
 
 def _in_row(model: ModelSpec, row: MeasuredRow) -> ModelSpec:
-    """The model on rows of the length of the run's."""
+    """The model on rows of the run's length."""
     seq = longest_row(row)
     if not seq:
         raise UnpredictableRowError("seq is not stated")
