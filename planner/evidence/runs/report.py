@@ -87,7 +87,7 @@ class FitConfusion:
 
 @dataclass(frozen=True, slots=True)
 class PickSummary:
-    """Quality of the first pick over groups of comparable runs (`planner.evidence.runs.ranking`)."""
+    """Quality of first picks over groups of comparable runs (`planner.evidence.runs.ranking`)."""
 
     groups: int
     mean: float

@@ -110,7 +110,7 @@ def optimizer_share(row: MeasuredRow) -> float:
 
 
 def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
-    """Modules whose activations are on the host, by their names in `planner.predict.ops.offload`."""
+    """Modules with activations on the host, by their names in `planner.predict.ops.offload`."""
     offloaded = row.fact("offload")
     if offloaded.endswith("checkpoints") or row.says("grad_ckpt", "offload"):
         return ("checkpoints",) if row.says("recompute", "^full") else ()
