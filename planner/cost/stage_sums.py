@@ -1,7 +1,7 @@
-"""What pipeline stages take together, each with one of its options, so that places add up.
+"""The least seconds of all pipeline stages when each takes one of its options.
 
-The place of a stage is a number for the layers that it holds, chosen so that the places of all
-stages add up to that of all layers (`planner.search.block_bound`).
+An option of a stage is a choice of layers. Its place is a number for these layers, such that the
+places of all stages add up to the place of all layers (`planner.search.block_bound`).
 """
 
 from __future__ import annotations

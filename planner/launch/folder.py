@@ -12,13 +12,7 @@ from hardware.files import shipped_toml
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.written_folder import Replaced, write_folder
 from planner.launch.architecture import departures
-from planner.launch.contract import (
-    Files,
-    Launch,
-    RunCommand,
-    on_disk,
-    run_variable,
-)
+from planner.launch.contract import Files, Launch, RunCommand, on_disk, run_variable
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.plans import one_plan, starts_from_weights, writer_of

@@ -189,7 +189,7 @@ def _shown(found: Found, hints: Hints) -> Found:
 def _with_images(
     hints: Hints, request: Request, taken: tuple[str, ...]
 ) -> tuple[Hints, tuple[str, ...]]:
-    """The images of a plan's samples, of which files hold limits alone."""
+    """Hints with the images of a plan's samples; files hold only their limits."""
     tokens = request.image_tokens
     if hints.images is not None or hints.image_tokens is not None:
         return hints, taken
@@ -313,7 +313,7 @@ def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, An
 
 
 def _profile(proposal: Proposal) -> str:
-    """The profile that it trains with: a technique may put another in the framework's place."""
+    """The profile in use; a technique may replace the framework's."""
     request = proposal.request
     launched = request.overrides.launched
     used = tuple(launched.variations) if launched else request.use

@@ -44,7 +44,7 @@ def _recomputing(mode: str) -> Change:
 
 
 def _using(name: str) -> Change:
-    """A variation of launch files beside those that the files have."""
+    """The change that adds a variation of the profile."""
 
     def change(proposal: Proposal) -> Proposal:
         request = proposal.request

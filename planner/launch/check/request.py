@@ -108,8 +108,8 @@ def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
 
 
 def _unreplicated_zero(stage: int, draft: Request) -> int:
-    """The stage as the files have it, which shards over one rank; where the framework has no such
-    stage, its lowest, which is the same there."""
+    """The stage in the files, which shards over one rank here; the framework's lowest where it does
+    not have that stage, for both are the same on one rank."""
     try:
         job = draft.resolve()
     except (UsageError, HardwareError):

@@ -75,7 +75,11 @@ def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
     """The prediction of a launch on the GPUs given."""
     rl = found.rl
     known = found.model is not None or found.shape is not None
-    if rl is None or not known or any(_hides(one) for one in found.problems):
+    hides = any(
+        one.severity in ("error", "missing") or one.rule == "not-predictable"
+        for one in found.problems
+    )
+    if rl is None or not known or hides:
         return RlCheck()
     at_limits = found.lengths is None
     if at_limits and rl.response_limit is None:
@@ -96,12 +100,9 @@ def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
         field = ".".join(map(str, first["loc"]))
         return RlCheck((Problem("option-value", f"{field}: {first['msg']}"),))
     except (UsageError, HardwareError) as error:
-        return RlCheck((_refusal(str(error)),))
+        # Without the advice on the planner's own options.
+        return RlCheck((not_predictable(_OPTION.sub("", str(error).strip())),))
     return RlCheck(problems, request, job, layout, step, at_limits, short)
-
-
-def _hides(problem: Problem) -> bool:
-    return problem.severity in ("error", "missing") or problem.rule == "not-predictable"
 
 
 def _step(job: RlJob, layout: RlLayout) -> RlStep:
@@ -174,7 +175,7 @@ def _unpadded(found: Found, rl: RlFound) -> int | None:
 
 
 def _algorithm(rl: RlFound) -> str:
-    """The algorithm; one answer a prompt is compared with nothing, and takes the same passes."""
+    """The algorithm; groups of one answer are compared with nothing, and cost the same."""
     return (
         _ALONE if rl.samples_per_prompt == 1 and algorithms()[rl.algorithm].group else rl.algorithm
     )
@@ -204,7 +205,7 @@ def _lengths(found: Found, rl: RlFound) -> str:
 
 
 def _cut(text: str, lengths: Lengths, limit: int | None) -> str:
-    """A text of lengths, as a histogram where some are beyond a limit."""
+    """A text of lengths; a histogram where some are cut at a limit."""
     if limit is None or lengths.longest <= limit:
         return text
     shares: dict[int, float] = {}
@@ -310,7 +311,7 @@ def _sampling_gpus(rl: RlFound, job: RlJob) -> int:
 
 
 def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
-    """The GPUs that files take against those that are given."""
+    """Problems: the files take more or fewer GPUs than are given."""
     total = job.trainer.cluster.num_gpus
     trains, samples = _training_gpus(rl, job), _sampling_gpus(rl, job)
     taken = max(trains, samples) if rl.placement == "colocated" else trains + samples
@@ -320,12 +321,6 @@ def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
     elif taken < total:
         text = f"the files take {taken:,} of {total:,} GPUs: the prediction is for these"
         yield Problem("launched-processes", text, "warning", fix=f"--gpus with {taken} GPUs")
-
-
-def _refusal(text: str) -> Problem:
-    """A refusal of the job or of a plan's rules, without the advice on the planner's own
-    options."""
-    return not_predictable(_OPTION.sub("", text.strip()))
 
 
 def figures(check: RlCheck) -> dict[str, Any]:

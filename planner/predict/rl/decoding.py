@@ -22,6 +22,7 @@ from planner.cost.compute import gemm_time_s, memory_bound_time_s
 from planner.job.specs import LayerKind
 from planner.predict.cost_tables import gpu_inputs, half_precision
 from planner.predict.memory.serving.deployment import Deployment, layer_piece
+from planner.predict.memory.serving.formats import NATIVE
 from planner.predict.memory.serving.stage import layer_state_bytes, layer_token_bytes
 from planner.predict.memory.serving.weights import op_weights
 from planner.predict.ops.rows import Op
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[Any]
 
-# Formats with products in their own type; weights of all others are converted to 16 bits first.
-_NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
 # HBM bytes of sampling for each logit: fp32 copy, temperature, softmax, noise and division,
 # argmax, log-softmax (vLLM, v1/sample/sampler.py, topk_topp_sampler.py).
 _SAMPLING_BYTES = 50.0
@@ -126,7 +125,7 @@ class _Coster:
         self.deployment, self.cluster = deployment, cluster
         half = gpu_inputs(gpu, half_precision(gpu), "auto")
         self.gpu = half._replace(gemm_hbm_efficiency=half.hbm_efficiency)
-        native = deployment.weights.name in _NATIVE and _low_type(deployment) is not None
+        native = deployment.weights.name in NATIVE and _low_type(deployment) is not None
         low = gpu_inputs(gpu, _low_type(deployment) or "bf16", "auto") if native else half
         self.low = low._replace(gemm_hbm_efficiency=half.hbm_efficiency)
         self.counts = Counter(deployment.model.kind_sequence)

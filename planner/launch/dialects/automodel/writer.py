@@ -22,11 +22,7 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
 )
-from planner.launch.dialects.automodel.stages import (
-    layers_a_stage,
-    module_names,
-    stage_layers,
-)
+from planner.launch.dialects.automodel.stages import layers_a_stage, module_names, stage_layers
 from planner.launch.dialects.hf.files import (
     ENVIRONMENT,
     HF,  # noqa: F401 (the target's table of models)

@@ -28,9 +28,14 @@ from planner.launch.dialects.hf.files import (
     plan_refusals,  # noqa: F401 (the writers' contract)
     without_scores,
 )
-from planner.launch.dialects.hf.tuned_program import accelerate_pieces, merging, tuning_arguments
+from planner.launch.dialects.hf.program_pieces import (
+    accelerate_pieces,
+    image_arguments,
+    merging,
+    parts_refusals,
+    tuning_arguments,
+)
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
-from planner.launch.dialects.hf.vision_program import image_arguments, parts_refusals
 from planner.launch.sentences import (
     names_of,
     names_of_job,

@@ -136,7 +136,7 @@ class HfArguments:
         return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
 
 
-def _cuts_cross_entropy(given: Mapping[str, Setting]) -> bool:
+def _cuts_cross_entropy(given: Named) -> bool:
     """Whether axolotl's plug-in fuses logits and loss into one kernel, its default
     (integrations/cut_cross_entropy/args.py)."""
     plugins, switch = given.get("plugins"), given.get("cut_cross_entropy")
@@ -144,7 +144,7 @@ def _cuts_cross_entropy(given: Mapping[str, Setting]) -> bool:
     return loaded if switch is None else loaded and _is_on(switch)
 
 
-def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> HfArguments:
+def hf_arguments(given: Named, folder: Path, hints: Hints) -> HfArguments:
     """What the settings of a Trainer say, wherever they come from. `folder`: the folder of their
     file."""
     values: dict[str, object] = {}
@@ -207,7 +207,7 @@ def _decides(name: str, known: Mapping[str, object]) -> bool:
     return name.partition(".")[0] in _DECIDING
 
 
-def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:
+def _no_counts(given: Named) -> Iterator[Problem]:
     """Batch sizes and accumulation counts that are not whole numbers of at least 1."""
     for name, setting in given.items():
         text = str(setting.value)
@@ -217,17 +217,17 @@ def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:
             yield from said("no_count", setting.place, key=setting.key, value=text)
 
 
-def _text(given: Mapping[str, Setting], name: str) -> str | None:
+def _text(given: Named, name: str) -> str | None:
     setting = given.get(name)
     return None if setting is None or setting.unknown else str(setting.value)
 
 
-def optim_of(given: Mapping[str, Setting]) -> str:
+def optim_of(given: Named) -> str:
     """The name of the optimizer; empty if none is given."""
     return (_text(given, "optim") or _text(given, "optimizer") or "").lower()
 
 
-def _optimizer(given: Mapping[str, Setting]) -> str | None:
+def _optimizer(given: Named) -> str | None:
     """The planner's name for --optim; SGD without momentum is distinct."""
     name = OPTIMIZERS.get(optim_of(given))
     if name == "sgd" and is_zero(_text(given, "sgd_momentum") or "1"):

@@ -41,12 +41,12 @@ from planner.launch.dialects.hf.files import (
     without_scores,
 )
 from planner.launch.dialects.hf.modules import modules_of_family
+from planner.launch.dialects.hf.program_pieces import merging
 from planner.launch.dialects.hf.settings_file import (
     settings_files,
     settings_names,
     trainer_optimizer,
 )
-from planner.launch.dialects.hf.tuned_program import merging
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,13 @@ from planner.launch.dialects.hf.adapter_file import (
     other_base,
     other_weights,
 )
-from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of, value_of
+from planner.launch.dialects.hf.arguments import (
+    Named,
+    Program,
+    hf_arguments,
+    program_of,
+    value_of,
+)
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.family_scripts import of_family
 from planner.launch.dialects.hf.program_defaults import checkpointed, with_length
@@ -84,7 +89,7 @@ def _sharded(
     reader: type[DeepspeedReader] | type[AccelerateReader],
     document: Document,
     source: Source,
-    named: Mapping[str, Setting],
+    named: Named,
 ) -> Found:
     """A launch from a file that configures sharding, completed by the settings of a Trainer
     script."""
@@ -105,7 +110,7 @@ def _sharded(
     return with_sampling(trained(found, training, source, document.path), named, source)
 
 
-def _with_precision(document: Document, named: Mapping[str, Setting]) -> Document:
+def _with_precision(document: Document, named: Named) -> Document:
     """A Trainer's `bf16` and `fp16` override the mixed precision of accelerate's file
     (transformers/training_args.py, __post_init__: ACCELERATE_MIXED_PRECISION)."""
     asked = next((name for name in ("bf16", "fp16") if value_of(named, name) == "true"), "")
@@ -203,9 +208,7 @@ _OWN = (
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "modules_to_save")
 
 
-def with_program(
-    named: Mapping[str, Setting], launch: LaunchCommand | None
-) -> tuple[dict[str, Setting], Program]:
+def with_program(named: Named, launch: LaunchCommand | None) -> tuple[dict[str, Setting], Program]:
     """A command's arguments, completed by the adapters, packed weights and objective in the source
     of its program; and the program whose defaults apply."""
     script = None if launch is None else _program_beside(launch)

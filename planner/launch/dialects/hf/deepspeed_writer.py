@@ -18,9 +18,14 @@ from planner.launch.dialects.hf.files import (
     hf_program,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
-from planner.launch.dialects.hf.tuned_program import merging, trainer_pieces, tuning_arguments
+from planner.launch.dialects.hf.program_pieces import (
+    image_arguments,
+    merging,
+    parts_refusals,
+    trainer_pieces,
+    tuning_arguments,
+)
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
-from planner.launch.dialects.hf.vision_program import image_arguments, parts_refusals
 from planner.launch.quoting import Code
 from planner.launch.sentences import (
     names_of,

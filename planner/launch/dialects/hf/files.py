@@ -48,8 +48,8 @@ from planner.launch.contract import (
     RunCommand,
     length_refusals,
 )
+from planner.launch.dialects.hf.program_pieces import program_pieces
 from planner.launch.dialects.hf.vision_config import with_vision_config
-from planner.launch.dialects.hf.vision_program import program_pieces
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
@@ -257,11 +257,7 @@ def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
     """The config.json of one type, and the fields that differ when it is read back."""
     model_type = "deepseek_v3" if family == "kimi_k2" else family
     typed = model.model_copy(update={"family": model_type})
-    config: Config = {
-        "model_type": model_type,
-        **settings(KEYS, typed),
-        **dict(model.constants),
-    }
+    config: Config = {"model_type": model_type, **settings(KEYS, typed), **dict(model.constants)}
     config = with_vision_config(config, typed)
     try:
         read = model_from_hf_config(config, where=f"{model.name}.json")
@@ -293,11 +289,7 @@ def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Fi
     """train.py, which takes every value of the plan as an argument, and the model's config.json."""
     return {
         SCRIPT: filled(
-            template,
-            title=title,
-            stop=filled("hf/stop.py.txt"),
-            **program_pieces(model),
-            **more,
+            template, title=title, stop=filled("hf/stop.py.txt"), **program_pieces(model), **more
         ),
         f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",
     }

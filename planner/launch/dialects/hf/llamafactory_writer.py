@@ -28,15 +28,14 @@ from planner.launch.dialects.hf.files import (
     hf_job_refusals,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
+from planner.launch.dialects.hf.program_pieces import merging, most_pixels, of_language
 from planner.launch.dialects.hf.settings_file import (
     settings_files,
     settings_names,
     trainer_optimizer,
 )
 from planner.launch.dialects.hf.towers import adapters_reach_projector, tower_settings
-from planner.launch.dialects.hf.tuned_program import merging
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
-from planner.launch.dialects.hf.vision_program import most_pixels, of_language
 from planner.launch.sentences import (
     names_of_job,
     said_needs,

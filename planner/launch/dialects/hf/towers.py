@@ -19,8 +19,8 @@ from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
 from planner.launch.dialects.hf.family_scripts import LARGEST_IMAGE
 from planner.launch.dialects.hf.modules import spares_the_tower
+from planner.launch.dialects.hf.program_pieces import SAMPLE_IMAGES
 from planner.launch.dialects.hf.python import OTHER_CLASS
-from planner.launch.dialects.hf.vision_program import SAMPLE_IMAGES
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints, Problem

@@ -20,6 +20,7 @@ from planner.launch.dialects.hf.adapter_file import with_adapter
 from planner.launch.dialects.hf.arguments import (
     Half,
     HfArguments,
+    Named,
     Program,
     hf_arguments,
     is_on,
@@ -30,27 +31,20 @@ from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.family_scripts import of_family
 from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.dialects.hf.program_defaults import (
+    below_limit,
     by_trl,
     by_unsloth,
     checkpointed,
-    with_length,
-    with_tuning,
-)
-from planner.launch.dialects.hf.rows import (
-    below_limit,
     lengths_assumed,
     packing_of,
     position_problems,
+    with_length,
+    with_tuning,
 )
 from planner.launch.dialects.hf.sampling import with_sampling
 from planner.launch.dialects.hf.towers import unsized, with_towers
 from planner.launch.dialects.hf.tuned import FULL, Tuned, asks_for, tuned
-from planner.launch.dialects.hf.unmodelled import (
-    effects_of,
-    own_loss,
-    own_options,
-    refusals_of,
-)
+from planner.launch.dialects.hf.unmodelled import effects_of, own_loss, own_options, refusals_of
 from planner.launch.languages.text import digits
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
@@ -90,9 +84,7 @@ _FSDP_WORDS: Mapping[str, tuple[str, object]] = {
 }  # fmt: skip
 
 
-def read_hf_training(
-    given: Mapping[str, Setting], source: Source, program: Program = "trainer"
-) -> Found:
+def read_hf_training(given: Named, source: Source, program: Program = "trainer") -> Found:
     """The launch described by named settings. `source`: the file that holds them."""
     path, launch = source.path, source.launch
     named, of_adapter = with_adapter(given, source)
@@ -148,7 +140,7 @@ class Training:
     """Settings, the program whose defaults apply, and what they say: the arguments, and how the
     weights are trained."""
 
-    named: Mapping[str, Setting]
+    named: Named
     program: Program
     script: HfArguments
     how: Tuned
@@ -180,7 +172,7 @@ def trained(
     )
 
 
-def of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
+def of_swift(named: Named) -> dict[str, Setting]:
     """ms-swift's settings under the Trainer's names. Its `model_name` is the name that an assistant
     learns to give (arguments/sft_args.py), not a model; ms-swift 2 named models in `model_type`."""
     found = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
@@ -190,7 +182,7 @@ def of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
     return found
 
 
-def swift_precision(named: Mapping[str, Setting]) -> dict[str, Setting]:
+def swift_precision(named: Named) -> dict[str, Setting]:
     """The settings, with ms-swift's default for mixed precision: the format in which it loads the
     model, by default bf16 (arguments/base_args/model_args.py)."""
     dtype = value_of(named, "torch_dtype") or "bfloat16"
@@ -214,7 +206,7 @@ def _spread_over_gpus(
 
 
 def _launcher_shards(
-    named: Mapping[str, Setting], source: Source, program: Program
+    named: Named, source: Source, program: Program
 ) -> tuple[tuple[Setting, str], ...]:
     """If the settings do not mention sharding, the command that starts the program may still
     shard."""
@@ -226,7 +218,7 @@ def _launcher_shards(
     return ((Setting("deepspeed, fsdp", None, source.path), why),)
 
 
-def _unsettled(named: Mapping[str, Setting], document: Document | None) -> Iterator[Problem]:
+def _unsettled(named: Named, document: Document | None) -> Iterator[Problem]:
     """Settings of sharding with unknown values, and a missing DeepSpeed file."""
     setting = _configuration(named)
     for item in (setting, named.get("fsdp"), named.get("zero_stage")):
@@ -238,7 +230,7 @@ def _unsettled(named: Mapping[str, Setting], document: Document | None) -> Itera
         yield from said("deepspeed_absent", setting.place, missing=missing)
 
 
-def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:
+def _batch_elsewhere(named: Named, mbs: int | None) -> tuple[Problem, ...]:
     """A global batch without a micro-batch: no Trainer takes it, so a launcher must derive the
     latter."""
     whole = next((named[name] for name in _WHOLE_BATCHES if name in named), None)
@@ -248,11 +240,7 @@ def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Pro
 
 
 def _completed(
-    script: HfArguments,
-    named: Mapping[str, Setting],
-    program: Program,
-    launch: LaunchCommand | None,
-    how: Tuned,
+    script: HfArguments, named: Named, program: Program, launch: LaunchCommand | None, how: Tuned
 ) -> HfArguments:
     """Adds the program's defaults."""
     script = with_length(script, named, program)
@@ -269,7 +257,7 @@ def _completed(
     return checkpointed(script, named, program)
 
 
-def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
+def loads_half(named: Named, program: Program) -> Half:
     """The 16-bit format of the trained weights; empty if they are fp32 under autocast. fp16 weights
     under fp16 autocast count as autocast."""
     stated = [value_of(named, name) for name in ("dtype", "torch_dtype")]
@@ -288,9 +276,7 @@ def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     return half
 
 
-def _assumed_stage(
-    named: Mapping[str, Setting], document: Document | None, path: str
-) -> Iterator[str]:
+def _assumed_stage(named: Named, document: Document | None, path: str) -> Iterator[str]:
     """Notes a stage that was guessed from the name of a missing file."""
     setting = _configuration(named)
     file = "" if setting is None else str(setting.value)
@@ -302,14 +288,14 @@ def _assumed_stage(
 # --- what shards ----------------------------------------------------------------------------------
 
 
-def _configuration(named: Mapping[str, Setting]) -> Setting | None:
+def _configuration(named: Named) -> Setting | None:
     """The setting that names DeepSpeed's configuration, in the Trainer, its script or
     accelerate."""
     options = ("deepspeed", "deepspeed_config", "deepspeed_config_file")
     return next((named[name] for name in options if name in named), None)
 
 
-def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
+def _deepspeed(named: Named, source: Source) -> Document | None:
     """DeepSpeed's configuration: in a file beside this one, or inside it."""
     path, setting = source.path, _configuration(named)
     preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", value_of(named, "deepspeed"))
@@ -340,7 +326,7 @@ def _stage_of_name(path: str) -> int | None:
     return None if stated is None or offloads else int(stated[1])
 
 
-def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
+def _zero_stage(named: Named, path: str) -> Document | None:
     """`--zero_stage 2`, as in DeepSpeed's examples."""
     setting = named.get("zero_stage")
     if setting is None or setting.unknown:
@@ -358,7 +344,7 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     return Document(path, settings)
 
 
-def _sharded(named: Mapping[str, Setting], path: str, half: Half, program: Program) -> Document:
+def _sharded(named: Named, path: str, half: Half, program: Program) -> Document:
     """FSDP as accelerate's file would configure it, otherwise plain data parallelism. `half`: the
     format of the weights, if no mixed precision is stated."""
     fsdp = named.get("fsdp")
@@ -384,7 +370,7 @@ def _sharded(named: Mapping[str, Setting], path: str, half: Half, program: Progr
     return Document(path, settings)
 
 
-def _put_mesh(settings: dict[str, Setting], named: Mapping[str, Setting]) -> None:
+def _put_mesh(settings: dict[str, Setting], named: Named) -> None:
     """The sizes of axolotl's device mesh, if they are stated."""
     for name in _OF_AXOLOTLS_MESH:
         if name in named and named[name].value is not None:
@@ -392,9 +378,7 @@ def _put_mesh(settings: dict[str, Setting], named: Mapping[str, Setting]) -> Non
             _put(settings, key, named[name].value, named[name])
 
 
-def _put_precision(
-    settings: dict[str, Setting], named: Mapping[str, Setting], path: str, half: Half
-) -> None:
+def _put_precision(settings: dict[str, Setting], named: Named, path: str, half: Half) -> None:
     for name in ("bf16", "fp16", "fp8"):
         if value_of(named, name) in ("true", "auto", "full"):
             _put(settings, "mixed_precision", name, named[name])

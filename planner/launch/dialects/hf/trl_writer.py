@@ -30,14 +30,13 @@ from planner.launch.contract import (
 from planner.launch.dialects.hf import accelerate_writer, deepspeed_writer
 from planner.launch.dialects.hf.files import BITSANDBYTES, ENVIRONMENT, hf_job_refusals
 from planner.launch.dialects.hf.files import plan_refusals as hf_plan_refusals
+from planner.launch.dialects.hf.program_pieces import frozen_pieces, merging, of_language
 from planner.launch.dialects.hf.settings_file import (
     settings_files,
     settings_names,
     trainer_optimizer,
 )
-from planner.launch.dialects.hf.tuned_program import frozen_pieces, merging
 from planner.launch.dialects.hf.tuning_words import frozen_text, tuning_refusals
-from planner.launch.dialects.hf.vision_program import of_language
 from planner.launch.quoting import Code
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (

@@ -27,8 +27,7 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.family_scripts import family_names
-from planner.launch.dialects.hf.objectives import objective_names
-from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
+from planner.launch.dialects.hf.program_defaults import TRL_RELEASE, objective_names
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
 from planner.launch.dialects.hf.sampling import sampling_names
 from planner.launch.dialects.hf.towers import is_class_of_vision, loads_its_tower, tower_names

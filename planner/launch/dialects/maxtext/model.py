@@ -79,7 +79,7 @@ def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]
 
 
 def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions as many as the run has, unless the model's are stated."""
+    """Positions: the model's where they are stated, else those of the run."""
     kind = settings["rope_type"]
     if kind == "yarn":
         table = {key: settings[ours] for key, ours in _YARN.items()}

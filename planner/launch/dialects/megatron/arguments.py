@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice, pairwise, takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
@@ -31,6 +31,9 @@ _TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{
 _NUMBERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
     "int": (int, "a whole number"), "float": (float, "a number"),
 }  # fmt: skip
+
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +109,8 @@ class Arguments(Placed):
         self.used.add(name)
         return self.settings.get(name)
 
-    def _number(self, name: str, kind: str) -> Any:
-        """Value of an option as a number of a kind; None for none, which 0 is not."""
-        text, (made, what) = self.text(name), _NUMBERS[kind]
+    def _number(self, name: str, made: Callable[[str], Number], what: str) -> Number | None:
+        text = self.text(name)
         try:
             return made(text) if text else None
         except ValueError:
@@ -117,13 +119,11 @@ class Arguments(Placed):
 
     def number(self, name: str) -> int | None:
         """Value of an option as a whole number."""
-        found: int | None = self._number(name, "int")
-        return found
+        return self._number(name, int, _NUMBERS["int"][1])
 
     def stated_real(self, name: str) -> float | None:
         """Value of an option as a number; None for none, which 0 is not."""
-        found: float | None = self._number(name, "float")
-        return found
+        return self._number(name, float, _NUMBERS["float"][1])
 
     def real(self, name: str) -> float:
         """Value of an option as a number; 0 for none."""
@@ -226,7 +226,7 @@ def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
 
 
 def _with_quote(span: Span | None) -> Span | None:
-    """A span with the quote that closes one within: an array's element stands without it."""
+    """A span extended by its closing quote, which the element of an array stands without."""
     if span is None:
         return None
     text = span.file.text
@@ -236,7 +236,7 @@ def _with_quote(span: Span | None) -> Span | None:
 
 
 def _whole(words: Sequence[Word]) -> Span | None:
-    """Where words stand one after another in one file."""
+    """The span of words that stand one after another in one file; None for others."""
     spans = [word.text.span() or word.used for word in words]
     spans[1:] = [word.used or word.text.span() for word in words[1:]]
     known = [span for span in spans if span is not None]
@@ -248,7 +248,8 @@ def _whole(words: Sequence[Word]) -> Span | None:
 
 
 def _check_values(option: Option, arguments: Arguments) -> None:
-    """Choices and missing values, as argparse would refuse them."""
+    """Notes values that argparse would refuse: missing ones, and those that are not among the
+    choices."""
     given = arguments.settings[option.name]
     if option.values == "one" and given.value is True:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
@@ -268,7 +269,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
 
 
 def _check_type(option: Option, arguments: Arguments) -> None:
-    """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
+    """Notes values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
     if option.type not in _NUMBERS:
         return
     made, what = _NUMBERS[option.type]

@@ -39,7 +39,7 @@ from planner.launch.read.found import (
     model_unknown,
     not_predictable,
 )
-from planner.launch.read.names import meanings
+from planner.launch.read.names import known_names, meanings
 from planner.launch.read.opened import Opened
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
@@ -67,7 +67,7 @@ def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
 
 
 def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterable[Text]:
-    """A setting's value in words: lists, also as `[a b]` and `a b`, have several."""
+    """The words of a setting's value; lists, also written as `[a b]` or `a b`, have several."""
     if isinstance(setting.value, list):
         return [_text(str(item)) for item in setting.value]
     text = str(setting.value)
@@ -82,7 +82,7 @@ def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterab
 
 
 def _text(written: str) -> Text:
-    """A value, the variables in it by their defaults, or not known."""
+    """A value in which variables have their defaults; those without one are unknown."""
     value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
     why = Hole(f"{written}, whose variables the file does not set")
     return Text(value, tuple(why if letter == HOLE else None for letter in value))
@@ -156,7 +156,7 @@ def read_primus(source: Source) -> Found:
 def _merged(
     document: Document, prefix: str, framework: str, files: Files
 ) -> tuple[dict[str, Setting], list[str]]:
-    """Settings by field, and the presets that are not there."""
+    """Settings by field, and the names of presets that are missing."""
     settings: dict[str, Setting] = {}
     missing: list[str] = []
     for kind, key in (("modules", "config"), ("models", "model")):
@@ -208,8 +208,8 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(text, chosen.place))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
-            said = not_predictable(f"model_type {kind.value} is not modelled", kind.place)
-            self.problems.append(said)
+            text = f"model_type {kind.value} is not modelled"
+            self.problems.append(not_predictable(text, kind.place))
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Primus' profile; it names layers one by one, and has core's methods besides."""
@@ -245,23 +245,13 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 # --- ms-swift -------------------------------------------------------------------------------------
 
 # Its options are Megatron's attributes, switches with `true` or `false`; the model is a
-# checkpoint's. Defaults: ms-swift 3.9, swift/megatron/argument.
-_SWIFT_DEFAULTS: Mapping[str, object] = {
-    "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
-    "use_distributed_optimizer": True, "moe_grouped_gemm": True, "bf16": True,
-    "attention_backend": "flash", "hidden_dropout": 0, "attention_dropout": 0,
-    "expert_tensor_parallel_size": 1,
-}  # fmt: skip
+# checkpoint's.
+_SWIFT_DEFAULTS = meanings("megatron", "swift-defaults")
 # What texts of switches mean.
 _TYPED = {"true": True, "false": False}
 # Its own settings that Megatron has not, or for something else: weights of tokens in the loss.
 _OF_SWIFT = ("loss_scale", "dataset", "val_dataset", "cached_dataset")
-# Settings of a YAML that are Megatron's, some of which every one for it has.
-_OF_MEGATRON = frozenset((
-    "tensor_model_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size",
-    "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method",
-    "sequence_parallel", "moe_grouped_gemm", "use_distributed_optimizer", "no_save_optim",
-))  # fmt: skip
+_OF_MEGATRON = known_names("megatron", "swift-signs")
 _FEWEST = 3
 _SEEN_TO = ("experts-without-experts", "cuda-device-max-connections")
 # Where the model may be named, the likeliest first.

@@ -29,6 +29,7 @@ from planner.launch.languages.text import Text, Word
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, not_predictable
+from planner.launch.read.names import known_names
 from planner.launch.read.opened import Opened
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
@@ -52,12 +53,7 @@ _NAMES = {
     "model.num_layers_in_first_pipeline_stage": MEGATRON_LAYOUT["first-layers"].name,
     "model.num_layers_in_last_pipeline_stage": MEGATRON_LAYOUT["last-layers"].name,
 }
-# Said by other fields too.
-_SAID_ELSEWHERE = {
-    "mixed_precision.fp8_param_gather", "mixed_precision.first_last_layers_bf16",
-    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "optimizer.main_grads_dtype",
-    "tokenizer.tokenizer_model", "tokenizer.tokenizer_type",
-}  # fmt: skip
+_SAID_ELSEWHERE = known_names("megatron", "said-elsewhere")
 # Hydra takes Python's spellings too.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): table.QUICK_GEGLU.name,
@@ -91,7 +87,7 @@ def read_overrides(launch: LaunchCommand, program: str, hints: Hints) -> Found:
 
 
 class _Overrides:
-    """Overrides by field, and as Megatron's options."""
+    """Overrides by field, and their translation to Megatron's options and back."""
 
     def __init__(self, launch: LaunchCommand, program: str) -> None:
         self.given: dict[str, Word] = {}
@@ -264,7 +260,8 @@ class _Reader(MegatronReader):
         """Errors are warnings where a recipe that was not seen may set something else."""
         found, program = super().found(), self.overrides.program
         spec = found.shape if not found.model else load_model(found.model).spec
-        found = seen(found, program, self.launch.folder, self._said())
+        said = {name: word.text.value for name, word in self.overrides.given.items()}
+        found = seen(found, program, self.launch.folder, said)
         train, why = train_of(program, spec)
         train = beside_both(train, found.shape)
         tuned = () if not why else (not_predictable(why),)
@@ -274,9 +271,6 @@ class _Reader(MegatronReader):
             packing=packing_of(program),
             problems=(*tuned, *map(self._eased, found.problems)),
         )
-
-    def _said(self) -> dict[str, str]:
-        return {name: word.text.value for name, word in self.overrides.given.items()}
 
     def _eased(self, problem: Problem) -> Problem:
         is_broken = problem.severity == "error" and problem.rule != "option-value"
@@ -301,7 +295,8 @@ class _Reader(MegatronReader):
         return "megatron-bridge", tuple(found)
 
     def _optimizer(self) -> str:
-        """Its gradients are in bf16 anyway: they are a choice where nothing else is."""
+        """The optimizer; bf16 gradients, which Bridge has by default, are named where they are
+        stated."""
         name = super()._optimizer()
         chosen = (
             self.overrides.value("optimizer.use_precision_aware_optimizer") == "true"

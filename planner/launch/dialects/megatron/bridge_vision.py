@@ -19,7 +19,7 @@ from planner.job.tuned_layers import ALL_LINEAR
 from planner.job.tuning import LANGUAGE_MODEL, PARTS, PROJECTOR, VISION_TOWER, read_tuning
 from planner.launch.contract import Files, Launch, Refusal
 from planner.launch.dialects.hf.files import hf_config
-from planner.launch.dialects.hf.vision_program import sample_images
+from planner.launch.dialects.hf.program_pieces import sample_images
 from planner.launch.dialects.megatron.bridge_finetune import held_in, own_adapters
 from planner.launch.quoting import Code
 from planner.launch.read.beside import text_beside

@@ -120,7 +120,7 @@ def is_megatron(launch: LaunchCommand) -> bool:
 
 
 def _has_foreign_options(words: Sequence[str]) -> bool:
-    """Whether several options are those of no Megatron."""
+    """Whether several options belong to no known Megatron."""
     known = options().keys() | other_options().keys()
     names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9_-]+", word)}
     return len(names - known) >= _FOREIGN

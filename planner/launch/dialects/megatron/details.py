@@ -45,7 +45,7 @@ def plain_fields(
 
 
 def _types(annotation: Any) -> set[Any]:
-    """The types of a union, without what annotates them."""
+    """The types of a union, without annotations."""
     inner = get_args(annotation)
     return set().union(*map(_types, inner)) if inner else {annotation}
 
@@ -86,7 +86,7 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
 
 
 def _scores(arguments: Arguments) -> dict[str, float]:
-    """How yarn scales scores."""
+    """The two factors by which yarn scales scores."""
     names = ("mscale", "mscale_all_dim")
     return {name: arguments.real(option(f"rope.scaling.{name}")) for name in names}
 

@@ -19,7 +19,7 @@ from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Problem, Setting, Severity, is_slip, nearest
-from planner.launch.read.names import effect_of, left_out, meanings
+from planner.launch.read.names import effect_of, known_names, left_out, meanings
 
 MOST_NAMED = 50
 
@@ -43,7 +43,7 @@ def _plain(setting: Setting) -> str:
 
 
 def _named(arguments: Arguments) -> Iterator[Setting]:
-    """Options that no parser known here has, each once; more tell no more."""
+    """The first options, each once, that no known parser has."""
     return islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
 
 
@@ -98,7 +98,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
-    """Whether an option that is not given would take a problem away."""
+    """Whether a problem is that some option is absent."""
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
         return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
@@ -129,13 +129,7 @@ _DIALECTS = {
     "fork": Dialect("fork", "a fork of Megatron-LM"),
     "program": Dialect("program", "another program than pretrain_gpt.py"),
 }
-# Options of Megatron-LM until 2023-05, before Transformer Engine.
-_OF_2022 = (
-    "data-impl", "DDP-impl", "activations-checkpoint-method", "activations-checkpoint-num-layers",
-    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce",
-    "scaled-masked-softmax-fusion", "no-scaled-masked-softmax-fusion",
-    "scaled-upper-triang-masked-softmax-fusion",
-)  # fmt: skip
+_OF_2022 = known_names("megatron", "of-2022")
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 # Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
 # has only some of its options, Megatron's own optimizer steps.
@@ -174,8 +168,8 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
 
 
 def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
-    """Whether values that core does not have are a fork's own, whose source stands around the
-    script: those are no slips, and what they do is not known."""
+    """Whether unknown values of core's options are a fork's own, by its source around the script.
+    They are not misspelt, and their effect is unknown."""
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
@@ -192,12 +186,12 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
 
 
 def _quotes(source: str, word: str) -> bool:
-    """Whether Python source has a word as a whole string."""
+    """Whether a word is a string literal in Python source."""
     return f'"{word}"' in source or f"'{word}'" in source
 
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
-    """The first of some files of a fork's source, where the script stands in its repository."""
+    """The text of the first of some source files of the fork whose repository holds the script."""
     found = (text_beside(name, launch.folder, whole=True) for name in names)
     return next(filter(None, found), "")
 

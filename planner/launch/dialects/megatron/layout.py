@@ -102,7 +102,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
 
 
 def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
-    """The first and last stage hold what is stated, those between share the rest."""
+    """The first and last stage hold the stated layers; those between share the rest."""
     stated = (arguments.number(_FIRST), arguments.number(_LAST))
     first, last = ([] if one is None else [one] for one in stated)
     left, inner = layers - sum((*first, *last)), pp - len(first) - len(last)
@@ -147,9 +147,10 @@ def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> Pr
 def _read_predictors(
     arguments: Arguments, stages: list[str], pp: int, split: Split
 ) -> Problem | None:
-    """Where multi-token prediction lives: `m` behind all layers, in one stage, as many as stated
-    (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`). Before the loss it
-    is costed just before it, away from the embedding, as its profile has it; elsewhere warned of.
+    """Checks the place of multi-token prediction: `m` behind all layers, in one stage, as many as
+    stated (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`). Before the
+    loss it is costed just before it, away from the embedding, as its profile has it; elsewhere
+    warned of.
     """
     wanted, found = arguments.number(_PREDICTORS) or 0, "".join(stages).count("m")
     if found != wanted:

@@ -20,6 +20,7 @@ from planner.launch.languages.limits import LimitError
 from planner.launch.languages.python import evaluated
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Hints, Problem, model_unknown, telling
+from planner.launch.read.names import meanings
 from planner.predict.ops.table import parameter_count
 
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
@@ -79,7 +80,7 @@ def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> 
 
 
 def _named_vocabulary(tokenizer: str) -> int | None:
-    """Vocabulary of a Hugging Face model that the catalogue knows."""
+    """Vocabulary of a Hugging Face model of the catalogue; None for others."""
     name = tokenizer.rstrip("/")
     if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
         return None
@@ -87,11 +88,7 @@ def _named_vocabulary(tokenizer: str) -> int | None:
     return load_model(known).spec.vocab if known else None
 
 
-# Words in an error about a shape -> the field that they refer to.
-_SHAPING = {
-    "kv_heads": "kv_heads", "heads": "heads", "hidden": "hidden", "top": "moe.top_k",
-    "experts": "moe.experts", "layer": "layers", "vocab": "vocab", "ffn": "ffn",
-}  # fmt: skip
+_SHAPING = meanings("megatron", "shaping")
 _LAYERS, _SEQ = option("layers"), MEGATRON_OPTIONS["seq"].name
 _NEEDED = (_LAYERS, option("hidden"), option("heads"), _SEQ)
 # SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,

@@ -102,7 +102,7 @@ def _key(name: str) -> str:
 
 
 def _holds(what: str, facts: MegatronFacts) -> bool:
-    """Whether a launch is as a condition of the table says."""
+    """Whether a condition of the table holds for a launch."""
     arguments = facts.arguments
     match what.split():
         case ["no", name]:
@@ -146,7 +146,8 @@ def _recompute(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _connections(facts: MegatronFacts) -> Iterator[Problem]:
-    """Order of kernel launches that tensor and context parallelism rely on before Blackwell."""
+    """CUDA_DEVICE_MAX_CONNECTIONS orders kernel launches, which tensor and context parallelism need
+    before Blackwell."""
     arguments = facts.arguments
     value = facts.environment.get(CONNECTIONS)
     shards = arguments.has(MEGATRON["fsdp"].name) or arguments.has("use-torch-fsdp2")
@@ -163,7 +164,7 @@ def _connections(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _values(facts: MegatronFacts) -> Iterator[Problem]:
-    """Values that another option, or a range, does not go with."""
+    """Values that conflict with another option or with a range."""
     arguments, aware = facts.arguments, MEGATRON["state-types"].name
     types = [MEGATRON[name].name for name in ("grad", "master", "exp_avg", "exp_avg_sq")]
     given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]

@@ -47,7 +47,8 @@ def read_exchange(arguments: Arguments, cp: int) -> dict[str, Any]:
 
 
 def _level_sizes(arguments: Arguments, kind: str, cp: int) -> tuple[int, ...]:
-    """Ranks of each level; of wrong ones the nearest, with which other faults are looked for."""
+    """Ranks of each level. For wrong ones the nearest, so that the search for other faults goes
+    on."""
     texts = arguments.many(_SIZES)
     given, sizes = f"--{_SIZES} {' '.join(texts)}", tuple(digits(text) or 0 for text in texts)
     if not texts and (kind != _TWO_LEVELS or cp == 1):
@@ -146,7 +147,9 @@ def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -
     say."""
     if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
-    words = tuple(map(_plain_number, arguments.many(_LINEAR)))
+    # Numbers as Python reads them, in digits: `1_000`.
+    given = arguments.many(_LINEAR)
+    words = [word.replace("_", "") if word[:1].isdecimal() else word for word in given]
     if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):
         return {}
     try:
@@ -161,14 +164,6 @@ def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -
     more = {"severity": "note", "fix": f"--{_STEPS} in its place"}
     arguments.refuse("batch-ramp-ignored", f"{text} the start", _LINEAR, **more)
     return {"batch_ramp": " ".join(words)}
-
-
-def _plain_number(text: str) -> str:
-    """A whole number as Python reads it, in digits: `1_000`."""
-    try:
-        return str(int(text))
-    except ValueError:
-        return text
 
 
 def _steps(arguments: Arguments, gbs: int | None) -> dict[str, Any]:

@@ -252,7 +252,7 @@ def option(field: str) -> str:
 
 
 def _as_flag(entry: MegatronRow) -> architecture.ArchitectureRow:
-    """The row of the command line: what Bridge alone can say is refused."""
+    """The row of the command line, which refuses models that only Bridge can express."""
     refuses = entry.refuses
     if entry.no_flag is not architecture.nothing:
         refuses = lambda model: entry.refuses(model) or entry.no_flag(model)  # noqa: E731

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from planner.job.recompute import Module
@@ -22,30 +21,20 @@ from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
 
-@dataclass(frozen=True, slots=True)
-class TitanMesh:
-    """Data-parallel degrees: replicate · shard = dp; parameters are sharded over shard · cp."""
-
-    replicate: int
-    shard: int
-    # fsdp_reshard_after_forward
-    reshard: str
-
-
-def mesh_of(degrees: Degrees) -> TitanMesh:
-    """HSDP degrees and when parameters are sharded again.
+def mesh_of(degrees: Degrees) -> dict[str, Any]:
+    """Data-parallel degrees `replicate` · `shard` = dp, and when parameters are sharded again
+    (`reshard`, fsdp_reshard_after_forward); they are sharded over shard · cp.
 
     ZeRO-0: all replicated; ZeRO-2: sharded once, gathered weights stay through backward;
     ZeRO-3: gathered anew for backward. torchtitan's own default is ZeRO-3 without a pipeline and
     ZeRO-2 with one.
     """
     if degrees.zero == 0:
-        return TitanMesh(degrees.dp, 1, "default")
-    one_shard = degrees.shard or degrees.dp * degrees.cp
-    shard = max(1, one_shard // degrees.cp)
-    if degrees.zero == 2:
-        return TitanMesh(degrees.dp // shard, shard, "never")
-    return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
+        return {"replicate": degrees.dp, "shard": 1, "reshard": "default"}
+    shard = max(1, (degrees.shard or degrees.dp * degrees.cp) // degrees.cp)
+    stays = "always" if degrees.pp > 1 else "default"
+    reshard = "never" if degrees.zero == 2 else stays
+    return {"replicate": degrees.dp // shard, "shard": shard, "reshard": reshard}
 
 
 def parts_of(launch: contract.Launch) -> list[list[str]]:
@@ -89,10 +78,10 @@ def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
     names = names_of(launch) | {
         "half": dict(launch.job.optimizer.states) == BF16_STATES,
         "half_states": HALF_STATES,
-        "mesh": mesh,
+        **mesh,
         "offloaded": contract.OFFLOADED,
         "parts": parts_of(launch),
-        "replicas": f"HSDP: {mesh.replicate} replicas of a group that shards"
+        "replicas": f"HSDP: {mesh['replicate']} replicas of a group that shards"
         if launch.plan.degrees.zero
         else "plain data parallelism: every rank holds all parameters of its stage",
         "resharding": contract.RESHARDING[launch.plan.degrees.zero],

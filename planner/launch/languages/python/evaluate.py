@@ -93,7 +93,7 @@ class Class:
 
 
 def _made(value: Any) -> Any:
-    """`field(default=8)`, `field(default_factory=list)`: what they make."""
+    """The default of `field(default=8)` or `field(default_factory=list)`."""
     if not isinstance(value, Record) or value.name.rpartition(".")[2] != "field":
         return value
     if "default" in value.fields:
@@ -244,7 +244,7 @@ class Frame:
                 self._block(node)
 
     def _block(self, node: ast.stmt) -> None:
-        """Statements that hold others, and imports."""
+        """Runs statements that hold others, and imports."""
         match node:
             case ast.If(test=test, body=body, orelse=orelse):
                 met = truth(self.value(test))

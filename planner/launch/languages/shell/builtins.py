@@ -47,7 +47,7 @@ def filled(
 
 
 def _names(texts: Sequence[Text], *, always: bool) -> tuple[bool, list[str]]:
-    """Whether one array takes all, and the variables that are named."""
+    """Whether one array takes all words, and the names of the variables."""
     is_array, names, skip = always, list[str](), False
     for option in (text.value for text in texts):
         if skip or not option.startswith("-"):

@@ -183,7 +183,7 @@ class Words:
         return value if value.unknown else Text.made("1" if every else str(len(value.value)))
 
     def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
-        """`${X:-8}`: the value, or what stands for it."""
+        """`${X:-8}`: the value, or its default."""
         unset = bool(value.unknown) or (operator.startswith(":") and not value.value)
         at = self.piece(node).value.index(operator) + len(operator) + node.start_byte
         if operator.endswith("+"):
@@ -219,7 +219,7 @@ class Words:
         return self._absent(name) if value is None else _first(value)
 
     def _absent(self, name: str) -> Text:
-        """A variable that nothing sets that was read."""
+        """The unknown value of a variable that no script sets."""
         missed = self.shell.missed
         return Text.not_known(f"${name}, {may_set(missed) if missed else NOT_SET}")
 
@@ -294,7 +294,7 @@ class Words:
         return None
 
     def _of_command(self, name: str, given: Sequence[Word]) -> Text | None:
-        """`echo`, `printf`, `expr`, `basename`, `dirname`, `cat FILE`, and paths as named."""
+        """The output of `echo`, `printf`, `expr`, `basename`, `dirname` or `cat FILE`."""
         texts = [word.text for word in given]
         match name:
             case "echo":
@@ -357,7 +357,7 @@ def _blanks_before(written: str) -> int:
 
 
 def _without_name(node: Node) -> Node:
-    """A command's name that is one expansion, as that: `$LAUNCHER`, `"${CMD[@]}"`."""
+    """A node, or the expansion that alone makes a command's name: `$LAUNCHER`, `"${CMD[@]}"`."""
     is_lone = node.type == "command_name" and node.named_child_count == 1
     return node.named_children[0] if is_lone else node
 
