@@ -24,7 +24,7 @@ from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.interval_score import BarQuality, bar_quality
 from planner.predict.uncertainty.intervals import family_of
 
-# Predictions of the same rows, by what is known of them: `known`, `left_out`, `first_sight`.
+# Predictions of the same rows by view: `known`, `left_out`, `first_sight`.
 Views = Mapping[str, Sequence[Prediction]]
 ALL_RUNS = "all runs"
 

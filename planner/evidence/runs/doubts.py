@@ -80,7 +80,7 @@ def _varied(
 
 
 def _prior(fact: Fact, known: Mapping[str, Prior]) -> Prior | None:
-    """What is known of a fact's values; None for a fact that is not varied."""
+    """The prior of a fact's values; None for a fact that is not varied."""
     found = known.get(fact.column)
     if fact.silence is None:
         return found

@@ -1,4 +1,4 @@
-"""Group rows into families, by columns or by what the planner takes them for."""
+"""Group rows into families, by their columns or by the planner's families."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = (
     "gpu", "framework", "model", "precision", "num_gpus", "seq", "tp", "pp", "vpp", "cp", "ep",
     "dp", "zero", "mbs", "gbs", "recompute", "flash", "kernel", "schedule", "software", "variant",
 )  # fmt: skip
-# What the planner makes of the row, `refused` of a refused one -> the field of its family.
+# Columns of --by that the planner derives (`refused` for a refused row) -> field of `Family`.
 _DERIVED = {
     "profile": "framework", "architecture": "architecture", "scale": "scale", "kind": "model",
 }  # fmt: skip

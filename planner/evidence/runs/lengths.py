@@ -17,8 +17,8 @@ _UNPADDED = r"padding[- ]free"
 _LONGEST = r"padded to (the )?longest|single sample"
 # Every sample as long as the limit.
 _TO_LIMIT = r"padded( or (cut|truncated))? to (\d|(the )?(limit|max))"
-# What the column `lengths` says of them: `mean 3234 std 2548 max 19548`, or what padding made of
-# them, `padded mean about 410 at micro-batch 8`.
+# Forms of the column `lengths`: `mean 3234 std 2548 max 19548`, or with padding, `padded mean about
+# 410 at micro-batch 8`.
 _SPREAD = r"mean (\d+) std (\d+)(?:.* max (\d+))?"
 _PADDED = r"padded mean (?:about )?(\d+) at micro-batch (\d+)"
 # What an open fact puts into `length_mean` and `lengths` (`open_facts.toml`): the mean of a sample
@@ -124,7 +124,7 @@ def _usual_fill(row: MeasuredRow) -> str:
 
 @lru_cache(maxsize=4096)
 def _of_limit(mean: float, longest: float, limit: int, images: int) -> Lengths | None:
-    """Samples whose mean and longest are shares of what a limit leaves beside their images; None if
+    """Samples whose mean and longest are shares of the limit without the tokens of images; None if
     all samples reach the limit."""
     if mean >= 1.0:
         return None

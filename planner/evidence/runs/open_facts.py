@@ -81,7 +81,7 @@ class Fact(Frozen):
         return next((one for one in self.values if text and re.search(one.pattern, text)), None)
 
     def group(self, job: Job) -> str:
-        """What the weights of its values depend on: the job's framework, or its GPU's
+        """The group that the weights of its values depend on: the job's framework, or its GPU's
         architecture."""
         family = family_of(job)
         return family.framework if self.groups == "framework" else family.architecture

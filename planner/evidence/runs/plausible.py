@@ -44,10 +44,10 @@ class StatedShares(Frozen):
 
 
 class Prior(Frozen):
-    """What the sources tell of one fact. `silence_without`: the silence without a source, if it
-    differs; `by_year`: whether the year tells more; `spread`: root of the mean variance of
-    ln(prediction) over the fact, at a silence of one half, of the runs that leave it open (time or
-    memory, whichever is larger)."""
+    """The shares of values that sources state for one fact. `silence_without`: the silence without
+    a source, if it differs; `by_year`: whether the year tells more; `spread`: root of the mean
+    variance of ln(prediction) over the fact, at a silence of one half, of the runs that leave it
+    open (time or memory, whichever is larger)."""
 
     silence: float = Field(ge=0.0, le=1.0)
     silence_without: dict[str, float] = Field(default_factory=dict)

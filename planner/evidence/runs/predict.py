@@ -49,12 +49,12 @@ _OF_LAYERS = 0.12
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model says of one row; `error` says why it could not, with the rest empty.
+    """The cost model's prediction of one row; `error` says why there is none, with the rest empty.
 
-    `completed`: defaults without which the row would have been refused. `as_met`: the prediction is
-    what was said of the row before anything was changed for it, as far as that was kept. `opened`:
-    facts that the row leaves open, and `doubt` what they leave open of each figure; the prediction
-    is its median (`planner.evidence.runs.doubts`).
+    `completed`: defaults without which the row would have been refused. `as_met`: the prediction
+    from before anything was changed for the row, as far as that was kept. `opened`: facts that the
+    row leaves open, and `doubt` the uncertainty that they cause in each figure; the prediction is
+    its median (`planner.evidence.runs.doubts`).
     """
 
     row: MeasuredRow
@@ -68,7 +68,7 @@ class Prediction:
     doubt: Mapping[Figure, Doubt] = field(default_factory=dict)
 
     def doubt_of(self, figure: Figure) -> Doubt:
-        """What open facts leave open of a figure, around the default prediction."""
+        """The uncertainty of a figure from open facts, around the default prediction."""
         return self.doubt.get(figure, NO_DOUBT)
 
     def _times(self, figure: Figure) -> float:
@@ -163,7 +163,7 @@ class Prediction:
             # Torch allocates the workspaces of its libraries too.
             per_stage = per_stage + self.job.workspace_bytes
         elif kind is not None:
-            # What the allocator keeps of each stage beside what it needs, as far as there is room.
+            # Blocks that the allocator keeps on each stage without need, as far as there is room.
             room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
             cached = self.stages[:, f.STAGE_CACHED] + self._uneven_blocks(self.stages)
             per_stage = per_stage + np.minimum(cached, room)

@@ -1,4 +1,5 @@
-"""What a measured row recomputes in backward: as stated, or as its recipe or framework does."""
+"""The recomputation of a measured row in backward: as stated, or usual for its recipe or
+framework."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from planner.job.quantities import stated
 from planner.job.recompute import RECOMPUTED, RecomputeMode
 
 # Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
-# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
-# rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
+# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of the addition of full recompute in its 34B and
+# 70B rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
 # maximizing-training, Table 1).
 _EVERY_NTH = 2
 
@@ -57,7 +58,7 @@ def kept_products_share(row: MeasuredRow, job: Job) -> float:
 
 
 def _usual(row: MeasuredRow) -> str:
-    """What the framework recomputes if the row does not say."""
+    """The framework's usual recomputation, for a row that states none."""
     if row.says("framework", _FULL):
         return "full"
     if not row.says("tuning", "lora|dora|dpo|orpo|kto|simpo|sft"):

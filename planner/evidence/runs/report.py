@@ -108,7 +108,7 @@ class FamilyReport:
     picks: PickSummary | None
 
 
-# Means over sources, each of which weighs the same, by what is averaged: figure and its name.
+# Means over sources, each of which weighs the same, by name: the figure and its field.
 _MEANS = {
     **{
         f"{figure}_{name}": (figure, name)

@@ -31,7 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-# Of each figure the measured column, and the one of what was predicted before the row was known.
+# Each figure: its measured column, and the column of its prediction before the row was known.
 FIRST_SIGHT: dict[Figure, tuple[str, str]] = {
     "time": ("step_time_s", "first_sight_s"),
     "memory": ("peak_mem_gib", "first_sight_gib"),
@@ -163,7 +163,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def spread_out(runs: Sequence[Item], most: int = 60) -> Sequence[Item]:
-    """At most so many runs of a source, evenly spread: further ones say little new."""
+    """At most `most` runs of a source, evenly spread: further ones say little new."""
     if len(runs) <= most:
         return runs
     return [runs[round(index * len(runs) / most)] for index in range(most)]

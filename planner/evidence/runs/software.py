@@ -170,7 +170,7 @@ def _profile(
 
 
 def tables_of(name: str, profile: str) -> Tables:
-    """What variants of a name change in a profile's tables."""
+    """Changes of a profile's tables by the variants of a name."""
     tables: Tables = {}
     for variant in _variants():
         if variant.name == name and variant.of(profile):
@@ -286,7 +286,7 @@ _PLAIN_RULES: Rules = (
 
 
 def by_mechanism(row: MeasuredRow) -> str:
-    """The profile of an unknown framework, by what the row says that it does."""
+    """The profile of an unknown framework, by the mechanisms that the row states."""
     low = row.says("precision", "fp8|fp4")
     by_degrees = any((row.integer(name) or 1) > 1 for name in _DEGREES)
     if _zero(row) == _FULLY_SHARDED:

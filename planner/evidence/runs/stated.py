@@ -1,4 +1,4 @@
-"""What a measured row says of blocks, optimizer and host, and what no row can say.
+"""Blocks, optimizer and host of a measured row, and rows that are impossible.
 
 A row that contradicts its GPUs, its batch or its model is refused by name; a prediction of it would
 show an absurd rate.

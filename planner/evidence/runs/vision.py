@@ -13,7 +13,7 @@ from planner.job.specs import ModelSpec
 from planner.job.tuning import PROJECTOR, VISION_TOWER
 from planner.job.vision import ImageLoad
 
-# What a name of a checkpoint says of how its weights are packed, dated or tuned.
+# Endings of checkpoint names that say how weights are packed, dated or tuned.
 _PACKED = re.compile(
     r"[-_](unsloth[-_])?(bnb[-_]?4bit|gptq[-_]int4|awq|fp8|4bit|instruct|chat|pretrained|it|\d{4})$",
     re.IGNORECASE,
@@ -25,7 +25,7 @@ _CALLED = (
     (re.compile(r"^internvl-chat-v1[._]5$", re.IGNORECASE), "internvl2-26b"),
     (re.compile(r"^phi3-vision-128k", re.IGNORECASE), "phi-3.5-vision"),
 )
-# Of an image of which neither size nor tokens are stated, COCO's; what an open fact says of it.
+# The size of an image if neither size nor tokens are stated (COCO's); a size in an open fact.
 _USUAL_IMAGE = "1x640x480"
 _SIZED = r"^one of (\d+x\d+)$"
 _OTHER = r"\b(audio|speech)"
