@@ -32,7 +32,7 @@ from planner.predict.links import (
     peer_channels,
 )
 from planner.predict.ops.attention_core import score_parts
-from planner.predict.ops.context import OpContext
+from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.optimizer_terms import (
@@ -400,12 +400,5 @@ def kind_prefix(model: ModelSpec) -> Array:
 
 
 def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
-    """How many of each piece the model has."""
-    totals = np.zeros(pieces_count)
-    for kind in model.piece_indices:
-        totals[kind] += 1
-    vocab_layers = len(model.piece_kinds)
-    totals[vocab_layers] = totals[vocab_layers + 1] = 1
-    if model.mtp_layers:
-        totals[vocab_layers + 2] = totals[vocab_layers + 3] = model.mtp_layers
-    return totals
+    """How many of each of the first pieces the model has."""
+    return np.array(piece_counts(model)[:pieces_count], dtype=np.float64)

@@ -73,6 +73,12 @@ def cost_layout(
     return CostedLayout(step, stages, timed[0].layout, timed[0].costs, heavy)
 
 
+def cost_configuration(cost_model: CostModel, configuration: Configuration) -> CostedLayout:
+    """The kernel's figures for a configuration that nobody has costed yet."""
+    priced = cost_model.price_shapes(configuration.columns)
+    return cost_layout(cost_model, priced, 0, configuration)
+
+
 def kernel_inputs(
     cost_model: CostModel,
     costed: CostedShapes,
