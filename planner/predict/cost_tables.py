@@ -25,12 +25,7 @@ from planner.job.reads import Read
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.homes import fetch_bytes_per_s, host_weight_bytes, secondary_shards
-from planner.predict.links import (
-    FAR_PEER_CHANNELS,
-    channels,
-    job_domain_gpus,
-    peer_channels,
-)
+from planner.predict.links import FAR_PEER_CHANNELS, channels, job_domain_gpus, peer_channels
 from planner.predict.ops.attention_core import score_parts
 from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Piece

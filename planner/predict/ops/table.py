@@ -12,12 +12,7 @@ from planner.job.frameworks.profile import load_framework
 from planner.job.recompute import Module
 from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.ops.adapters import with_tuning
-from planner.predict.ops.attention import (
-    attention_rows,
-    input_norm,
-    layer_checkpoint,
-    output_norm,
-)
+from planner.predict.ops.attention import attention_rows, input_norm, layer_checkpoint, output_norm
 from planner.predict.ops.checkpoint import stop_early, with_budget
 from planner.predict.ops.context import OpContext, norm, piece_counts, present, residual
 from planner.predict.ops.cross import cross_rows, gate_row

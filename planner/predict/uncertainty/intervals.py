@@ -34,19 +34,8 @@ from planner.predict.uncertainty.families import (
 )
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt
-from planner.predict.uncertainty.residuals import (
-    DEVIATIONS,
-    HIGH,
-    LOW,
-    Further,
-    Spread,
-    Widths,
-)
-from planner.predict.uncertainty.shipped import (
-    shipped_further,
-    shipped_spread,
-    shipped_table,
-)
+from planner.predict.uncertainty.residuals import DEVIATIONS, HIGH, LOW, Further, Spread, Widths
+from planner.predict.uncertainty.shipped import shipped_further, shipped_spread, shipped_table
 
 _DIGITS = re.compile(r"\d+")
 # Highest rate of a whole step over that of the best product in a short benchmark: among the
