@@ -21,8 +21,8 @@ from planner.launch.dialects.hf.files import (
 from planner.launch.dialects.hf.program_pieces import (
     image_arguments,
     merging,
+    part_pieces,
     parts_refusals,
-    trainer_pieces,
     tuning_arguments,
 )
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
@@ -86,7 +86,8 @@ def files(launch: Launch) -> Files:
     program = hf_program(
         model, "hf/trainer.py.txt", title, dtype=Code(dtype),
         drive=filled("hf/drive.py.txt") if drive else "",
-        words=Code("on_drive(sys.argv[1:])" if drive else ""), **trainer_pieces(launch.job, dtype),
+        words=Code("on_drive(sys.argv[1:])" if drive else ""),
+        **part_pieces(launch.job, "trainer", dtype=dtype),
     )  # fmt: skip
     return {CONFIG: text, **program, **merging(launch.job)}
 
