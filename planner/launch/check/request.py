@@ -66,9 +66,7 @@ def _request(
     launched: Launched,
     gbs: int = 1,
 ) -> Request:
-    optional: dict[str, Any] = {}
-    if found.optimizer_kernel is not None:
-        optional["optimizer_kernel"] = found.optimizer_kernel
+    kernel = found.optimizer_kernel
     return Request(
         model=model,
         overrides=Overrides(model=found.shape if found.model is None else None, launched=launched),
@@ -80,7 +78,7 @@ def _request(
         # Launch files may split a product over nodes; it is slow, not wrong.
         allow_tp_across_domains=True,
         **found.asked(),
-        **optional,
+        **({} if kernel is None else {"optimizer_kernel": kernel}),
     )
 
 
