@@ -67,7 +67,7 @@ def best_changes(
 ) -> tuple[LaunchChange, ...]:
     """The three best changes: the fastest that fit safely; where none does, the lightest.
 
-    None where the configuration cannot be costed at all. `over`: asked before each.
+    Empty where the configuration cannot be costed at all. `over`: asked before each.
     """
     proposal, job = assessment.proposal, assessment.job
     if proposal is None or job is None or assessment.unpredictable:

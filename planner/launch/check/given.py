@@ -168,8 +168,8 @@ def read_given(
         return _shown(_with_plan(names, files.plan, known, contents, taken), hints)
 
     def read(contents: Contents) -> Found:
-        """Degrees follow from the number of processes that the files start, where that is less
-        than the machine has GPUs."""
+        """The launch; if the files start fewer processes than there are GPUs, degrees follow from
+        these."""
         found = read_for(machine.num_gpus if machine else None, contents)
         use = started(found, machine) if machine else None
         return read_for(use.processes, contents) if use else found
@@ -262,7 +262,7 @@ _REQUEST_FIELDS = (
 
 
 def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, ...]:
-    """A warning for each setting of the plan (`name`: its file) that the files have otherwise."""
+    """A warning for each setting in which the files differ from the plan (`name`: its file)."""
     try:
         here = as_request(found, planned.plan_gpus)
         there = as_request(planned)

@@ -21,7 +21,7 @@ _PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 
 
 def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
-    """Where launchers disagree with each other, with the degrees, or with the machine."""
+    """Problems: launchers that disagree with each other, with the degrees, or with the machine."""
     counts = _as_nodes_and_processes(found.counts)
     if none := [count for count in counts if count.number < 1]:
         return [_problem(f"{_words(count)}: at least 1 is needed", (count,)) for count in none]
@@ -43,7 +43,7 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
 
 
 def stated_gpus(found: Found) -> int | None:
-    """GPUs that files without disagreement start processes on; None where they do not say."""
+    """The number of GPUs on which the files start processes; None where they do not state it."""
     counts = _as_nodes_and_processes(found.counts)
     stated = processes(counts)
     if stated is None:

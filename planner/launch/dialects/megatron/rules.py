@@ -1,7 +1,7 @@
 """Combinations of options that Megatron-LM refuses, at the start or only at run time.
 
-Rules over degrees (divisibility, batch, experts) are those of `constraints`; here is what only the
-options say: rules.toml, and what no row can. Source of all: megatron-core 0.19.2,
+Rules over degrees (divisibility, batch, experts) are those of `constraints`. Here are rules over
+the options: rules.toml, and rules that no row of it can state. Source of all: megatron-core 0.19.2,
 training/arguments.py (validate_args), transformer_config.py (__post_init__), parallel_state.py
 (initialize_model_parallel), core/num_microbatches_calculator.py.
 """
@@ -62,7 +62,7 @@ def _rows() -> tuple[Row, ...]:
 
 @cache
 def refused_everywhere() -> frozenset[str]:
-    """Rules of every Megatron, whoever's options they are."""
+    """Rules that hold for every Megatron."""
     return frozenset(row.rule for row in _rows() if row.everywhere) | _OF_EVERY
 
 

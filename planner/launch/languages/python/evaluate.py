@@ -104,7 +104,7 @@ def _made(value: Any) -> Any:
 
 @dataclass(eq=False)
 class PythonFile:
-    """A file's names, worked out when they are asked for."""
+    """A file's names, whose values are worked out on demand."""
 
     path: str
     tree: ast.Module
