@@ -58,7 +58,7 @@ STARTED: Mapping[str, Any] = {
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What accelerate with FSDP2 cannot express of the job."""
+    """Refusals of jobs that accelerate with FSDP2 cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from parts_refusals(job)

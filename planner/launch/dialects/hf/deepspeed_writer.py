@@ -52,7 +52,7 @@ _USUAL_BETAS = (0.9, 0.95)
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What DeepSpeed under the Trainer cannot express of the job."""
+    """Refusals of jobs that DeepSpeed under the Trainer cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from parts_refusals(job)
@@ -66,7 +66,7 @@ def optimizer_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def optimizer_kind(job: Job) -> str | None:
-    """Who creates the optimizer: `trainer` (by --optim), `deepspeed` (by ds_config.json), or
+    """The creator of the optimizer: `trainer` (by --optim), `deepspeed` (by ds_config.json), or
     None."""
     family, types = job.optimizer.family, {dtype for _, dtype in job.optimizer.states}
     if family in BITSANDBYTES:

@@ -33,7 +33,7 @@ def of_language(tuning: Tuning) -> Tuning:
 
 
 def parts_refusals(job: Job) -> Iterator[Refusal]:
-    """What these programs cannot freeze beside a vision tower."""
+    """Refusals of parts that these programs cannot freeze beside a vision tower."""
     others = of_language(job.tuning).frozen if job.model.vision else ()
     if others:
         yield Refusal(

@@ -86,7 +86,7 @@ def as_run(request: Request) -> Request:
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What TRL cannot express of the job."""
+    """Refusals of jobs that TRL cannot express."""
     yield from hf_job_refusals(job)
     # TRL decides the format of adapters; see `as_run`.
     adapters = replace(job.tuning, adapter=None)
@@ -110,7 +110,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What TRL cannot express of the plan."""
+    """Refusals of plans that TRL cannot express."""
     yield from hf_plan_refusals(launch)
     yield from said_refusals("hf", "trl_plan_refusals", names_of(launch))
 
