@@ -92,18 +92,19 @@ class Entry:
         """What the wheel ships; else machine code of ours; numba's where that cannot be made."""
         name = self._kept_name(kinds)
         if _ordinary.is_asked():
-            return self._ordinarily()
+            return self._ordinarily(items)
         if (address := _shipped.address(name)) is not None:
             return callable_at(address, kinds)
         try:
             return loaded(*self._machine_code(name, items), kinds)
         except UnplannedError as error:
             _ordinary.why.append(str(error).partition("\n")[0])
-            return self._ordinarily()
+            return self._ordinarily(items)
 
-    def _ordinarily(self) -> Callable[..., float]:
+    def _ordinarily(self, items: list[Any]) -> Callable[..., float]:
+        found = _ordinary.ordinary(self.function, items, self._constants)
         write_code(f"{self.__name__}-{_ordinary.ORDINARY}", "", b"")
-        return _ordinary.ordinary(self.function, self._constants)
+        return found
 
     def _kept_name(self, kinds: tuple[Kind, ...]) -> str:
         """The name that machine code for arguments of such kinds is kept by."""

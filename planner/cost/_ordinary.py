@@ -49,9 +49,15 @@ def note() -> str:
     )
 
 
-def ordinary(function: Callable[..., Any], constants: Constants = ()) -> Callable[..., float]:
-    """A function of the core as numba compiles it, for the arguments that an entry has."""
+def ordinary(
+    function: Callable[..., Any], arguments: list[Any], constants: Constants = ()
+) -> Callable[..., float]:
+    """A function of the core as numba compiles it, for the types of an entry's arguments."""
+    import numba
+
     compiled = _twin(function, constants)
+    typeof: Any = numba.typeof
+    compiled.compile(tuple(typeof(_plain(each)) for each in arguments))
 
     def call(*arguments: Any) -> float:
         result = compiled(*map(_plain, arguments))
