@@ -71,6 +71,11 @@ terms = {
 }
 for name, more in sorted(terms.items(), key=lambda term: -abs(term[1]))[:3]:
     print(f"{more:+.3f} s  {name}")""",
+    """# What else was tried?
+
+The best of each pair of two degrees, with its seconds; an empty cell names the rule that forbids
+the pair.""",
+    'result.plot("heat")',
     """# What if the samples were longer?
 
 Four times as many tokens a sample leave the batch as it is and fill the memory more. Ask

@@ -1,4 +1,4 @@
-"""What a dialect is: the contract of a folder below `planner/launch/dialects`.
+"""The contract of a dialect, a folder below `planner/launch/dialects`.
 
 A dialect is how one framework, or a few that belong together, say a training run. A folder has
 
@@ -83,7 +83,7 @@ class Launch:
 
     @property
     def recompute_reason(self) -> str:
-        """What happens to activations, in words."""
+        """Description of how activations are kept."""
         again = "each layer keeps its input and runs again"
         return again if self.recomputes_layers else "every activation is kept"
 
@@ -243,7 +243,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """What runs on the nodes.
+    """The command that runs on each node.
 
     `argv`: the program and its arguments, which may refer to shell variables such as
     `${MEGATRON_LM}`. `launcher`: `torchrun` or `accelerate`, called once per node, start a process
@@ -303,17 +303,17 @@ class Writer(Protocol):
     """The module of a dialect that writes the launch files of one target."""
 
     def job_refusals(self, job: Job) -> Iterator[Refusal]:
-        """What the framework cannot express of the job, whatever the plan; searches ask for it."""
+        """Refusals of the job, whatever the plan; searches ask for them."""
 
     def plan_refusals(self, launch: Launch) -> Iterator[Refusal]:
-        """What the framework cannot express of the plan, apart from its job."""
+        """Refusals of the plan, apart from its job."""
 
     def files(self, launch: Launch) -> Files:
         """The framework's configuration files, with a `preflight.py` if it does not use torch. Only
         called if nothing is refused."""
 
     def command(self, launch: Launch) -> RunCommand:
-        """What the launcher script runs."""
+        """The command of the launcher script."""
 
     def choices(self, launch: Launch) -> Iterator[ExplainedSetting]:
         """Settings that the README explains."""

@@ -46,7 +46,7 @@ def writer_of(target: Target) -> Writer:
 
 
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
-    """What a target cannot express of a job, including the job's GPUs."""
+    """Refusals of a job, and of its GPUs, by a target."""
     gpu, launch = job.cluster.gpu, load_framework(target.profile).launch
     if launch.cuda and gpu.vendor != "nvidia":
         others = (one for one in targets().values() if not load_framework(one.profile).launch.cuda)
@@ -75,7 +75,7 @@ def _training_refusals(target: Target, job: Job) -> Iterator[Refusal]:
 
 
 def refusals_of(launch: Launch) -> Iterator[Refusal]:
-    """What a launch's framework cannot express of its job and plan; none if it can express all."""
+    """Refusals of a launch's job and plan by its framework; none if it can express both."""
     target = targets()[launch.target]
     yield from job_refusals(target, launch.job)
     images = launch.request.images
@@ -143,7 +143,7 @@ def _in_whose_place(profile: str) -> Target | None:
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
-    """Which plans of a search the framework's writer refuses, and why; None if there are none.
+    """The plans of a search that the framework's writer refuses, with reasons; None without any.
 
     If it supports the job, the rules over shapes leave few: explicitly requested schedules.
     """

@@ -69,7 +69,7 @@ class RlLaunch:
 
     @property
     def name(self) -> str:
-        """What is trained, and how, in letters, digits and dashes."""
+        """Name of the policy and the algorithm in letters, digits and dashes."""
         words = f"{self.job.policy.name[:60]}-{self.job.algorithm.name}"
         return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
@@ -137,6 +137,6 @@ def names_of(launch: RlLaunch) -> dict[str, object]:
 
 
 def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
-    """What the framework cannot express of a plan (`launch.toml` of the dialect)."""
+    """Refusals of a plan by the framework (`launch.toml` of the dialect)."""
     for table in ("every", launch.job.framework.name):
         yield from said_refusals("rl", table, names_of(launch))

@@ -1,4 +1,4 @@
-"""What a dialect says about a launch under some condition: rows of its `launch.toml`.
+"""Texts of a dialect about a launch under some condition: rows of its `launch.toml`.
 
 A row has texts and an optional condition `when`. Conditions, and what is in the braces of a text,
 are Python expressions over the names of `names_of` and those that a writer adds, without built-in

@@ -238,14 +238,14 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
     rules = rule_context(job)
     at = [ramp_columns(configuration.columns, rules, goal) for goal in rules.ramp]
     counts = [int(batch["grad_acc"][0]) for batch in at]
-    some = sorted({round(part) for part in np.linspace(0, len(at) - 1, min(len(at), _COSTED))})
+    chosen = sorted({round(part) for part in np.linspace(0, len(at) - 1, min(len(at), _COSTED))})
     times = []
-    for count in (counts[place] for place in some):
+    for count in (counts[place] for place in chosen):
         batch_degrees = degrees.model_copy(update={"grad_acc": count})
         batch = replace(configuration, degrees=batch_degrees)
         step = cost_layout(cost_model, cost_model.price_shapes(batch.columns), 0, batch).step
         times.append(float(step[f.STEP_TIME]))
-    steps = np.interp(counts, [counts[place] for place in some], times)
+    steps = np.interp(counts, [counts[place] for place in chosen], times)
     return tuple(
         PlanBatch(
             gbs=int(batch["gbs"][0]),

@@ -97,13 +97,13 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
     instant = _terms_under(configuration, dict.fromkeys(both_rates, _INFINITE) | hops)
     total, total_both = sum(now.values()), sum(both.values())
     out_name, up_name = scale_out_name(job.cluster), scale_up_name(job.cluster)
-    of_both = total - total_both
-    of_out = _clipped(total - sum(out.values()), of_both)
-    of_inside = _clipped(total - sum(inside.values()), of_both - of_out)
-    rest = of_both - of_out - of_inside
+    both_s = total - total_both
+    out_s = _clipped(total - sum(out.values()), both_s)
+    inside_s = _clipped(total - sum(inside.values()), both_s - out_s)
+    rest = both_s - out_s - inside_s
     rows: list[tuple[str, str, Part, float, str]] = [
-        (f"{out_name} bandwidth", _waiting(now, out), "bandwidth", of_out, ""),
-        (f"{up_name} bandwidth", _waiting(now, inside), "bandwidth", of_inside, ""),
+        (f"{out_name} bandwidth", _waiting(now, out), "bandwidth", out_s, ""),
+        (f"{up_name} bandwidth", _waiting(now, inside), "bandwidth", inside_s, ""),
         (f"{out_name} and {up_name} bandwidth", _waiting(now, both), "bandwidth", rest, ""),
         ("latency", _waiting(both, instant), "latency", total_both - sum(instant.values()), ""),
     ]

@@ -84,7 +84,7 @@ class _Account:
         """For each of the steps, the stage that decides whether the plan fits."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
-        return tuple(Stage(one.memory[machine], at) for one in self.steps)
+        return tuple(Stage(step.memory[machine], at) for step in self.steps)
 
     @cached_property
     def weights(self) -> dict[str, float]:
@@ -114,7 +114,9 @@ class _Account:
         passing = {name: 0.0 if name in _OF_UPDATE else value for name, value in seconds.items()}
         rest = {name: value - passing[name] for name, value in seconds.items()}
         yield self._trained("forward and backward", _while_trained(stage), passing, "gradients")
-        yield self._trained("update", _while_updated(stage), rest, "weights")
+        aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+        updated = _live(in_update(stage.rest, aside))
+        yield self._trained("update", updated, rest, "weights")
 
     def _trained(
         self, work: Literal["forward and backward", "update"], held: Terms, time: Terms, gives: str
@@ -158,12 +160,6 @@ def _while_trained(stage: Stage) -> Terms:
     terms = _live(stage.phase_detail(*fullest)[0])
     terms["working"] += float(total_bytes(stage.terms(*fullest))) - sum(terms.values())
     return terms
-
-
-def _while_updated(stage: Stage) -> Terms:
-    """Live tensors in the update."""
-    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
-    return _live(in_update(stage.rest, aside))
 
 
 def _while_read(stage: Stage, job: Job, read: Read) -> Terms:

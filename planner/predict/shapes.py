@@ -187,8 +187,8 @@ def unfilled(pool: Pool) -> str:
 
 def _with_name(text: str, name: str) -> str:
     """A rule's sentence, with the rule's name if the sentence does not contain it."""
-    said = name in text or name.replace(", which needs", " needs") in text
-    return text if said else f"{text}  [{name}]"
+    is_named = name in text or name.replace(", which needs", " needs") in text
+    return text if is_named else f"{text}  [{name}]"
 
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:

@@ -72,7 +72,7 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
 
 
 def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """What a batch job asks for, its time limit, and the folders that a container sees."""
+    """Resources of a batch job, its time limit, and the folders that a container sees."""
     paths = [entry.name for entry in command.variables if entry.is_path]
     return {
         "job": job_name(launch),
@@ -97,7 +97,7 @@ _FIRST_NODE = ('export NODE_RANK="${NODE_RANK:-0}" MASTER_ADDR="${MASTER_ADDR:-F
 
 
 def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """What a SkyPilot task asks for: `H100:8`, the network, the user's variables."""
+    """Resources of a SkyPilot task: `H100:8`, the network, the user's variables."""
     gpu = launch.job.cluster.gpu.name
     wants = "# The step time counts on the full network between nodes.", "network_tier: best"
     environment: list[str] = []

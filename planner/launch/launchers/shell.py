@@ -145,7 +145,7 @@ def environment_lines(command: RunCommand) -> Iterator[str]:
 
 
 def program_words(command: RunCommand) -> tuple[str, ...]:
-    """What the process launcher starts: a file, or `-m` and a module."""
+    """The program of the process launcher: a file, or `-m` and a module."""
     return command.argv[:2] if command.argv[0] == "-m" else command.argv[:1]
 
 

@@ -71,7 +71,7 @@ class LaunchCommand:
 
     @property
     def overrides(self) -> dict[str, Setting]:
-        """What a command sets in place of its YAML file, including LLaMA-Factory's `name=value`."""
+        """Settings that replace those of its YAML file, including LLaMA-Factory's `name=value`."""
         found = dict(self.given)
         for word in self.arguments:
             if given := re.match(r"([A-Za-z_]\w*)=", word.text.value):

@@ -84,7 +84,7 @@ class Problem:
 
 
 def _in_words(edits: Sequence[Edit]) -> str:
-    """What edits add or change, otherwise what they remove."""
+    """The settings that edits add or change, otherwise those that they remove."""
     kept = [f"{edit.key} {edit.value}".rstrip() for edit in edits if edit.value is not None]
     renamed = [edit.rename for edit in edits if edit.rename]
     return " ".join(kept or renamed) or f"leave {', '.join(edit.key for edit in edits)} out"
@@ -142,7 +142,7 @@ def not_predictable(text: str, *places: str) -> Problem:
 
 
 def telling(unknown: str) -> str:
-    """What the user can give to resolve an unknown value, from the reason why it is unknown."""
+    """The option that resolves an unknown value, from the reason why it is unknown."""
     if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
         named = re.match(r"\$(\w+)", unknown)
         return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
@@ -171,7 +171,7 @@ USUAL = "usual"
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the caller knows besides the files; it overrides them.
+    """Facts that the caller knows besides the files; they override the files.
 
     `environment`: values of shell variables; `model`: a catalogue name or path; sequences in
     tokens, batches in sequences; `lengths` of the samples and `images` (or `USUAL`) or
@@ -355,7 +355,7 @@ class Found:
     rl: RlFound | None = None
 
     def asked(self) -> dict[str, Any]:
-        """What is asked of the job, by field of `Request`."""
+        """Requested properties of the job, by field of `Request`."""
         asked = {name: getattr(self, name) for name in ASKED}
         return asked if self.lengths else asked | {"packing": None, "balance": None}
 

@@ -26,7 +26,7 @@ SHELL, ARGUMENTS, PLAN, JOB = "shell", "arguments", "plan", "job"
 
 
 def readable() -> str:
-    """What can be read, as a list in a sentence."""
+    """The readable kinds of files, as a list in a sentence."""
     phrases = [phrase for one in dialects().values() for phrase in one.reads]
     job = "a Kubernetes or SkyPilot job with such a script"
     return ", ".join((*phrases, job)) + ", or a plan file"

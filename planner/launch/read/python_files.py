@@ -41,7 +41,7 @@ def evaluating(path: str) -> Iterator[None]:
 
 
 def chosen_words(name: str, others: Sequence[str], what: str, variable: str) -> str:
-    """Which function of a file is read, and how to choose another."""
+    """Note about the function of a file that is read, and how to choose another."""
     more = ", …" * (len(others) > _MOST_NAMED)
     shown = ", ".join(others[:_MOST_NAMED]) + more
     return f"{name}, of the file's {what} ({shown}; --env {variable}=NAME chooses)"

@@ -1,4 +1,4 @@
-"""What launch files of reinforcement learning say besides their trainer, in the planner's words."""
+"""Settings of reinforcement learning besides those of the trainer, in the planner's words."""
 
 from __future__ import annotations
 

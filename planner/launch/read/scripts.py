@@ -84,7 +84,7 @@ def starting_scripts(paths: Sequence[Path]) -> list[Path]:
 
 
 def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Scripts:
-    """What all scripts do. `hopeful`: tests that cannot be decided count as true."""
+    """The effects of all scripts. `hopeful`: tests that cannot be decided count as true."""
     around = Around(
         given=hints.environment,
         machine=machine_variables(hints.nodes, hints.gpus_per_node),
@@ -110,7 +110,7 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Scripts:
 
 
 def _of_job(job: Text) -> Iterator[Script]:
-    """What a job's containers run, with their variables and files."""
+    """Scripts of a job's containers, with their variables and files."""
     texts = list(embedded_texts(job))
     files = {one.name: one.text for one in texts if one.name}
     yield Script(Text(""), embedded_environment(job), files)

@@ -1,4 +1,4 @@
-"""What a launch would be under other outcomes of the branches that reading cannot decide.
+"""Launches under other outcomes of the branches that reading cannot decide.
 
 The scripts are read again for each such branch. If all readings agree, the branch does not matter.
 Where they differ, nothing that only one of them has is certain.
@@ -94,7 +94,7 @@ def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_
 
 
 def _gist(found: Found) -> tuple[object, ...]:
-    """What determines a launch's behaviour, without places."""
+    """The facts that determine a launch's behaviour, without places."""
     told = tuple(getattr(found, field.name) for field in fields(found) if field.name not in _APART)
     counts = tuple((count.kind, count.number) for count in found.counts)
     left_out = tuple((setting.key, setting.value, why) for setting, why in found.unmodelled)
@@ -102,7 +102,7 @@ def _gist(found: Found) -> tuple[object, ...]:
 
 
 def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """What prevents a launch or a prediction."""
+    """Problems that prevent a launch or a prediction."""
     for problem in problems:
         if problem.severity in ("error", "missing") or problem.rule == "not-predictable":
             yield problem.rule, problem.text
@@ -130,8 +130,8 @@ def _certain(
 
 
 def _said(found: Found, program: str, other: _Other) -> Problem:
-    """What a branch decides, and what would determine whether it runs. A reading with at least the
-    same problems is not worth a question."""
+    """The question about a branch: its effect, and the value that decides whether it runs. A
+    reading with at least the same problems is not worth a question."""
     text = f"{_differing(found, program, other)} depends on {other.undecided.why}"
     is_soft = other.found and set(_broken(found.problems)) <= set(_broken(other.found.problems))
     if is_soft and other.undecided.unset:

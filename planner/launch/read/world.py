@@ -133,7 +133,7 @@ def _of_trainer(launch: LaunchCommand) -> Iterator[Count]:
     for kind, setting in stated:
         number = whole_number(setting)
         if setting is not None and setting.key in counting_variables() and number is not None:
-            # swift uses as many of the visible GPUs as it is told, and one by default.
+            # swift uses the stated number of visible GPUs, and one by default.
             takes = "NPROC_PER_NODE" if launch.name == "swift" else setting.key
             yield Count(kind, number, takes, setting, _is_default(setting))
 

@@ -139,9 +139,9 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         windows = {kind.attention == "sliding" for kind in model.kinds}
         sets = len(windows) if rules.rotary_per_kind else 1
         tables = 2.0 * sets * rules.rotary_table_bytes * model.rotary_width
-        of_token, of_all = (tables, 0.0) if rules.rotary_per_sequence else (0.0, tables)
+        per_token, fixed = (tables, 0.0) if rules.rotary_per_sequence else (0.0, tables)
         rows.append(
-            Saved("layers/rotary", of_token, Shard.NONE, nothing, fixed_bytes=of_all * context.seq)
+            Saved("layers/rotary", per_token, Shard.NONE, nothing, fixed_bytes=fixed * context.seq)
         )
         # Layers that make their own tables receive fp32 angles, which a checkpoint keeps.
         angles = 4.0 * model.rotary_width * context.seq if rules.rotary_layer_bytes else 0.0

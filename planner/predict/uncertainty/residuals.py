@@ -165,7 +165,7 @@ class HalfWidths:
 
     def times(self, factor: float) -> HalfWidths:
         """All half widths multiplied by a factor."""
-        parts = {name: Ends(*(factor * one for one in ends)) for name, ends in self.parts.items()}
+        parts = {name: Ends(*(factor * end for end in ends)) for name, ends in self.parts.items()}
         return HalfWidths(parts, self.kinds)
 
 
@@ -188,6 +188,11 @@ class ErrorTable:
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     beside: ErrorTable | None = None
+    # What was looked up before.
+    _known: dict[Family, bool] = field(default_factory=dict, init=False, compare=False)
+    _counts: dict[Family, int] = field(default_factory=dict, init=False, compare=False)
+    _views: dict[str, ErrorTable] = field(default_factory=dict, init=False, compare=False)
+    _near_runs: dict[str, _Near] = field(default_factory=dict, init=False, compare=False)
 
     def without(self, source: str) -> ErrorTable:
         """The table as seen without one source."""
@@ -273,22 +278,6 @@ class ErrorTable:
     def _frameworks(self) -> frozenset[str]:
         return frozenset(entry.framework for entry in self.entries)
 
-    @cached_property
-    def _known(self) -> dict[Family, bool]:
-        return {}
-
-    @cached_property
-    def _counts(self) -> dict[Family, int]:
-        return {}
-
-    @cached_property
-    def _views(self) -> dict[str, ErrorTable]:
-        return {}
-
-    @cached_property
-    def _near_runs(self) -> dict[str, _Near]:
-        return {}
-
     def _has_runs(self, family: Family) -> bool:
         """Whether a run of the family was measured; always true of the family of all runs."""
         if family not in self._known:
@@ -326,7 +315,7 @@ class ErrorTable:
             members = members or list(self.entries)
             self._near_runs[base] = _Near(
                 common_ranges(_merged(members)),
-                frozenset(bits for one in members for bits in one.bits),
+                frozenset(bits for member in members for bits in member.bits),
             )
         return self._near_runs[base]
 

@@ -56,14 +56,14 @@ def _names_of_job(job: Job) -> dict[str, Any]:
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What AutoModel cannot express of the job."""
+    """Refusals of jobs that AutoModel cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from said_refusals("automodel", "job_refusals", _names_of_job(job))
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What AutoModel cannot express of the plan."""
+    """Refusals of plans that AutoModel cannot express."""
     yield from said_refusals("automodel", "plan_refusals", _names(launch))
 
 

@@ -29,9 +29,9 @@ from planner.launch.dialects.hf.files import (
     without_scores,
 )
 from planner.launch.dialects.hf.program_pieces import (
-    accelerate_pieces,
     image_arguments,
     merging,
+    part_pieces,
     parts_refusals,
     tuning_arguments,
 )
@@ -58,7 +58,7 @@ STARTED: Mapping[str, Any] = {
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What accelerate with FSDP2 cannot express of the job."""
+    """Refusals of jobs that accelerate with FSDP2 cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from parts_refusals(job)
@@ -78,7 +78,7 @@ def files(launch: Launch) -> Files:
     """accelerate.yaml, train.py and the model's config.json."""
     model, text = launch.job.model, configuration(launch, SCRIPT)
     title = f"{model.name} with accelerate and FSDP2."
-    pieces = accelerate_pieces(launch.job)
+    pieces = part_pieces(launch.job, "accelerate", dtype="bfloat16")
     program = hf_program(model, "hf/accelerate.py.txt", title, **pieces)
     return {CONFIG: text, **program, **merging(launch.job)}
 

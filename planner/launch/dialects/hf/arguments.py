@@ -90,7 +90,7 @@ _KERNELS = {"adamw_torch": "foreach", "adamw_torch_fused": "fused"}
 
 @dataclass
 class HfArguments:
-    """`hints`: the script's arguments, overridden by what the caller knows. `kernel`: how torch's
+    """`hints`: the script's arguments, overridden by the caller's hints. `kernel`: how torch's
     optimizer updates, from --optimizer-kernel or --optim."""
 
     hints: Hints = field(default_factory=Hints)
@@ -145,7 +145,7 @@ def _cuts_cross_entropy(given: Named) -> bool:
 
 
 def hf_arguments(given: Named, folder: Path, hints: Hints) -> HfArguments:
-    """What the settings of a Trainer say, wherever they come from. `folder`: the folder of their
+    """The settings of a Trainer, read from any source. `folder`: the folder of their
     file."""
     values: dict[str, object] = {}
     unknown_model, assumed, towers = "", [], list[Problem]()

@@ -63,7 +63,7 @@ def freezing_words(tuning: Tuning) -> bool:
 def told_to_freeze(
     named: Named, model: ModelSpec | None, adapters: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """What the settings freeze, in the words of `--freeze`, and a problem if those words do not
+    """The frozen parts in the words of `--freeze`, and a problem if those words do not
     suffice."""
     for name in ("unfrozen", "adapted_layers"):
         keys = (key for key in adapter_table("names")[name] if key in named)
@@ -82,7 +82,7 @@ def told_to_freeze(
 
 
 def frozen_by(patterns: object, model: ModelSpec) -> tuple[str, ...] | None:
-    """What stays frozen if only parameters that match `patterns` train, in the words of `--freeze`;
+    """The frozen parts if only parameters that match `patterns` train, in the words of `--freeze`;
     None if those words do not suffice or the model's parameter names are unknown. A range of rows
     counts as the whole parameter, whose gradient and state stay whole. The last norm is ignored."""
     if not has_known_names(model):

@@ -66,7 +66,7 @@ _TEMPLATES: Mapping[str, str] = _WORDS["templates"]
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What axolotl cannot express of the job."""
+    """Refusals of jobs that axolotl cannot express."""
     yield from hf_job_refusals(job)
     names = names_of_job(job) | {
         "mode": job.framework.mode, "optim": _optimizer(job, sharded=False),

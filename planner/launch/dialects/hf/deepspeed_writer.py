@@ -21,8 +21,8 @@ from planner.launch.dialects.hf.files import (
 from planner.launch.dialects.hf.program_pieces import (
     image_arguments,
     merging,
+    part_pieces,
     parts_refusals,
-    trainer_pieces,
     tuning_arguments,
 )
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
@@ -52,7 +52,7 @@ _USUAL_BETAS = (0.9, 0.95)
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What DeepSpeed under the Trainer cannot express of the job."""
+    """Refusals of jobs that DeepSpeed under the Trainer cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from parts_refusals(job)
@@ -66,7 +66,7 @@ def optimizer_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def optimizer_kind(job: Job) -> str | None:
-    """Who creates the optimizer: `trainer` (by --optim), `deepspeed` (by ds_config.json), or
+    """The creator of the optimizer: `trainer` (by --optim), `deepspeed` (by ds_config.json), or
     None."""
     family, types = job.optimizer.family, {dtype for _, dtype in job.optimizer.states}
     if family in BITSANDBYTES:
@@ -86,7 +86,8 @@ def files(launch: Launch) -> Files:
     program = hf_program(
         model, "hf/trainer.py.txt", title, dtype=Code(dtype),
         drive=filled("hf/drive.py.txt") if drive else "",
-        words=Code("on_drive(sys.argv[1:])" if drive else ""), **trainer_pieces(launch.job, dtype),
+        words=Code("on_drive(sys.argv[1:])" if drive else ""),
+        **part_pieces(launch.job, "trainer", dtype=dtype),
     )  # fmt: skip
     return {CONFIG: text, **program, **merging(launch.job)}
 

@@ -131,8 +131,7 @@ class _FamilyScript:
         self.drop(*names["drop"])
 
     def _parts(self, names: Mapping[str, Any]) -> None:
-        """What is trained of each part. Beside adapters the language model itself is always
-        frozen."""
+        """Freezes or trains each part. Beside adapters the language model is always frozen."""
         states, like = {VISION_TOWER: names["tower"], PROJECTOR: names["projector"]}, names["like"]
         self.put("freeze_vision_tower", states[VISION_TOWER] == "frozen", like)
         self.put("freeze_merger", states[PROJECTOR] == "frozen", like)

@@ -1,6 +1,6 @@
-"""What all launches of transformers models share, whatever shards them: the model's config.json,
+"""Parts of all launches of transformers models, whatever shards them: the model's config.json,
 derived from its shape by one table for all model types (table.toml), the programs that train it,
-and what these cannot express.
+and their refusals.
 
 The model's family is the type that is written. A field for which the type has no key is left out;
 the config is then read back by `planner.job.models.hf_config`, and it is rejected if the result

@@ -50,7 +50,7 @@ _TOWER = tower_settings("llamafactory")
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What LLaMA-Factory cannot express of the job."""
+    """Refusals of jobs that LLaMA-Factory cannot express."""
     yield from hf_job_refusals(job)
     if job.model.vision is not None:
         yield from said_refusals("hf", "llamafactory_vision_refusals", _vision_names(job))

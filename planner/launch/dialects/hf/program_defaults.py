@@ -1,4 +1,4 @@
-"""What Hugging Face's programs do by default or are told: lengths of samples and how they become
+"""Defaults and settings of Hugging Face's programs: lengths of samples and how they become
 rows, recomputation, kernels, the objective.
 
 Objectives: TRL (1.10, trl/trainer/dpo_trainer.py and kto_trainer.py): with adapters the reference
@@ -167,7 +167,7 @@ def lengths_assumed(
 
 
 def _every_row(named: Named, program: Program, seq: int | None) -> str:
-    """What is assumed about rows if sample lengths are unknown."""
+    """The assumption about rows if sample lengths are unknown."""
     length = f"{seq:,} tokens" if seq else "as many tokens as the model was pretrained with"
     limit = next((_said(named[key]) for key in named if _is_length(named, key)), "")
     length += f" ({limit})" if limit else ""

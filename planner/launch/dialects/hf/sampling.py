@@ -165,7 +165,7 @@ class _Sampling:
         self.problems += said(table, *places, sure=sure, **facts)
 
     def _rules(self, batch: int, each: int) -> None:
-        """What TRL refuses (grpo_config.py, __post_init__)."""
+        """Adds the problems that TRL refuses (grpo_config.py, __post_init__)."""
         if each < 2:
             self._say("group", "num_generations")
         elif batch % each:

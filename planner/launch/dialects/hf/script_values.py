@@ -348,7 +348,7 @@ def _fields(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 def _of_all(
     modules: Sequence[ast.AST], found: Callable[[Any], dict[str, ast.expr]]
 ) -> dict[str, ast.expr]:
-    """What all parts of a script define; its own file overrides imported modules."""
+    """Definitions in all parts of a script; its own file overrides imported modules."""
     said: dict[str, ast.expr] = {}
     for module in reversed(modules):
         said |= found(module)

@@ -1,4 +1,4 @@
-"""What the writers of one YAML file share: LLaMA-Factory's, axolotl's and TRL's."""
+"""Code shared by the writers of one YAML file: LLaMA-Factory's, axolotl's and TRL's."""
 
 from __future__ import annotations
 

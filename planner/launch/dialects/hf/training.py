@@ -149,8 +149,8 @@ class Training:
 def trained(
     found: Found, training: Training, source: Source, sharded_by: str, noted: Sequence[str] = ()
 ) -> Found:
-    """Completes a launch that was read from a file about sharding by what the training settings
-    say. `sharded_by`: that file; `noted`: further assumptions."""
+    """Completes a launch that was read from a file about sharding by the training
+    settings. `sharded_by`: that file; `noted`: further assumptions."""
     named, program, launch, hints = training.named, training.program, source.launch, source.hints
     fused = bool(found.variations)
     found = with_tuning(by_unsloth(found, named, program), named, launch, training.how)

@@ -30,7 +30,7 @@ from planner.launch.contract import (
 from planner.launch.dialects.hf import accelerate_writer, deepspeed_writer
 from planner.launch.dialects.hf.files import BITSANDBYTES, ENVIRONMENT, hf_job_refusals
 from planner.launch.dialects.hf.files import plan_refusals as hf_plan_refusals
-from planner.launch.dialects.hf.program_pieces import frozen_pieces, merging, of_language
+from planner.launch.dialects.hf.program_pieces import merging, of_language, part_pieces
 from planner.launch.dialects.hf.settings_file import (
     settings_files,
     settings_names,
@@ -48,14 +48,13 @@ from planner.launch.sentences import (
     said_settings,
     said_variables,
 )
-from planner.launch.settings_text import SettingsSection, filled, piece, section_choices
+from planner.launch.settings_text import SettingsSection, filled, section_choices
 from planner.launch.time_limit import stop_variable
 
 CONFIG = "trl.yaml"
 FSDP, DEEPSPEED = "hf-fsdp2", "deepspeed"
 # Formats that bitsandbytes packs; beside them TRL casts adapters to bf16 (sft_trainer.py 902-911).
 _PACKED = ("nf4", "nf4-double", "int8")
-_LOADERS = ["load_dataset", "load_from_disk"]
 
 
 def trainer_of(job: Job) -> Mapping[str, Any]:
@@ -87,7 +86,7 @@ def as_run(request: Request) -> Request:
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What TRL cannot express of the job."""
+    """Refusals of jobs that TRL cannot express."""
     yield from hf_job_refusals(job)
     # TRL decides the format of adapters; see `as_run`.
     adapters = replace(job.tuning, adapter=None)
@@ -111,7 +110,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What TRL cannot express of the plan."""
+    """Refusals of plans that TRL cannot express."""
     yield from hf_plan_refusals(launch)
     yield from said_refusals("hf", "trl_plan_refusals", names_of(launch))
 
@@ -178,47 +177,22 @@ def files(launch: Launch) -> Files:
 
 
 def _program(launch: Launch) -> str:
-    """The program's text. It tells FSDP2 to reduce gradients in fp32, as the prediction assumes,
-    and to save a whole model at the end."""
+    """The program's text, in which `pieces.toml` says what varies."""
     job, trainer = launch.job, trainer_of(launch.job)
-    name, sharded = trainer["name"], job.framework.name == FSDP
-    policy = "from torch.distributed.fsdp import MixedPrecisionPolicy"
-    whole = 'trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")'
+    name = trainer["name"]
+    pieces = part_pieces(
+        job, "trl", adds=False, experimental=trainer["experimental"], makes_rows=_makes_rows(job),
+        trainer=Code(f"{name}Trainer"), sharded=job.framework.name == FSDP,
+        zero3=job.framework.name == DEEPSPEED and launch.plan.degrees.zero == 3,
+    )  # fmt: skip
     return filled(
         "hf/trl.py.txt",
         title=f"{job.model.name} with TRL's {name}Trainer.",
         config=Code(f"{name}Config"),
         trainer=Code(f"{name}Trainer"),
         imports=_imports(trainer),
-        made=_made(launch),
         stop=filled("hf/stop.py.txt"),
-        data=_reading(job),
-        policy_import=policy if sharded else "",
-        policy=piece("hf/trl_policy.py.txt") if sharded else "",
-        whole_model=whole if sharded else "",
-        **frozen_pieces(job),
-    )
-
-
-def _made(launch: Launch) -> str:
-    """The function that creates the trainer, which either loads the model or is given it. ZeRO-3
-    needs all adapters to have one type (TRL's issue 6089)."""
-    job, trainer = launch.job, trainer_of(launch.job)
-    name, packed = Code(f"{trainer['name']}Trainer"), job.tuning.base is not None
-    if not trainer["experimental"]:
-        return piece("hf/trl_trainer.py.txt", trainer=name, layers=_frozen_layers(job))
-    zero3 = job.framework.name == DEEPSPEED and launch.plan.degrees.zero == 3
-    adapted = piece(
-        "hf/trl_adapters.py.txt", layers=_frozen_layers(job), autocast=not zero3,
-        cast=piece("hf/trl_cast.py.txt") if packed else "",
-    )  # fmt: skip
-    packing = 'kinds["quantization_config"] = get_quantization_config(model)'
-    return piece(
-        "hf/trl_model.py.txt",
-        trainer=name,
-        packing=packing if packed else "",
-        peft="from peft import get_peft_model" if job.tuning.has_adapters else "",
-        adapted=adapted if job.tuning.has_adapters else "",
+        **pieces,
     )
 
 
@@ -234,27 +208,10 @@ def _imports(trainer: Mapping[str, Any]) -> list[str]:
     return ["from trl import (", *(f"    {one}," for one in names), ")"]
 
 
-def _reading(job: Job) -> str:
-    """The function that reads the data, or makes up rows if nothing is known about samples."""
-    random = piece("hf/trl_random.py.txt") if _makes_rows(job) else ""
-    imports = f"from datasets import {', '.join(['Dataset', *_LOADERS] if random else _LOADERS)}"
-    return filled("hf/trl_data.py.txt", imports=imports, random=random)
-
-
 def _makes_rows(job: Job) -> bool:
     """Whether a trial run makes up its data, which is possible for full rows."""
     plain = job.objective.kind == "lm" and job.model.vision is None
     return plain and job.samples.lengths is None
-
-
-def _frozen_layers(job: Job) -> list[str]:
-    """Lines that keep adapters off the leading layers or off frozen parts."""
-    if job.model.vision is not None and job.tuning.has_adapters and job.tuning.frozen:
-        return ['adapters.exclude_modules = left_out(run.freeze_modules.split(","))']
-    if not (job.tuning.has_adapters and job.tuning.frozen_layers):
-        return []
-    first = job.tuning.frozen_layers
-    return [f"adapters.layers_to_transform = list(range({first}, {job.model.layers}))"]
 
 
 def command(launch: Launch) -> RunCommand:

@@ -78,7 +78,7 @@ def adapter_names() -> frozenset[str]:
 
 
 def asks_for(named: Named, program: Program) -> str:
-    """What settings ask for: `full`, `lora`, `qlora`, `dora`, or the name of another method."""
+    """The requested method: `full`, `lora`, `qlora`, `dora`, or the name of another method."""
     asks, usual = adapter_table("asks"), str(adapter_table("programs")[program]["usual"])
     stated = (value_of(named, name) for name in asks["kinds"])
     word = next((value for value in stated if value and value != "table"), "")
@@ -141,7 +141,7 @@ class _Tuning:
         return replace(self._done(adapters, frozen), half=self._half(), techniques=techniques)
 
     def _frozen(self, adapters: bool) -> tuple[str, ...]:
-        """What the programs written by `planner launch` are told to freeze."""
+        """The parts that programs written by `planner launch` are told to freeze."""
         value = str(self._value("frozen") or "")
         frozen, problems = told_to_freeze(self.named, self.model, adapters)
         self.problems += problems

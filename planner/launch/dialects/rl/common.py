@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.job.bounds import MOST_SEQUENCES
 from planner.job.models.catalog import load_model, not_in_catalogue
+from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.rl.settings import RlSettings, decimal
 from planner.launch.read.command import LaunchCommand
@@ -180,6 +181,16 @@ class RlReader(ABC):
         ranks = (self.whole(key, least=0) for key in keys)
         rank = next(filter(None, ranks), None)
         return f"lora:rank={rank},targets=all-linear" if rank else "full"
+
+    def reference(
+        self, trainer: Mapping[str, Any], compares: bool, offloads: Sequence[str]
+    ) -> ReferenceHome:
+        """Where the reference's weights are, if any; `offloads`: switches that move them."""
+        if not compares:
+            return "none"
+        if trainer["train"] != "full":
+            return "adapters-off"
+        return "host" if self.flag(*offloads) else "copied"
 
     def product(self, *keys: str) -> int | None:
         """Some numbers multiplied; None where one is not known."""

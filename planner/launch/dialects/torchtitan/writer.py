@@ -38,10 +38,7 @@ from planner.launch.settings_text import (
 )
 from planner.launch.time_limit import save_steps
 
-
-def _words(table: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = dialect_toml("torchtitan", "launch.toml")[table]
-    return found
+_WORDS = dialect_toml("torchtitan", "launch.toml")
 
 
 def registry_size(launch: contract.Launch) -> Flavor | None:
@@ -85,7 +82,7 @@ def _names(model: ModelSpec) -> dict[str, Any]:
         "arguments": arguments,
         "code": Code,
         "expert_constants": _expert_constants(model),
-        "ffn": _words("ffn")["both" if len(kinds) > 1 else min(kinds)],
+        "ffn": _WORDS["ffn"]["both" if len(kinds) > 1 else min(kinds)],
         "kind": scaling_kind(model),
         "kinds": kinds,
         "model": model,
@@ -154,7 +151,7 @@ def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
         if size
         else "written out: no size of torchtitan's registry is this model in every setting",
     )
-    if launch.job.precision in _words("converters"):
+    if launch.job.precision in _WORDS["converters"]:
         yield contract.ExplainedSetting(
             f"converters = {launch.job.precision}", _converter_reason(launch)
         )
@@ -168,7 +165,7 @@ def requirements(launch: contract.Launch) -> tuple[str, ...]:
 
 def _recompute(launch: contract.Launch) -> tuple[str, str]:
     """Expression and reason of activation_checkpoint."""
-    expression, why = _words("checkpointing")[recompute_kind(launch)]
+    expression, why = _WORDS["checkpointing"][recompute_kind(launch)]
     budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
     return expression.format(budget=budget), why
 
@@ -238,7 +235,7 @@ def _quantisers(launch: contract.Launch) -> list[tuple[str, tuple[WrittenSetting
     """Converters of the precision with their arguments, the one for experts last."""
     named = [
         (name, tuple(starmap(WrittenSetting, arguments.items())))
-        for name, arguments in _words("converters").get(launch.job.precision, {}).items()
+        for name, arguments in _WORDS["converters"].get(launch.job.precision, {}).items()
     ]
     return named if launch.job.model.moe else named[:1]
 
