@@ -143,15 +143,13 @@ Progress = Callable[[str, int, int], None]
 LINE_EVERY_S = 4.0
 
 
-def compile_if_first_run(
-    quiet: bool, time_limit_s: float | None = None, pools: bool = False
-) -> None:
-    """Compile the cost core if it is not yet, saying so; with what only `pools` of GPUs need.
-    CannotTellError once the time is over."""
+def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None:
+    """Compile the cost core if it is not yet, saying so. CannotTellError once the time is
+    over."""
     from planner.cost._ordinary import is_asked, note
     from planner.predict.warmup import missing, warm_up
 
-    if not missing(pools):
+    if not missing():
         if is_asked() and not quiet:
             click.echo(f"Note: {note()}.", err=True)
         return
@@ -162,7 +160,7 @@ def compile_if_first_run(
             err=True,
         )
     with watched(quiet) as progress:
-        warm_up(progress, deadline, pools)
+        warm_up(progress, deadline)
     if is_asked() and not quiet:
         click.echo(f"Note: {note()}.", err=True)
 
