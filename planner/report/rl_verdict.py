@@ -10,8 +10,9 @@ from functools import cached_property
 from planner.job.quantities import gib, percent_sure, seconds, share, short_count, signed_share
 from planner.predict.plan_text import LIKELY_TO_FIT, plan_name
 from planner.predict.rl.plan import Phase
-from planner.report.tables import Block, Facts, Notes, TableData, table
-from planner.report.verdict import drawn, legend, stacked
+from planner.report.said import table_of
+from planner.report.tables import Block, Notes
+from planner.report.verdict import card_facts, drawn, legend, stacked
 from planner.search.rl.result import RlPlan, RlResult
 
 # What a step's seconds go to, by phase, with the marks of a bar; all other phases move tensors.
@@ -61,6 +62,11 @@ class RlVerdict:
         return f"{gib(fullest.peak_bytes)} of {gib(usable)} GiB"
 
     @property
+    def memory_bar(self) -> str:
+        """The fullest GPU against its memory."""
+        return f"{drawn(((self.memory_share, '█'),), 1.0)} {self.memory_text}"
+
+    @property
     def memory_share(self) -> float:
         """Of its memory, as much as the fullest GPU holds."""
         return min(1.0, self.plan.peak_share)
@@ -77,8 +83,10 @@ class RlVerdict:
 
     @property
     def time_bar(self) -> str:
-        """The seconds of all phases by what they do."""
-        return stacked(self.kinds, _MARKS)
+        """The seconds of all phases by what they do, with the 80 % interval of the step."""
+        plan = self.plan
+        ends = f"{seconds(plan.low_s)} to {seconds(plan.high_s)}"
+        return f"{stacked(self.kinds, _MARKS)} {seconds(plan.step_s)}, {ends}"
 
     @property
     def time_legend(self) -> str:
@@ -161,33 +169,15 @@ def verdict_blocks(
 ) -> Iterator[Block]:
     """The card of the plan to take, with others; or of plan `asked` alone."""
     verdict = RlVerdict(result, asked)
-    bar = drawn(((verdict.memory_share, "█"),), 1.0)
     yield Notes((verdict.headline,))
-    yield Facts(
-        (
-            ("memory", f"{bar} {verdict.memory_text}"),
-            ("step", f"{verdict.time_bar} {seconds(verdict.plan.step_s)}"),
-            ("", verdict.time_legend),
-            ("risk", verdict.risk),
-            ("next", verdict.next(saved_as)),
-        )
-    )
+    yield card_facts(verdict, verdict.risk, verdict.next(saved_as))
     if verdict.alternatives and not asked:
-        yield _instead(verdict)
-
-
-def _instead(verdict: RlVerdict) -> TableData:
-    return table(
-        "# | ~because it is | ~plan | step time | GiB",
-        (
-            (
-                f"{number}",
-                words,
-                name(plan),
-                signed_share(plan.step_s / verdict.plan.step_s - 1.0),
-                gib(fullest_bytes(plan)),
-            )
+        rows = (
+            {
+                "number": number, "words": words, "plan": plan, "name": name(plan),
+                "longer": plan.step_s / verdict.plan.step_s - 1.0,
+                "held": fullest_bytes(plan),
+            }
             for number, words, plan in verdict.alternatives
-        ),
-        "Instead",
-    )
+        )  # fmt: skip
+        yield table_of("rl_front.instead", rows)

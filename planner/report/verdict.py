@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Protocol
 
 from planner.cost.terms import TIME_TERMS
 from planner.job.quantities import gib, seconds
@@ -125,7 +126,23 @@ def fit_risk(plan: Plan, surer: str = "a lighter plan or --hbm-reserve avoids it
     return words_of("verdict.unsure", None, missing=1.0 - plan.fit_probability, surer=surer)
 
 
-def card_facts(bars: PlanBars, risk: str, following: str) -> Facts:
+class Bars(Protocol):
+    """What a card draws, each with its figures."""
+
+    @property
+    def memory_bar(self) -> str:
+        """The fullest GPU against its memory."""
+
+    @property
+    def time_bar(self) -> str:
+        """The step by what its seconds go to."""
+
+    @property
+    def time_legend(self) -> str:
+        """What the marks of that bar stand for."""
+
+
+def card_facts(bars: Bars, risk: str, following: str) -> Facts:
     """Bars of memory and time, the risk, and what to type next."""
     return Facts(
         (
