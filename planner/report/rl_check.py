@@ -1,4 +1,4 @@
-"""What `planner check` shows of a launch of reinforcement learning."""
+"""The part of `planner check` about reinforcement learning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.report.tables import Block
 
 
 def rl_verdict(check: RlCheck) -> str:
-    """Whether it will run and fit, in a sentence; of one with a prediction."""
+    """Whether it will run and fit; empty without a prediction."""
     step = check.step
     if step is None:
         return ""
@@ -36,7 +36,7 @@ def _depends() -> str:
 
 
 def rl_facts(found: Found, check: RlCheck | None) -> Iterator[tuple[str, str]]:
-    """Names and sentences of the head."""
+    """Facts about the launch."""
     rl = found.rl
     if rl is None:
         return
@@ -83,6 +83,6 @@ def _degrees(found: object, *names: str) -> str:
 
 
 def rl_blocks(check: RlCheck | None) -> Iterator[Block]:
-    """The phases of a step, where there is a prediction."""
+    """The phases of a step, if there is a prediction."""
     if check is not None and check.step is not None:
         yield from step_blocks(check.step)

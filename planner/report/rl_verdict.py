@@ -1,4 +1,4 @@
-"""The answer of a search of reinforcement learning as one card, in the form of `verdict.py`."""
+"""The answer of an RL search as a card, in the form of `verdict.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARKS = dict((*_KINDS.values(), _MOVES))
 
 @dataclass(frozen=True)
 class RlVerdict:
-    """What a search says of the plan to take, or of plan `asked`, in one look."""
+    """The recommended plan, or plan `asked`, in one look."""
 
     result: RlResult
     asked: int = 0
@@ -68,13 +68,13 @@ class RlVerdict:
 
     @property
     def memory_share(self) -> float:
-        """Of its memory, as much as the fullest GPU holds."""
+        """The largest share of a GPU's memory that is in use."""
         return min(1.0, self.plan.peak_share)
 
     @cached_property
     def kinds(self) -> dict[str, float]:
-        """Seconds of both sides by what they do; sides on GPUs of their own work beside each
-        other, so that these may add up to more than the step."""
+        """Seconds by kind of work, over both sides. Sides on separate GPUs overlap, so
+        the sum may exceed the step."""
         sums: dict[str, float] = {}
         for phase in self.plan.phases:
             kind = _KINDS.get(phase.name, _MOVES)[0]
@@ -95,7 +95,7 @@ class RlVerdict:
 
     @property
     def risk(self) -> str:
-        """What is likeliest to go otherwise than it says."""
+        """The likeliest way in which the prediction is wrong."""
         plan = self.plan
         if plan.fit_probability < LIKELY_TO_FIT:
             missing = percent_sure(1.0 - plan.fit_probability)
@@ -118,7 +118,8 @@ class RlVerdict:
 
     @cached_property
     def alternatives(self) -> list[tuple[int, str, RlPlan]]:
-        """(number, why, plan) of the fastest with another placement, and of the lightest."""
+        """(number, why, plan) for the fastest plan with another placement and for the
+        lightest plan."""
         plans = list(enumerate(self.result.plans, start=1))
         mine = (self.plan.placement, self.plan.staleness)
         others = [one for one in plans if (one[1].placement, one[1].staleness) != mine]
@@ -139,7 +140,7 @@ def _step(one: tuple[int, RlPlan]) -> float:
 
 
 def fullest_phase(plan: RlPlan) -> Phase:
-    """The phase that fills most of a GPU's memory."""
+    """The phase with the largest share of a GPU's memory in use."""
     return max(plan.phases, key=lambda one: one.peak_bytes / plan.usable_bytes[one.side])
 
 
@@ -167,7 +168,7 @@ def name(plan: RlPlan) -> str:
 def verdict_blocks(
     result: RlResult, saved_as: str | None = None, asked: int = 0
 ) -> Iterator[Block]:
-    """The card of the plan to take, with others; or of plan `asked` alone."""
+    """The card of the recommended plan with alternatives, or of plan `asked` alone."""
     verdict = RlVerdict(result, asked)
     yield Notes((verdict.headline,))
     yield card_facts(verdict, verdict.risk, verdict.next(saved_as))
