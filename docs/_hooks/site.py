@@ -32,7 +32,7 @@ _CODE = re.compile(
 _LOADED = re.compile(
     r"<(?:script|img|iframe|link(?![^>]*canonical))[^>]*(?:src|href)=[\"']?(https?://[^\"' >]+)"
 )
-_DATA = re.compile(r"^\[[^\]]*\]\(((?:\.\./)*data/[\w-]+)\.csv\).*$", re.MULTILINE)
+_DATA = re.compile(r"^\[[^\]]*\]\(((?:\.\./)*data/[\w-]+)\.csv\): .*$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".json": "json", ".csv": "text"}
 
 

@@ -3,6 +3,7 @@
 for (const table of document.querySelectorAll("table.data")) {
   const body = table.tBodies[0], find = document.createElement("input");
   find.type = "search";
+  find.className = "data";
   find.placeholder = "Rows that have this text";
   find.setAttribute("aria-label", find.placeholder);
   find.oninput = () => {

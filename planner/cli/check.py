@@ -16,7 +16,7 @@ from planner.cli.output import (
     check_plot,
     compile_if_first_run,
     limited,
-    print_report,
+    print_as,
     watched,
     write_result_plot,
 )
@@ -76,16 +76,14 @@ def _checked(paths: tuple[str, ...], style: str, options: dict[str, Any]) -> Non
     for rule in set(options["ignored"]) - {problem.rule for problem in assessment.problems}:
         click.echo(f"--ignore {rule}: nothing here breaches a rule of that name", err=True)
     explanation = _drawn(assessment, options["plot"], explained=style == "text")
-    match style:
-        case "json":
-            click.echo(as_json(assessment, changes, findings, advice), nl=False)
-        case "csv":
-            click.echo(as_csv(assessment, changes), nl=False)
-        case "text":
-            verbose = options["verbose"]
-            print_report(
-                check_report(assessment, explanation, changes, findings, advice, verbose=verbose)
-            )
+    print_as(
+        style,
+        lambda: check_report(
+            assessment, explanation, changes, findings, advice, verbose=options["verbose"]
+        ),
+        lambda: as_json(assessment, changes, findings, advice),
+        lambda: as_csv(assessment, changes),
+    )
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
 

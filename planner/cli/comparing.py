@@ -14,7 +14,7 @@ from hardware.prices import Price, load_prices
 from hardware.skypilot import load_skypilot
 from planner.cli.declared import option_rows
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
-from planner.cli.output import check_files, compile_if_first_run, print_report, watched, write_plot
+from planner.cli.output import check_files, compile_if_first_run, print_as, watched, write_plot
 from planner.cli.usual_framework import take_usual_framework
 from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 from planner.compare.results import ChoiceLimits
@@ -183,13 +183,12 @@ def show_study(
             return curves_chart(figure_of(study))
 
         write_plot(options["plot"], chart, lambda: study_page(study))
-    if report is None:
-        return
-    if style == "json":
-        click.echo(study_text(study), nl=False)
-    elif style == "csv":
+    if report is not None:
         from planner.search.frame import csv_text
 
-        click.echo(csv_text(study.to_frame()), nl=False)
-    else:
-        print_report(report(study))
+        print_as(
+            style,
+            lambda: report(study),
+            lambda: study_text(study),
+            lambda: csv_text(study.to_frame()),
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,8 @@ from planner.cli.output import (
     check_output,
     check_plot,
     compile_if_first_run,
+    json_text,
+    print_as,
     print_report,
     show,
     watched,
@@ -299,15 +300,12 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
             plot, lambda: time_chart(predictions),
             lambda: validation_page(predictions, family, _report(predictions, family)),
         )  # fmt: skip
-    match style:
-        case "json":
-            content = document(predictions, family, other_views(predictions))
-            click.echo(json.dumps(content, indent=1, allow_nan=False))
-        case "csv":
-            records = map(csv_record, predictions)
-            click.echo(csv_text(csv_columns(predictions), records), nl=False)
-        case "text":
-            print_report(_report(predictions, family))
+    print_as(
+        style,
+        lambda: _report(predictions, family),
+        lambda: json_text(document(predictions, family, other_views(predictions))),
+        lambda: csv_text(csv_columns(predictions), map(csv_record, predictions)),
+    )
 
 
 def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:

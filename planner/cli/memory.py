@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from constraints.axes import AXES, LARGEST_DEGREE
 from hardware.schema import Cluster
@@ -18,7 +17,7 @@ from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.fit import fit_request
-from planner.cli.options import LIMITS
+from planner.cli.options import LIMITS, given
 from planner.cli.output import check_files, limited, print_report, watched, write_plot
 from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
@@ -82,8 +81,8 @@ def run(**options: Any) -> None:
     if options["advise"] and options["solve"] is not None:
         raise UsageError("give --solve or --advise, not both")
     if options["inference"]:
-        ctx.exit(serving_memory(_serving_options(ctx, options)))
-    _refuse_serving_options(ctx, options)
+        ctx.exit(serving_memory(_serving_options(options)))
+    _refuse_serving_options(options)
     ctx.exit(_train(options))
 
 
@@ -132,11 +131,11 @@ def _train(options: dict[str, Any]) -> int:
 # --- input ---------------------------------------------------------------------------------------
 
 
-def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
     """Options of serving as given, None where they were not. UsageError for those of training."""
     of_serving = names_of("serving")
-    given = {name for name in options if _is_given(ctx, name)}
-    strange = sorted(given - of_serving - set(_SHARED))
+    stated = {name for name in options if given(name)}
+    strange = sorted(stated - of_serving - set(_SHARED))
     if strange:
         instead = (f"{there} for {_spelled([name])}" for name, there in _OF_SERVING.items()
                    if name in strange)  # fmt: skip
@@ -146,21 +145,17 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
     if options["solve"] in SOLVE_TRAINING:
         others = ", ".join(SOLVE_CHOICES)
         raise UsageError(f"--solve {options['solve']} is of training; with --inference: {others}")
-    return {name: value if name in given | of_serving else None for name, value in options.items()}
+    return {name: value if name in stated | of_serving else None for name, value in options.items()}
 
 
-def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None:
+def _refuse_serving_options(options: dict[str, Any]) -> None:
     """UsageError for options of serving without --inference."""
-    strange = sorted(name for name in names_of("serving") if _is_given(ctx, name))
+    strange = sorted(name for name in names_of("serving") if given(name))
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
         others = ", ".join(SOLVE_TRAINING)
         raise UsageError(f"--solve {options['solve']} needs --inference; of training: {others}")
-
-
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
 
 
 def _spelled(names: list[str]) -> str:
@@ -225,10 +220,9 @@ def _draw(plot: Path, figure: MemoryFigure) -> None:
 def _instead(options: dict[str, Any], footprint: Footprint) -> str:
     """A plan that a search finds on the same GPUs for the same batch, where the user left the
     degrees open."""
-    ctx = click.get_current_context()
-    if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
+    if any(given(name) for name in _CHOICES) or not given("gpus"):
         return ""
-    stated = any(_is_given(ctx, name) for name in ("gbs", "gbs_tokens", "grad_acc"))
+    stated = any(given(name) for name in ("gbs", "gbs_tokens", "grad_acc"))
     degrees = footprint.configuration.degrees
     batch = {"gbs": degrees.gbs if stated else None, "gbs_tokens": None}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from constraints.axes import AXES, LARGEST_DEGREE
 from constraints.numbers import DegreeLimit
@@ -16,6 +17,12 @@ from planner.job.request import Request
 # Degrees that can be limited in a search, as the request calls them.
 LIMITS = tuple(name for name, axis in AXES.items() if axis.limited)
 OutputFormat = Literal["text", "json", "csv"]
+
+
+def given(name: str) -> bool:
+    """Whether the user gave an option of the command that runs."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 def output_format(as_json: bool, as_csv: bool) -> OutputFormat:

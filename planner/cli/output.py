@@ -48,32 +48,41 @@ def write_result(result: SearchResult, path: Path | None) -> None:
         write_text(path, to_json(result), force=_may_overwrite())
 
 
-def echo_numbered(frame: pd.DataFrame) -> None:
-    """Plans as CSV on stdout, each under its number."""
+def numbered_csv(frame: pd.DataFrame) -> str:
+    """Plans as CSV, each under its number."""
     from planner.search.frame import csv_text
 
     frame.insert(0, "plan", range(1, len(frame) + 1))
-    click.echo(csv_text(frame), nl=False)
+    return csv_text(frame)
+
+
+def print_as(
+    style: str, report: Callable[[], Report], json: Callable[[], str], csv: Callable[[], str]
+) -> None:
+    """Print the report, or the text of a document; only what is printed is made."""
+    if style == "text":
+        print_report(report())
+        return
+    text = json() if style == "json" else csv()
+    click.echo(text, nl=not text.endswith("\n"))
 
 
 def show_result(result: SearchResult, style: OutputFormat, report: Callable[[], Report]) -> None:
-    """On stdout the plan file's content, one row a plan (SI units, numbers as in the table), or
-    the report, which is made only then."""
-    match style:
-        case "json":
-            from planner.search.plan_file import to_json
+    """Print the report, the content of the plan file, or one row for each plan (SI units)."""
+    from planner.search.plan_file import to_json
 
-            click.echo(to_json(result), nl=False)
-        case "csv":
-            echo_numbered(result.to_frame())
-        case "text":
-            print_report(report())
+    print_as(style, report, lambda: to_json(result), lambda: numbered_csv(result.to_frame()))
+
+
+def json_text(content: Any) -> str:
+    """A document as JSON."""
+    return json.dumps(content, indent=1, allow_nan=False)
 
 
 def show(as_json: bool, content: Callable[[], Any], report: Callable[[], Report]) -> None:
     """An answer on stdout, as JSON or as a report; only what is printed is made."""
     if as_json:
-        click.echo(json.dumps(content(), indent=1, allow_nan=False))
+        click.echo(json_text(content()))
     else:
         print_report(report())
 
@@ -158,7 +167,7 @@ def compile_if_first_run(
     deadline = None if time_limit_s is None else time.perf_counter() + time_limit_s
     if not quiet and not sys.stderr.isatty():
         click.echo(
-            "First run after an install: compiling the cost core, once (about half a minute).",
+            "First run after an install: compiling the cost core, once (a few seconds).",
             err=True,
         )
     with watched(quiet) as progress:

@@ -18,8 +18,9 @@ from planner.cli.output import (
     check_output,
     check_plot,
     compile_if_first_run,
-    echo_numbered,
     limited,
+    numbered_csv,
+    print_as,
     print_report,
     watched,
     write_plot,
@@ -122,13 +123,12 @@ def _show(
     """Write the plan file that was asked for, and print the plans."""
     if output is not None:
         write_text(output, to_json(result), force=options["force"])
-    match style:
-        case "json":
-            click.echo(to_json(result), nl=False)
-        case "csv":
-            echo_numbered(result.to_frame())
-        case "text":
-            print_report(rl_search_report(result, str(output) if output else None))
+    print_as(
+        style,
+        lambda: rl_search_report(result, str(output) if output else None),
+        lambda: to_json(result),
+        lambda: numbered_csv(result.to_frame()),
+    )
 
 
 def run_evaluate(options: dict[str, Any]) -> None:

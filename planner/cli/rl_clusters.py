@@ -8,10 +8,10 @@ import click
 
 from planner.cli.comparing import begin_study, build_limits, build_settings, offers_for
 from planner.cli.errors import ExitStatus
-from planner.cli.options import with_limits
-from planner.cli.output import compile_if_first_run, print_report, watched
+from planner.cli.options import given, with_limits
+from planner.cli.output import compile_if_first_run, print_as, watched
 from planner.cli.rl import engine_limits
-from planner.cli.rl_options import given, rl_request
+from planner.cli.rl_options import rl_request
 from planner.compare.offers import several_clusters
 from planner.compare.rl import RlComparison, RlHow, compare_rl
 from planner.job.errors import UsageError
@@ -66,13 +66,10 @@ def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
     document = found.model_dump_json(indent=1) + "\n"
     if output is not None:
         write_text(output, document, force=options["force"])
-    match style:
-        case "json":
-            click.echo(document, nl=False)
-        case "csv":
-            click.echo(csv_text(found.to_frame()), nl=False)
-        case "text":
-            print_report(rl_clusters_report(found, limits))
+    print_as(
+        style, lambda: rl_clusters_report(found, limits), lambda: document,
+        lambda: csv_text(found.to_frame()),
+    )  # fmt: skip
     _end(found)
 
 

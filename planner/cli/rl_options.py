@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-from click.core import ParameterSource
-
 from planner.cli.declared import option_rows, parameter
-from planner.cli.options import build_request
+from planner.cli.options import build_request, given
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,12 +41,6 @@ def asks_for_rl(options: dict[str, Any]) -> bool:
         if name in options and given(name):
             raise UsageError(f"--{spelled} is of reinforcement learning: give --rl grpo too")
     return False
-
-
-def given(name: str) -> bool:
-    """Whether the user gave an option of the command that runs."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:

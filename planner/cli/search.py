@@ -16,6 +16,7 @@ from planner.cli.options import OutputFormat, build_request, output_format, with
 from planner.cli.output import (
     check_files,
     compile_if_first_run,
+    print_as,
     print_report,
     show_result,
     watched,
@@ -205,13 +206,12 @@ def search_several(
         write_plot(options["plot"], lambda: plot_cluster_front(front), page)
     shown = shortened(front.points, options["top"] or MOST_PRINTED)
     shown.sort(key=lambda cluster_point: sort_value(front.plan_of(cluster_point), sort))
-    match style:
-        case "json":
-            click.echo(document, nl=False)
-        case "csv":
-            click.echo(csv_text(front.to_frame()), nl=False)
-        case "text":
-            print_report(cluster_front_report(front, shown, str(written) if written else None))
+    print_as(
+        style,
+        lambda: cluster_front_report(front, shown, str(written) if written else None),
+        lambda: document,
+        lambda: csv_text(front.to_frame()),
+    )
     context = click.get_current_context()
     if front.stopped == "interrupted":
         context.exit(ExitStatus.INTERRUPTED)

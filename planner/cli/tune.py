@@ -14,7 +14,7 @@ import click
 
 from planner._version import __version__
 from planner.cli.errors import ExitStatus
-from planner.cli.options import output_format
+from planner.cli.options import given, output_format
 from planner.cli.output import compile_if_first_run, show, watched
 from planner.job.errors import UsageError, demand_installed
 from planner.job.written import csv_text
@@ -37,10 +37,9 @@ from planner.tune.outcome import (
     write_study,
 )
 from planner.tune.rl.work import RL_SHORT, USUAL_RL_STEPS, RlStudyWork
-from planner.tune.runners.command import CommandRunner
+from planner.tune.runners.command import CommandRunner, LocalRunner
 from planner.tune.runners.contract import Runner
 from planner.tune.runners.kubernetes import KubernetesRunner
-from planner.tune.runners.local import LocalRunner
 from planner.tune.runners.slurm import SlurmRunner
 from planner.tune.trial import ShortRun
 from planner.tune.work import StudyWork
@@ -175,13 +174,9 @@ def _usual_tokens(result: SearchResult | RlResult) -> float:
 
 def _short_of(result: SearchResult | RlResult, options: dict[str, Any]) -> dict[str, Any]:
     """How short a trial is: a step of reinforcement learning takes minutes."""
-    context, given = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
     usual = RL_SHORT if isinstance(result, RlResult) else ShortRun()
     shipped = {"steps": usual.steps, "trial_limit": usual.limit_s}
-    return {
-        name: options[name] if context.get_parameter_source(name) == given else value
-        for name, value in shipped.items()
-    }
+    return {name: options[name] if given(name) else value for name, value in shipped.items()}
 
 
 def _digest(text: str) -> str:
@@ -202,9 +197,8 @@ def _demand_processes(begun: _Begun) -> None:
 
 def _resume(plan_file: str | None, folder: Path, options: dict[str, Any], style: str) -> None:
     context = click.get_current_context()
-    given = click.core.ParameterSource.COMMANDLINE
     for name in ("output", "runs_on", "run_command", "tokens", "steps", "trial_limit"):
-        if context.get_parameter_source(name) == given:
+        if given(name):
             spelled = next(one for one in context.command.params if one.name == name).opts[0]
             raise UsageError(f"--resume goes on as the study began; leave {spelled} out")
     with opened(folder, anew=False) as journal:
@@ -217,10 +211,7 @@ def _resume(plan_file: str | None, folder: Path, options: dict[str, Any], style:
 
 def _limits_as_begun(header: Mapping[str, Any]) -> dict[str, Any]:
     """Limits that this command line leaves out, as the study began with them."""
-    context = click.get_current_context()
-    given = click.core.ParameterSource.COMMANDLINE
-    left_out = (name for name in _LIMITS if context.get_parameter_source(name) != given)
-    return {name: header[name] for name in left_out}
+    return {name: header[name] for name in _LIMITS if not given(name)}
 
 
 def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun:

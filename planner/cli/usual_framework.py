@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-from click.core import ParameterSource
-
-from planner.cli.options import build_request
+from planner.cli.options import build_request, given
 from planner.job.frameworks.adapters import usual_framework
 from planner.job.frameworks.profile import load_framework
 from planner.job.pool import SeveralTypes
@@ -32,11 +29,11 @@ def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
     any node for samples of unlike lengths, which are fine-tuned on; every other machine
     Megatron-Core, and so does who asks for what only a framework of clusters has.
     """
-    if _given("framework"):
+    if given("framework"):
         return ()
     if (tuning := read_tuning(options["train"], options["freeze"])).has_adapters:
         return _for_adapters(options, tuning)
-    of_clusters = any(map(_given, _OF_CLUSTERS)) or options["balance"] in BY_SAMPLE
+    of_clusters = any(map(given, _OF_CLUSTERS)) or options["balance"] in BY_SAMPLE
     if of_clusters or not _has_precision(options):
         return ()
     return _for_all_weights(options)
@@ -70,18 +67,12 @@ def _for_adapters(options: dict[str, Any], tuning: Tuning) -> tuple[str, ...]:
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
     known = request.gpus is not None or request.cluster is not None
     count = request.find_cluster().num_gpus if known else 0
-    splits = any(_given(name) and options[name] != 1 for name in ("tp", "pp", "cp", "ep"))
+    splits = any(given(name) and options[name] != 1 for name in ("tp", "pp", "cp", "ep"))
     name = usual_framework(tuning, count, splits=splits)
     options["framework"] = name
     return (
         f"Framework: {name}, as people train adapters there; Megatron-Core has none (--framework).",
     )
-
-
-def _given(name: str) -> bool:
-    """Whether the user gave an option of the command that runs."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 def _has_precision(options: dict[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from planner.compare.comparison import (
 )
 from planner.compare.decision import choice_of, decide
 from planner.compare.interval import columns
-from planner.compare.offers import Offer, check_providers, choose, demand_distinct
+from planner.compare.offers import Offer, check_providers, demand_distinct
 from planner.compare.results import (
     COMPARISON_VERSION,
     Choice,
@@ -36,7 +36,7 @@ from planner.compare.results import (
     Objective,
     Order,
 )
-from planner.compare.run import HOURS_PER_DAY, facility_kw, owned_price, power_of, racks_of
+from planner.compare.run import HOURS_PER_DAY, facility_kw, gpu_hour, power_of, racks_of
 from planner.compare.searches import (
     ONE_BY_ONE,
     How,
@@ -93,7 +93,7 @@ class BuyRow(Frozen):
 
 
 class Buying(Frozen):
-    """What to take, and the table it was chosen from."""
+    """The clusters to take, and the table that the choice was made from."""
 
     version: int = COMPARISON_VERSION
     planner_version: str
@@ -265,7 +265,7 @@ def _check(runs: Sequence[TrainingRun], offers: Sequence[Offer], settings: Setti
 def _entries(
     run: TrainingRun, offers: Sequence[Offer], prepare: Prepare | None, settings: Settings
 ) -> list[EnteredOffer]:
-    """The job on each cluster. What is wrong with every one is wrong with the job."""
+    """The job on each cluster. A problem of every cluster is a problem of the job."""
     base, _ = with_batch(run.request)
     entries = [enter(offer, base, None, prepare) for offer in offers]
     problems = [entry.problem for entry in entries if entry.problem is not None]
@@ -290,7 +290,7 @@ Beyond = Literal["", "deadline", "budget", "power", "racks", "another"]
 
 @dataclass(frozen=True)
 class Least:
-    """What no plan on a cluster gets below; `cost` None without a price."""
+    """Lower bounds for every plan on a cluster; `cost` is None without a price."""
 
     time: float
     cost: float | None
@@ -308,7 +308,9 @@ def least_of(
     entry: EnteredOffer, tokens: int, settings: Settings, kinds: Iterable[CostBasis]
 ) -> Least:
     """The bounds of a job on a cluster, its GPUs at the lowest of these kinds of price."""
-    gpus, price = entry.cluster.num_gpus, gpu_hour(entry, settings, kinds)
+    gpus = entry.cluster.num_gpus
+    prices = (gpu_hour(entry.offer, entry.cluster, kind, settings) for kind in kinds)
+    price = min((one for one in prices if one is not None), default=None)
     days = least_days(entry.job, tokens) if entry.job is not None else 0.0
     power_kw = facility_kw(power_of(entry.cluster, settings).drawn_w, gpus)
     hours = days * HOURS_PER_DAY
@@ -318,7 +320,7 @@ def least_of(
 
 
 def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Beyond, str]:
-    """Which limit no plan of a cluster can keep; empty: a search has to tell."""
+    """The limit that no plan of a cluster can keep; empty if only a search can tell."""
     if limits.power_kw is not None and least.power > limits.power_kw:
         return "power", f"draws {least.power:,.0f} kW"
     if limits.racks is not None and least.racks > limits.racks:
@@ -331,7 +333,8 @@ def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Bey
 
 
 def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
-    """Sums in which a cluster must be worse to be left out: the front's, and what is asked for."""
+    """The sums in which a cluster must be worse to be left out: those of the front, and those that
+    are limited or minimised."""
     asked = {
         "power": limits.power_kw is not None,
         "racks": limits.racks is not None,
@@ -341,11 +344,9 @@ def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
 
 
 def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: ChoiceLimits) -> str:
-    """The cluster of a choice that is no worse in any sum than `least` at best; empty: none.
-
-    A choice counts with its bounds at the certainty asked for, which are never below its plan's
-    figures.
-    """
+    """The cluster of a choice that is no worse in any sum than `least`; empty if there is none. A
+    choice counts with its bounds at the certainty asked for, which are never below its plan's
+    figures."""
     for choice in found:
         if (choice.cost is None) != (least.cost is None):
             continue
@@ -353,20 +354,6 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: C
         if all(figures[name] <= (getattr(least, name) or 0.0) for name in sums):
             return choice.cluster
     return ""
-
-
-def gpu_hour(entry: EnteredOffer, settings: Settings, kinds: Iterable[CostBasis]) -> float | None:
-    """The lowest price of a GPU hour of these kinds; None where there is none."""
-    prices = []
-    for kind in kinds:
-        if kind != "owned":
-            if choice := choose(entry.offer, entry.cluster, kind, settings):
-                prices.append(choice.per_gpu_hour)
-            continue
-        power = power_of(entry.cluster, settings)
-        if owned := owned_price(entry.offer, entry.cluster, power, settings):
-            prices.append(owned[1].total * settings.converted(1.0, "USD"))
-    return min(prices, default=None)
 
 
 def least_days(job: Job, tokens: int) -> float:

@@ -21,6 +21,7 @@ from planner.cost._machine_code import (
     read_code,
     write_code,
 )
+from planner.cost._types import UnplannedError
 from planner.cost.light import light, light_records, write_back
 
 # Tables of records that functions fill.
@@ -88,8 +89,7 @@ class Entry:
         return self.functions[kinds]
 
     def _compiled(self, kinds: tuple[Kind, ...], items: list[Any]) -> Callable[..., float]:
-        """What the wheel ships; else machine code of ours; the ordinary way of numba where its
-        inside is not as planned."""
+        """What the wheel ships; else machine code of ours; numba's where that cannot be made."""
         name = self._kept_name(kinds)
         if _ordinary.is_asked():
             return self._ordinarily()
@@ -97,8 +97,8 @@ class Entry:
             return callable_at(address, kinds)
         try:
             return loaded(*self._machine_code(name, items), kinds)
-        except _ordinary.UNPLANNED as error:
-            _ordinary.why.append(f"{type(error).__name__}: {error}".splitlines()[0])
+        except UnplannedError as error:
+            _ordinary.why.append(str(error).partition("\n")[0])
             return self._ordinarily()
 
     def _ordinarily(self) -> Callable[..., float]:
@@ -116,10 +116,10 @@ class Entry:
         """(symbol, object file) kept by a name, from the cache or compiled."""
         found = read_code(name)
         if found is None:
-            from planner.cost._compiler import machine_code
+            from planner.cost._llvm import machine_code
 
-            plain = [each[()] if isinstance(each, np.ndarray) else each for each in items]
-            found = machine_code(self.function, plain, self._constants)
+            symbol = f"planner_{name.replace('-', '_')}"
+            found = symbol, machine_code(symbol, self.function, items, self._constants)
             write_code(name, *found)
         return found
 

@@ -1,10 +1,10 @@
 """Machine code of the cost core: kept on disk, loaded and called without the compiler.
 
-What numba makes of an entry needs the C library alone (`planner.cost._compiler`). So a process that
-finds it on disk loads it with llvmlite, and imports no numba: that takes half as long as a search.
+It needs the C library alone (`planner.cost._llvm`), so a process that finds it on disk only loads
+it.
 
 The files lie in a folder named by a hash of every source that the compiled core is made of, of
-numba's version and of the processor: any edit starts a fresh folder, and stale code is never
+llvmlite's version and of the processor: any edit starts a fresh folder, and stale code is never
 loaded. Only this user can write there (`planner.cost._private_folder`), and what another user owns
 is not loaded. Each file is written whole under another name first, so two processes may write it at
 once, and starts with a hash of what follows: a damaged one is as good as none.
@@ -38,7 +38,7 @@ def source_hash() -> str:
 
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
     processor = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-    words = (version("numba"), processor, features, sources_hash())
+    words = (version("llvmlite"), processor, features, sources_hash())
     return hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
 
 
@@ -100,12 +100,7 @@ def kind_of(argument: Any) -> Kind:
 
 
 def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., float]:
-    """A function of an object file, for arguments of such kinds; lets go of the interpreter.
-
-    numba's convention: where to put the result and an exception, then every argument as single
-    values. Arrays are contiguous: two pointers of who holds them (nobody), number and size of
-    items, where they are, shape, strides.
-    """
+    """A function of an object file, for arguments of such kinds."""
     import llvmlite.binding as llvm
 
     engine = _engine()
@@ -115,34 +110,31 @@ def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., f
 
 
 def callable_at(address: int, kinds: tuple[Kind, ...]) -> Callable[..., float]:
-    """A function of numba's convention at an address, for arguments of such kinds; see `loaded`."""
+    """The function at an address, for arguments of such kinds; lets go of the interpreter.
+
+    Numbers are handed over as they are, records as their address, arrays as their address and the
+    size of each axis. The result is a float64 number.
+    """
     word, where = ctypes.c_int64, ctypes.c_void_p
-    types: list[Any] = [where, where]
+    types: list[Any] = []
     for kind in kinds:
-        if not isinstance(kind, tuple):
-            types.append(word if kind is int else ctypes.c_double)
-        elif kind[1] == 0:
-            types.append(where)
+        if isinstance(kind, tuple):
+            types += [where, *[word] * kind[1]]
         else:
-            types += [where, where, word, word, where, *[word] * (2 * kind[1])]
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(address)
+            types.append(word if kind is int else ctypes.c_double)
+    function = ctypes.CFUNCTYPE(ctypes.c_double, *types)(address)
 
     def call(*arguments: Any) -> float:
-        result, raised = ctypes.c_double(), where()
-        values: list[Any] = [ctypes.addressof(result), ctypes.addressof(raised)]
+        values: list[Any] = []
         for each in arguments:
-            values += _single_values(each) if isinstance(each, np.ndarray) else [each]
-        if function(*values) != 0:
-            raise MemoryError("the compiled core failed")
-        return result.value
+            values += _parts(each) if isinstance(each, np.ndarray) else [each]
+        result: float = function(*values)
+        return result
 
     return call
 
 
-def _single_values(array: np.ndarray) -> list[Any]:
-    if array.ndim == 0:
-        return [array.ctypes.data]
+def _parts(array: np.ndarray) -> list[Any]:
     if not array.flags.c_contiguous:
         raise ValueError("compiled code takes contiguous arrays")
-    data = array.ctypes.data
-    return [None, None, array.size, array.itemsize, data, *array.shape, *array.strides]
+    return [array.ctypes.data, *array.shape]

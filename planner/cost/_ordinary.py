@@ -1,31 +1,32 @@
-"""The cost core compiled as numba compiles by itself, where its inside is not as planned.
+"""The cost core as numba compiles it, where our own compiler cannot.
 
-`planner.cost._compiler` takes hold of parts of numba that are not public, which earns much: 31 s
-of compiling in place of 127 s, 0.4 MB of cache in place of 28. Another numba, or a processor
-for which it has no such parts, must not mean that nothing works: then the same functions run under
-`numba.njit(cache=True)`, slower to compile and to start, with the same figures.
+`planner.cost._translate` knows as much of Python as the core needs, and `planner.cost._llvm` takes
+an LLVM of today. A function that uses more, or an LLVM that is too different, must not mean that
+nothing works: then the same functions run under `numba.njit(cache=True)`, with the same figures,
+slower to compile and to start.
 
-numba keeps code by the file of a function alone, and would not see that one which it calls was
-edited; so its cache lies in the folder that is named by a hash of all sources.
+numba keeps code by the file of a function alone, and would not see that a function that it calls
+was edited; so its cache lies in the folder that is named by a hash of all sources.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from enum import EnumMeta
 from functools import cache
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from planner.cost._jit import marked
 from planner.cost._machine_code import cache_folder
 
 Constants = tuple[tuple[str, Any], ...]
+"""Names of constants in the core's modules, and what they mean in compiled code instead."""
 # The environment variable that asks for this way, and what it says then.
 ASKED, ORDINARY = "PLANNER_COMPILER", "numba"
-# What numba's inside raises where it is not as planned.
-UNPLANNED = (AttributeError, ImportError, LookupError, NotImplementedError, RuntimeError, TypeError)
 
 why: list[str] = []
 """Why this way is taken; empty while it is not."""
@@ -43,8 +44,8 @@ def note() -> str:
     if not why:
         return ""
     return (
-        f"the cost core is compiled the ordinary way of numba ({why[0]}): some minutes once, and "
-        "two seconds more at each start; figures are the same"
+        f"numba compiles the cost core ({why[0]}): this takes some minutes once and two seconds "
+        "at each start; figures are the same"
     )
 
 
@@ -65,17 +66,42 @@ def _plain(argument: Any) -> Any:
     return argument[()] if without_axes else argument
 
 
+class TwinGlobals(dict[str, Any]):
+    """Globals of a twin: those of the module, with marked functions as their twins, enumerations as
+    modules of numbers, and `constants`."""
+
+    def __init__(self, outer: dict[str, Any], constants: Constants) -> None:
+        super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
+        self._outer, self._constants = outer, constants
+
+    def __missing__(self, name: str) -> Any:
+        value = dict(self._constants).get(name, self._outer[name])
+        if isinstance(value, FunctionType) and value in marked:
+            value = _twin(value, self._constants)
+        elif isinstance(value, EnumMeta):
+            value = _plain_numbers(value)
+        self[name] = value
+        return value
+
+
+def _plain_numbers(codes: EnumMeta) -> ModuleType:
+    """The members of an enumeration as whole numbers: to numba a member has a type of its own, for
+    which it would compile every function that takes one once more."""
+    numbers = ModuleType(codes.__name__)
+    members: dict[str, int] = dict(codes.__members__)
+    vars(numbers).update((name, int(member)) for name, member in members.items())
+    return numbers
+
+
 @cache
 def _twin(function: FunctionType, constants: Constants) -> Any:
     """The numba function of a marked one, kept on disk."""
     import numba
 
-    from planner.cost._compiler import TwinGlobals
-
     numba.config.CACHE_DIR = str(cache_folder() / ORDINARY)  # type: ignore[attr-defined]
     same = FunctionType(
         function.__code__,
-        TwinGlobals(function.__globals__, constants, _twin),
+        TwinGlobals(function.__globals__, constants),
         function.__name__,
         function.__defaults__,
     )

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from constraints.axes import TABLE_FILE
+from constraints import axes
 
 _COST_FOLDER = Path(__file__).parent
 FOLDER = _COST_FOLDER / "machine"
@@ -25,8 +25,8 @@ LIBRARY, INDEX = "core.so", "core.json"
 
 
 def sources() -> list[Path]:
-    """All sources of the compiled core, in file-name order, and the table of axes."""
-    return [*sorted(_COST_FOLDER.glob("*.py")), TABLE_FILE]
+    """All sources of the compiled core, in file-name order, and the axes that name its columns."""
+    return [*sorted(_COST_FOLDER.glob("*.py")), axes.TABLE_FILE, Path(axes.__file__)]
 
 
 @cache

@@ -1,12 +1,13 @@
-"""Gradients and weights that travel beside the last backward and the first forward pass of a step:
-what they slow of the compute there, and of tensor, context or expert traffic on the same links.
+"""Gradients that are reduced beside the last backward pass of a step and weights that are gathered
+beside the first forward pass: how much they slow compute, and tensor, context or expert traffic on
+the same links.
 
-Once a step and micro-batch, so linear in the layers: what the layout solver reads too. Left out:
-traffic of layers that run again, and transfers between stages, which are small beside a pass.
+The slowdown is linear in the layers, so the layout solver reads it too. Ignores traffic of layers
+that run again, and transfers between stages, which are small beside a pass.
 
-Compute is slowed for as long as they last, not by what their kernels hold (`Stream.engaged`),
-though a ring of one NIC holds few SMs here too: by that, Megatron's runs that reduce over one NIC a
-rank (tp 8 on H100), all predicted too fast, err by 4 points more.
+Compute is slowed for as long as the traffic lasts, not only while its kernels hold much of the GPU
+(`Stream.engaged`), although a ring over one NIC holds few SMs here too. With `engaged`, Megatron's
+runs that reduce over one NIC a rank (tp 8 on H100), all predicted too fast, err by 4 points more.
 """
 
 from __future__ import annotations

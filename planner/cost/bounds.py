@@ -7,8 +7,8 @@ slowest stage from below. For models with one kind of layer and nothing of dp ex
 is attained. With several kinds it is the largest of these: one bound for all layers, each term that
 of its cheapest kind, and one for the layers of each kind alone, the others costing nothing.
 
-On several machines each stage has the seconds and the memory of its own; what all layers take
-together counts each on the machine where it takes least.
+On several machines a stage has the seconds and the memory of its machine. The sum over all layers
+takes each on the machine where it is fastest.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ def layer_bytes(
     kind: int, holds: Rows, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """What one layer adds to a stage: (at a layer's backward besides what micro-batches keep, in
-    the update, gathered weights if it is the largest); `holds`: `stage_layers` without ends."""
+    """Bytes that one layer adds to a stage: (in a layer's backward, besides what micro-batches
+    keep; in the update; of gathered weights, if it is the largest). `holds`: `stage_layers` without
+    ends."""
     fullest = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
     zero, one = no_maxima(), Pass(0.0, fullest.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
@@ -158,8 +159,8 @@ def empty_stages(
     terms: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     place: Array, machine: int, stages: Array,
 ) -> None:  # fmt: skip
-    """Fill STAGE_* of every stage of a machine before it gets layers: what embedding, head and MTP
-    cost there. Zero before."""
+    """Fill STAGE_* of every stage of a machine without layers: the cost of embedding, head and MTP.
+    Zero before."""
     pp = int(grid.pp)
     counts = vocab_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
@@ -218,7 +219,7 @@ def shape_parts(
 
 @jit
 def whole(value: float) -> float:
-    """Largest whole number not above `value`, which may be short of one by rounding."""
+    """Largest whole number not above `value`; a value just below a whole number counts as it."""
     return float(np.floor(value + WHOLE * max(1.0, abs(value))))
 
 
@@ -253,10 +254,10 @@ def fill_capacity(
 
 @jit
 def layers_within(capacity: Array, seconds: float) -> float:
-    """Most layers that a stage can hold within `seconds` and the memory that was said.
+    """Most layers that a stage can hold within `seconds` and the memory of its capacity.
 
-    With some layers recomputed, r of n layers must be so that n·a - r·d fits the memory, and
-    n·t + r·q the time; r need not be whole here (a relaxation). Negative if not even 0 fit.
+    Where r of n layers recompute, n·a - r·d has to fit the memory, and n·t + r·q the time; r need
+    not be whole here (a relaxation). Negative if not even 0 fit.
     """
     time_left = seconds - capacity[CAPACITY_SECONDS]
     most = min(capacity[CAPACITY_LAYERS], time_left / capacity[CAPACITY_LAYER_S])

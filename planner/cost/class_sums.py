@@ -1,7 +1,7 @@
 """Sums over the classes of parameters of a piece or a stage.
 
-A class's record says what one of its parameters counts as in each account
-(`planner.cost.tables.ClassInputs`), and which ranks share it.
+The record of a class (`planner.cost.tables.ClassInputs`) has its weight in each account and the
+ranks that share its parameters.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from planner.cost.tables import ClassInputs, FrameworkInputs, JobInputs
 
 
 class ClassShare(NamedTuple):
-    """What parameters of one class count as on a rank.
+    """Numbers of parameters of one class on a rank, by account.
 
-    `weights`: at rest between steps; `states`: that the optimizer updates, `updated` before ZeRO
-    divides them; `gathered`, `trained`: weights that ZeRO-3 gathers and gradients, whole;
-    `trained_share`: gradients as ZeRO divides them.
+    `weights`: whose weights stay between steps. `updated`: that the optimizer updates, before ZeRO
+    divides its states; `states`: after. `gathered`: whose weights ZeRO-3 gathers, undivided.
+    `trained`: that have gradients, before ZeRO divides these; `trained_share`: after.
     """
 
     weights: float
@@ -31,7 +31,7 @@ class ClassShare(NamedTuple):
 
 @jit
 def sharing_ranks(sharers: float, grid: Row) -> float:
-    """Ranks over which ZeRO divides parameters that such ranks share."""
+    """Number of ranks over which ZeRO divides parameters; `sharers`: a code of `Sharers`."""
     if sharers == Sharers.EXPERT_DATA:
         return float(grid.expert_shards)
     return float(grid.shards)
@@ -39,7 +39,7 @@ def sharing_ranks(sharers: float, grid: Row) -> float:
 
 @jit
 def divided(value: float, divides: bool, sharers: float, grid: Row) -> float:
-    """A value of parameters, or a rank's share of it where ZeRO `divides` it over its `sharers`."""
+    """A rank's share of a value that ZeRO `divides` over its `sharers`, else the value."""
     if value == 0.0 or not divides:
         return value
     return value / sharing_ranks(sharers, grid)
@@ -47,19 +47,19 @@ def divided(value: float, divides: bool, sharers: float, grid: Row) -> float:
 
 @jit
 def is_sharded(grid: Row) -> bool:
-    """Gradients (ZeRO-2) or weights too (ZeRO-3) are divided."""
+    """Whether ZeRO divides gradients (ZeRO-2), or gradients and weights (ZeRO-3)."""
     return grid.zero > 1 and grid.shards > 1.0
 
 
 @jit
 def fetches_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Weights are gathered before use, or fetched from the host by one rank."""
+    """Whether weights are gathered before each use, or fetched from the host by one rank."""
     return is_sharded(grid) or (grid.zero > 2 and framework.host_weight_bytes > 0.0)
 
 
 @jit
 def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Low-precision weights stay between steps; FSDP makes them from fp32 shards."""
+    """Whether low-precision weights stay between steps; FSDP instead makes them of fp32 shards."""
     return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
 
 
@@ -69,9 +69,9 @@ def resting_parameters(
 ) -> float:
     """Parameters of a class whose weights stay on the rank between steps.
 
-    All of them below ZeRO-3, unless fp32 shards are the parameters (FSDP): there ZeRO-2 and 3
-    gather them for each pass, and have no weights beside the shards but of what nothing updates.
-    None of those that are fetched from the host.
+    Below ZeRO-3 all of them stay. Where fp32 shards are the parameters (FSDP), ZeRO-2 and 3 gather
+    weights for each pass, and only weights that nothing updates stay beside the shards. Weights
+    that are fetched from the host do not stay.
     """
     stage = 3
     if not keeps_weights(grid, framework):
@@ -86,7 +86,8 @@ def resting_parameters(
 
 @jit
 def secondary_ranks(shards: float, framework: FrameworkInputs) -> float:
-    """Ranks that share the second copy of weights that `shards` ranks share."""
+    """Number of ranks that share the second copy of weights whose first copy `shards` ranks
+    share."""
     return min(framework.secondary_shards, shards)
 
 
@@ -105,32 +106,26 @@ def secondary_parameters(
 def class_share(
     parameters: float, one_class: ClassInputs, grid: Row, framework: FrameworkInputs
 ) -> ClassShare:
-    """What so many parameters of a class count as on a rank."""
+    """`ClassShare` of a number of parameters of a class."""
     updated, trained = one_class.states * parameters, one_class.gradients * parameters
     resting = resting_parameters(parameters, one_class, grid, framework)
     if framework.secondary_shards > 0.0:
         resting += secondary_parameters(parameters, one_class, grid, framework)
     return ClassShare(
-        one_class.weights * resting,
-        updated,
-        divided(updated, grid.zero > 0, one_class.sharers, grid),
-        one_class.gathered * parameters,
-        trained,
-        divided(trained, grid.zero > 1, one_class.sharers, grid),
-    )
+        one_class.weights * resting, updated,
+        divided(updated, grid.zero > 0, one_class.sharers, grid), one_class.gathered * parameters,
+        trained, divided(trained, grid.zero > 1, one_class.sharers, grid),
+    )  # fmt: skip
 
 
 @jit
 def both_shares(first: ClassShare, second: ClassShare) -> ClassShare:
     """Two classes together."""
     return ClassShare(
-        first.weights + second.weights,
-        first.updated + second.updated,
-        first.states + second.states,
-        first.gathered + second.gathered,
-        first.trained + second.trained,
-        first.trained_share + second.trained_share,
-    )
+        first.weights + second.weights, first.updated + second.updated,
+        first.states + second.states, first.gathered + second.gathered,
+        first.trained + second.trained, first.trained_share + second.trained_share,
+    )  # fmt: skip
 
 
 @jit
@@ -190,10 +185,7 @@ def reduced_parameters(holds: Row, framework: FrameworkInputs) -> tuple[float, f
 @jit
 def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
     """Parameters of a piece or a stage whose weights are gathered: (over dp·cp, over the
-    expert-data group).
-
-    Where weights stay whole on every rank, those that the optimizer has updated.
-    """
+    expert-data group). Where every rank keeps whole weights, only updated ones are gathered."""
     data = experts = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -209,8 +201,8 @@ def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tu
 
 @jit
 def fetched_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of a rank's shards of a piece or a stage that one gather fetches from the host, in the
-    type in which they are there: of frozen weights their own."""
+    """Bytes that one gather of a piece or a stage fetches from the host for a rank's shards, in the
+    type in which the host holds them; frozen weights keep their own type there."""
     total = 0.0
     if framework.host_weight_bytes == 0.0 or grid.zero < 2:
         return total

@@ -1,6 +1,6 @@
 """Numbers that stand for words in the columns of the op table.
 
-Compiled code reads a member as a plain number (`planner.cost._compiler`).
+Compiled code reads a member as a plain number (`planner.cost._expressions`).
 """
 
 from __future__ import annotations

@@ -81,13 +81,9 @@ def chain_latency_s(size: float, members: float, links: LinkInputs) -> float:
 
 @jit
 def two_level_time_s(
-    inner_bytes: float,
-    outer_bytes: float,
-    size: float,
-    members: float,
-    links: LinkInputs,
+    inner_bytes: float, outer_bytes: float, size: float, members: float, links: LinkInputs,
     root_groups: float,
-) -> float:
+) -> float:  # fmt: skip
     """Slower of the two levels, s: `inner_bytes` on each scale-up link, `outer_bytes` leaving
     a domain by the NICs of its m members.
     """
@@ -286,15 +282,9 @@ def deduplicated_bytes(
 
 @jit
 def deduplicated_exchange_time_s(
-    token_bytes: float,
-    tokens: float,
-    ranks_hit: float,
-    domains_hit: float,
-    size: float,
-    members_per_domain: float,
-    links: LinkInputs,
-    root_groups: float = 0.0,
-) -> float:
+    token_bytes: float, tokens: float, ranks_hit: float, domains_hit: float, size: float,
+    members_per_domain: float, links: LinkInputs, root_groups: float = 0.0,
+) -> float:  # fmt: skip
     """Exchange of a rank's `tokens`, `token_bytes` in all, s.
 
     A token crosses once to each domain that holds some of its experts, and there once to each

@@ -47,16 +47,9 @@ def operand_bytes(peak_flop_per_s: float, gpu: GpuInputs) -> float:
 
 @jit
 def tiled_time_s(
-    m: float,
-    n: float,
-    k: float,
-    products: float,
-    tile_m: float,
-    tile_n: float,
-    flop_per_s: float,
-    output_bytes: float,
-    gpu: GpuInputs,
-) -> float:
+    m: float, n: float, k: float, products: float, tile_m: float, tile_n: float, flop_per_s: float,
+    output_bytes: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of `products` m×n×k GEMMs cut into tiles that run in waves over the N SMs.
 
         t = ⌈products·⌈m/Tm⌉·⌈n/Tn⌉ / N⌉ · N · (2·Tm·Tn·(k + k0)/R + x·Tm·Tn·o/W)
@@ -89,14 +82,9 @@ def tiled_time_s(
 
 @jit
 def best_tiling_time_s(
-    m: float,
-    n: float,
-    k: float,
-    products: float,
-    flop_per_s: float,
-    output_bytes: float,
+    m: float, n: float, k: float, products: float, flop_per_s: float, output_bytes: float,
     gpu: GpuInputs,
-) -> float:
+) -> float:  # fmt: skip
     """Least `tiled_time_s` over the tiles that a GEMM library chooses from.
 
     The full tile both ways round, then half and quarter of it; each halving lowers the SM's
@@ -116,15 +104,9 @@ def best_tiling_time_s(
 
 @jit
 def compute_bound_time_s(
-    m: float,
-    n: float,
-    k: float,
-    products: float,
-    peak_flop_per_s: float,
-    max_efficiency: float,
-    output_bytes: float,
-    gpu: GpuInputs,
-) -> float:
+    m: float, n: float, k: float, products: float, peak_flop_per_s: float, max_efficiency: float,
+    output_bytes: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of `products` GEMMs whose operands arrive in time: the slower of two limits.
 
         power:  (2·m·n·(k + k0)/(P·e) + x·m·n·o/W) · products
@@ -144,15 +126,9 @@ def compute_bound_time_s(
 
 @jit
 def gemm_time_s(
-    m: float,
-    n: float,
-    k: float,
-    batch: float,
-    peak_flop_per_s: float,
-    max_efficiency: float,
-    output_bytes: float,
-    gpu: GpuInputs,
-) -> float:
+    m: float, n: float, k: float, batch: float, peak_flop_per_s: float, max_efficiency: float,
+    output_bytes: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of `batch` products (m×k)·(k×n): the slowest of power, tiling and HBM, and a floor.
 
         t = t_floor + max(compute, batch·(i·(m·k + k·n) + o·m·n) / (W·e_hbm))
@@ -190,15 +166,9 @@ def odd_rows_time_s(m: float, n: float, k: float, gpu: GpuInputs) -> float:
 
 @jit
 def grouped_gemm_time_s(
-    m: float,
-    n: float,
-    k: float,
-    groups: float,
-    peak_flop_per_s: float,
-    max_efficiency: float,
-    output_bytes: float,
-    gpu: GpuInputs,
-) -> float:
+    m: float, n: float, k: float, groups: float, peak_flop_per_s: float, max_efficiency: float,
+    output_bytes: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of `groups` equal products of experts, whose tiles share the SMs.
 
         t = t_floor + groups · t_group + max(compute, memory),  e → e · g_grouped
@@ -256,20 +226,10 @@ def padded(width: float, other: float, gpu: GpuInputs) -> float:
 
 @jit
 def flash_time_s(
-    batch: float,
-    seq_q: float,
-    seq_kv: float,
-    heads: float,
-    head_dim: float,
-    widths: float,
-    causal: float,
-    window: float,
-    efficiency: float,
-    tile: float,
-    start_columns: float,
-    tail_share: float,
-    gpu: GpuInputs,
-) -> float:
+    batch: float, seq_q: float, seq_kv: float, heads: float, head_dim: float, widths: float,
+    causal: float, window: float, efficiency: float, tile: float, start_columns: float,
+    tail_share: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of a fused attention kernel whose products per score block have `widths` in all.
 
         work(c) = 2 · T · w · (c + c0);  rate = P16 · e · share(d)
@@ -294,16 +254,9 @@ def flash_time_s(
 
 @jit
 def attention_forward_time_s(
-    batch: float,
-    seq_q: float,
-    seq_kv: float,
-    heads: float,
-    qk_head_dim: float,
-    v_head_dim: float,
-    causal: float,
-    window: float,
-    gpu: GpuInputs,
-) -> float:
+    batch: float, seq_q: float, seq_kv: float, heads: float, qk_head_dim: float, v_head_dim: float,
+    causal: float, window: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of fused attention forward: 2 products (scores, output) per block, `flash_time_s`.
 
     Kernels of one width pad the other to max(qk, v); of two widths, scores take qk and the output
@@ -320,16 +273,9 @@ def attention_forward_time_s(
 
 @jit
 def attention_backward_time_s(
-    batch: float,
-    seq_q: float,
-    seq_kv: float,
-    heads: float,
-    qk_head_dim: float,
-    v_head_dim: float,
-    causal: float,
-    window: float,
-    gpu: GpuInputs,
-) -> float:
+    batch: float, seq_q: float, seq_kv: float, heads: float, qk_head_dim: float, v_head_dim: float,
+    causal: float, window: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of fused attention backward: 5 products per block, 2.5 × forward's FLOP.
 
     Scores again, then the gradients of probabilities, values, queries and keys: three of width qk
@@ -357,15 +303,9 @@ def alignment_share(head_dim: float, gpu: GpuInputs) -> float:
 
 @jit
 def eager_attention_forward_time_s(
-    batch: float,
-    seq_q: float,
-    seq_kv: float,
-    heads: float,
-    qk_head_dim: float,
-    v_head_dim: float,
-    traffic: float,
-    gpu: GpuInputs,
-) -> float:
+    batch: float, seq_q: float, seq_kv: float, heads: float, qk_head_dim: float, v_head_dim: float,
+    traffic: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of unfused attention forward, as Megatron-LM ran it before FlashAttention.
 
     Two batched GEMMs over the full square and two passes over its b·a·s² entries: fused
@@ -386,15 +326,9 @@ def eager_attention_forward_time_s(
 
 @jit
 def eager_attention_backward_time_s(
-    batch: float,
-    seq_q: float,
-    seq_kv: float,
-    heads: float,
-    qk_head_dim: float,
-    v_head_dim: float,
-    traffic: float,
-    gpu: GpuInputs,
-) -> float:
+    batch: float, seq_q: float, seq_kv: float, heads: float, qk_head_dim: float, v_head_dim: float,
+    traffic: float, gpu: GpuInputs,
+) -> float:  # fmt: skip
     """Seconds of unfused attention backward: two GEMMs for each of forward's, and two passes.
 
     Dropout reads a gradient and the mask and writes a gradient; softmax reads a gradient and the

@@ -34,7 +34,7 @@ def sharded_stream(kind: int, size_bytes: float, key: Row, grid: Row, network: R
 def shared_stream(
     kind: int, value: float, expert_value: float, key: Row, grid: Row, network: Rows
 ) -> Stream:
-    """A collective of so many bytes over dp·cp, and then one over edp."""
+    """A collective of `value` bytes over dp·cp, then one of `expert_value` bytes over edp."""
     stride = expert_stride(key, grid, network)
     return after(
         sharded_stream(kind, value, key, grid, network),
@@ -46,7 +46,7 @@ def shared_stream(
 def gather_of(
     data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
 ) -> Stream:
-    """All-gather of the weights of so many parameters that ZeRO shards (`gathered_parameters`)."""
+    """All-gather of sharded weights; `data`, `experts`: `gathered_parameters`."""
     per_parameter = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
     return shared_stream(
         CollectiveKind.ALL_GATHER, data * per_parameter, experts * per_parameter, key, grid, network
@@ -57,7 +57,7 @@ def gather_of(
 def near_gather_of(
     data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
 ) -> Stream:
-    """The same from the second copy, among the ranks that share it: neighbours, in one node."""
+    """All-gather of weights from their second copy, over the neighbouring ranks that share it."""
     size = framework.parameter_communication_bytes
     shards = secondary_ranks(grid.shards, framework)
     expert_shards = secondary_ranks(grid.expert_shards, framework)
@@ -88,10 +88,10 @@ def fetch_of(holds: Row, grid: Row, framework: FrameworkInputs) -> Stream:
 def reduction_of(
     data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
 ) -> Stream:
-    """Reduction of the gradients of so many parameters (`reduced_parameters`): all-reduce without
-    ZeRO, reduce-scatter with it.
+    """Reduction of gradients: an all-reduce without ZeRO, a reduce-scatter with it. `data`,
+    `experts`: `reduced_parameters`.
 
-    Hybrid sharding: what a rank then holds is all-reduced with its replicas (Zhao et al. 2023,
+    Under hybrid sharding each rank then all-reduces its share with its replicas (Zhao et al. 2023,
     arXiv 2304.11277, section 3.2.2).
     """
     kind = CollectiveKind.ALL_REDUCE if grid.zero == 0 else CollectiveKind.REDUCE_SCATTER
@@ -113,8 +113,8 @@ def reduction_of(
 
 @jit
 def average_seconds(cost: Row, key: Row, framework: FrameworkInputs, network: Rows) -> float:
-    """Seconds to average the gradients of a piece's parameters of which every tensor-parallel rank
-    has a copy, once a step, beside nothing.
+    """Seconds to average the gradients of parameters that every tensor-parallel rank has a copy of.
+    It happens once a step, and nothing hides it.
 
     Source: Megatron-Core 0.19.2, distributed/finalize_model_grads.py,
     _allreduce_non_tensor_model_parallel_grads, of parameters that Megatron-Bridge marks
@@ -128,7 +128,7 @@ def average_seconds(cost: Row, key: Row, framework: FrameworkInputs, network: Ro
 
 @jit
 def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
-    """Part of a collective that finds compute to run beside."""
+    """Seconds of a collective that run beside compute; `share`: what the framework lets overlap."""
     return min(seconds * share, window_s)
 
 

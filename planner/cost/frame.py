@@ -1,8 +1,8 @@
-"""What of a step depends on the degrees and the layout alone: parameters, their traffic and update.
+"""The frame of a step: parameters, their traffic and their update.
 
-Micro-batch size and recompute mode change nothing here, but whether a step has one micro-batch only
-does (`reduces_at_once`): candidates of a search that differ in these alone, and all have one or all
-more, share a frame (`planner.cost.kernel`).
+A frame depends only on the parallel degrees and the layout, and on whether a step has one
+micro-batch or more (`reduces_at_once`). So candidates that differ in micro-batch size or recompute
+mode share a frame (`planner.cost.kernel`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from planner.cost.sharing import after
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
 
-# Parameters of one piece whose gradients are reduced and whose weights are gathered, over dp·cp and
-# over the expert-data group. Traffic of these: seconds alone, and by class of links
-# (`planner.cost.sharing`); `near`: of a gather from a second copy, where there is one. Then what
-# differs by micro-batch and recompute mode: seconds of the piece's passes, what ZeRO-2/3 adds to
-# those of a plain piece and of one that recomputes; of a pass, what its hidden traffic takes from
-# parameters' or gradients' at the end of the step, and by how much both of these together delay the
-# piece's compute and exposed traffic (`planner.cost.boundary_traffic`), with what averaging the
-# gradients of copies takes (`average_s`).
+# Traffic of one piece. First its parameters whose gradients are reduced and whose weights are
+# gathered, over dp·cp and over the expert-data group, and the `Stream` of each
+# (`planner.cost.sharing`); `near`: of a gather from a second copy of the weights. Then columns that
+# depend on micro-batch and recompute mode: seconds of the piece's passes; seconds that ZeRO-2/3
+# adds to them without and with recomputation; seconds of links that hidden traffic of a pass takes
+# from the traffic at the end of the step (`taken_*`); the delay of the piece's compute and exposed
+# traffic by the latter (`shared_s`, `planner.cost.boundary_traffic`), which includes the seconds to
+# average the gradients of copies (`average_s`).
 TRAFFIC_ROW = record_of(
     "reduced", "reduced_experts", "gathered", "gathered_experts",
     "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
@@ -54,7 +54,7 @@ TRAFFIC_ROW = record_of(
 def fill_traffic(
     costs: Rows, key: Row, grid: Row, framework: FrameworkInputs, network: Rows, traffic: Rows
 ) -> None:
-    """Fill what reducing the gradients of each piece takes, and gathering its sharded weights."""
+    """Fill the streams that reduce the gradients of each piece and gather its sharded weights."""
     for piece in range(costs.shape[0]):
         cost, one_traffic = costs[piece], traffic[piece]
         data, experts = reduced_parameters(cost, framework)
@@ -96,7 +96,7 @@ def fill_group(
     group: int, counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs, gpu: GpuInputs, network: Rows, out: Row,
 ) -> None:  # fmt: skip
-    """Fill what parameters alone decide of a group's stages."""
+    """Fill the columns of a group of stages that depend only on parameters."""
     fill_known(group, counts, costs, key, grid, job, framework, out)
     out.update_s = optimizer_seconds(out.updated, out.states, framework, gpu)
     out.update_s += stage_update_seconds(group, counts, costs, grid, job, framework, gpu)
@@ -124,8 +124,9 @@ def group_stages(pp: int, schedule: int, place: Array, counts: Array, groups: Ro
     """Number of groups of stages, filled with their first stage, span and machine;
     counts[piece, stage] becomes counts[piece, group]. `place`: machine of each stage.
 
-    Of stages that hold the same the first has the most micro-batches in flight and the least time
-    to hide what ends the step, under 1F1B and GPipe; other schedules have a group for each stage.
+    Under 1F1B and GPipe, consecutive stages with the same contents are a group, and its first stage
+    stands for it: that has the most micro-batches in flight and the least time to hide the traffic
+    at the end of the step. Under other schedules each stage is a group.
     """
     alike = schedule <= SCHEDULE_ALL_FORWARD_FIRST
     found = 0

@@ -1,10 +1,10 @@
 """The loops over keys and shapes; everything they compute lives in the other modules.
 
-A job runs on one machine, a type of GPU with its node and links, or on several, each of which has
-pipeline stages of its own. What a machine decides has the machine as an axis: `costs[machine,
-piece]`, `traffic[machine, piece]`, `frameworks`, `gpus` and `networks` [machine]; `place[stage]`
-says which machine a stage is on. Functions that are about one stage or one piece are told of its
-machine alone.
+A machine is a type of GPU with its node and links. A job runs on one or on several machines, and
+each stage of the pipeline is on one of them: `place[stage]`. Tables that differ between machines
+have the machine as their first axis: `costs[machine, piece]`, `traffic[machine, piece]`,
+`frameworks`, `gpus` and `networks` [machine]. Functions for one stage or piece get the rows of its
+machine.
 
 Rows of `out` are filled in place, so that threads can share a table (`planner.predict.cost_model`).
 """
@@ -29,18 +29,9 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 @jit
 def cost_keys(
-    keys: Rows,
-    ops: Rows,
-    parameters: Rows,
-    saved: Rows,
-    collectives: Rows,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    network: Rows,
-    traffic: Rows,
-    out: Rows,
-) -> None:
+    keys: Rows, ops: Rows, parameters: Rows, saved: Rows, collectives: Rows, job: JobInputs,
+    framework: FrameworkInputs, gpu: GpuInputs, network: Rows, traffic: Rows, out: Rows,
+) -> None:  # fmt: skip
     """Fill the piece costs of every key: out[keys, pieces], zero before; `traffic`: room for
     `communication_terms`."""
     for index in range(keys.shape[0]):
@@ -53,33 +44,18 @@ def cost_keys(
 
 @jit
 def cost_shapes(
-    shapes: Rows,
-    order: Array,
-    keys: Rows,
-    costs: Rows,
-    prefix: Array,
-    totals: Array,
-    job: JobInputs,
-    frameworks: Rows,
-    gpus: Rows,
-    networks: Rows,
-    places: Array,
-    given: bool,
-    layouts: Array,
-    groups: Rows,
-    traffic: Rows,
-    out: Rows,
-    stages: Rows,
-) -> None:
-    """Fill the step results of shapes in their even layouts, every layer recomputed as the key
-    says, bounds over all layouts included: out[shapes], zero before.
+    shapes: Rows, order: Array, keys: Rows, costs: Rows, prefix: Array, totals: Array,
+    job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, places: Array, given: bool,
+    layouts: Array, groups: Rows, traffic: Rows, out: Rows, stages: Rows,
+) -> None:  # fmt: skip
+    """Fill the results of a step of each shape, with bounds over all its layouts: out[shapes], zero
+    before. Layers are split evenly, and all recompute as the key says.
 
-    `order`: rows of the shapes to cost; those of one frame (`frame`) after each other, so that
-    what depends on the frame alone is computed once. `costs[key, machine, piece]`; `places`: rows
-    of the machine of each stage (`place`). `given`: cost instead the layout that `layouts`
-    holds of the one shape there is, and its stages (`cost_layout`).
-    Room to work in: layouts[3, pieces, most stages], `groups` and `stages` of as many stages,
-    `traffic` of the pieces on each machine (`planner.predict.cost_model`).
+    `order`: rows of the shapes to cost; shapes of one frame (`frame`) follow each other, so that
+    the frame is computed once. `costs[key, machine, piece]`. `places`: rows with the machine of
+    each stage. `given`: there is one shape, and the layout in `layouts` is costed with its stages
+    (`cost_layout`). Working arrays: layouts[3, pieces, most stages], `groups` and `stages` of as
+    many stages, `traffic` of the pieces on each machine (`planner.predict.cost_model`).
     """
     if given:
         cost_layout(
@@ -161,22 +137,10 @@ def fill_seconds(
 
 @jit
 def cost_layout(
-    grid: Row,
-    key: Row,
-    costs: Rows,
-    counts: Array,
-    recomputed: Array,
-    totals: Array,
-    job: JobInputs,
-    frameworks: Rows,
-    gpus: Rows,
-    networks: Rows,
-    place: Array,
-    groups: Rows,
-    traffic: Rows,
-    out: Row,
-    stages: Rows,
-) -> None:
+    grid: Row, key: Row, costs: Rows, counts: Array, recomputed: Array, totals: Array,
+    job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, place: Array, groups: Rows,
+    traffic: Rows, out: Row, stages: Rows,
+) -> None:  # fmt: skip
     """Fill step and stage results of one given layout: out, stages[pp], zero before."""
     for stage in range(stages.shape[0]):
         groups[stage].first, groups[stage].span = float(stage), 1.0

@@ -28,7 +28,7 @@ from planner.cost.update import update_costs
 
 @jit
 def recompute_costs(kept: float, key: Row, out: Row) -> None:
-    """Fill the columns that depend on how many layers recompute, and scale the time of doing so.
+    """Fill the columns that depend on the share of layers that recompute, and scale their seconds.
 
     `kept`: bytes of a layer that recomputes. A checkpoint of n layers keeps the input of its
     first one and brings all of their tensors back at once; where every k-th layer recomputes,
@@ -47,7 +47,7 @@ def recompute_costs(kept: float, key: Row, out: Row) -> None:
 
 @jit
 def most_repeats(piece: int, ops: Rows) -> float:
-    """Equal layers that rows of a piece stand for."""
+    """Most equal layers for which a row of a piece stands."""
     most = 1.0
     for row in range(ops.shape[0]):
         if int(ops[row].piece) == piece:
@@ -57,9 +57,8 @@ def most_repeats(piece: int, ops: Rows) -> float:
 
 @jit
 def run_again_in_backward(repeats: float, kept: float, out: Row) -> None:
-    """Count what runs again of a vision tower beside the embedding, which has no layers that
-    could be chosen, as a part of its backward. One of its layers at a time brings its tensors back.
-    """
+    """Count the recomputation of a vision tower, which is a part of the embedding, as backward:
+    none of its layers can be chosen. One of them at a time brings its tensors back."""
     out.again = max(0.0, out.saved - kept) / repeats
     out.backward += out.recompute
     out.backward_tp += out.recompute_tp
@@ -129,7 +128,7 @@ def add_issue(
     terms: ComputeTerms, copies: float, key: Row, framework: FrameworkInputs, network: Rows,
     out: Row,
 ) -> None:  # fmt: skip
-    """Add what each pass waits for the CPU; `copies`: of activations over the host link."""
+    """Add the GPU's waits for the CPU in each pass; `copies`: of activations over the host link."""
     fetching = key.fetches * terms.products * framework.fetch_s
     again_s = key.fetches * terms.returned * framework.fetch_s
     device = out.forward + out.forward_tp + out.forward_cp + out.forward_ep

@@ -51,7 +51,7 @@ def greedy_block_layers(
 
 @jit
 def usual_block_layers(job: JobInputs, blocks: int, block: int) -> int:
-    """Layers of one block in the layout that a shape is costed in."""
+    """Layers of one block in the layout in which a shape is costed."""
     if job.greedy_layer_cost > 0.0:
         return greedy_block_layers(
             job.layers, blocks, block, job.greedy_layer_cost, job.greedy_head_cost
@@ -73,8 +73,8 @@ def usual_split(
 
 @cache
 def filled_pipelines(layers: int, layer_cost: float, head_cost: float) -> frozenset[int]:
-    """Numbers of stages, up to one for each layer, whose greedy split leaves none empty; the last
-    are the first to be."""
+    """Numbers of stages, up to one for each layer, whose greedy split leaves no stage empty; the
+    last stages are the first to be empty."""
     return frozenset(
         pp
         for pp in range(1, layers + 1)
@@ -95,7 +95,7 @@ def mtp_stage(pp: int, schedule: int, standalone: float) -> int:
 def place_vocab_layers(
     counts: Array, pp: int, job: JobInputs, schedule: int, mtp_standalone: float = 0.0
 ) -> None:
-    """Fill counts of embedding, head, MTP and its losses: where they are depends on no layer."""
+    """Fill counts of embedding, head, MTP and its losses; their stages depend on no layer."""
     last = head_stage(schedule, pp)
     for piece in range(job.kinds, counts.shape[0]):
         for stage in range(pp):

@@ -1,4 +1,4 @@
-"""A step's time as linear terms of the layer counts: what the layout solver and bounds read.
+"""A step's time as linear terms of the layer counts, for the layout solver and for bounds.
 
 Within one shape, a stage's seconds are sums over its layers plus constants, except for a maximum
 here and there (exposed traffic). This module gives the coefficients, from the same functions that
@@ -36,15 +36,15 @@ TERM_RECOMPUTE = 2
 TERM_OPTIMIZER = 3
 TERM_REDUCE = 4
 TERM_ALL_GATHER = 5
-# Seconds of a pass that its hidden traffic takes from what travels at the end of the step, and by
-# which that delays its exposed traffic.
+# Seconds of links that hidden traffic of a pass takes from the traffic at the end of the step, and
+# seconds by which the latter delays the pass.
 TERM_TAKEN_FORWARD = 6
 TERM_TAKEN_BACKWARD = 7
 TERM_SHARED = 8
 TERM_WEIGHT = 9  # of TERM_BACKWARD, gradients of weights
 TERM_COLUMNS = 10
-# What takes time: of a micro-batch's passes, which two copies of a model share, and of the
-# parameters alone.
+# Terms in seconds: of a micro-batch's passes, which two copies of a model share, and terms that
+# depend only on parameters.
 BOTH_PASSES = (TERM_FORWARD, TERM_BACKWARD)
 PASS_TERMS = (*BOTH_PASSES, TERM_RECOMPUTE, TERM_TAKEN_FORWARD, TERM_TAKEN_BACKWARD)
 PARAMETER_TERMS = (TERM_OPTIMIZER, TERM_REDUCE, TERM_ALL_GATHER)
@@ -65,14 +65,9 @@ NEARLY_NONE = 1e-6
 
 @jit
 def traffic_line(
-    high: float,
-    expert: bool,
-    reduce: bool,
-    key: Row,
-    grid: Row,
-    framework: FrameworkInputs,
+    high: float, expert: bool, reduce: bool, key: Row, grid: Row, framework: FrameworkInputs,
     network: Rows,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """(latency, slope per parameter) of the seconds to reduce gradients or gather weights.
 
     `high`: most parameters of a stage. `expert`: over the expert-data group. The line from the
@@ -98,7 +93,7 @@ def traffic_line(
 def piece_terms(
     cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs, out: Array
 ) -> None:
-    """Fill the TERM_* columns of one piece, traffic at the end of the step apart."""
+    """Fill the TERM_* columns of one piece, except traffic at the end of the step."""
     updated, owned = updated_parameters(cost, grid, framework)
     plain, again = traffic.sharded_s, traffic.sharded_again_s
     out[TERM_FORWARD] = traffic.forward_s
@@ -138,18 +133,13 @@ def parameter_range(
 
 @jit
 def traffic_terms(
-    traffic: Rows,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    network: Rows,
-    terms: Array,
-    scalars: Array,
-) -> None:
+    traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
+    terms: Array, scalars: Array,
+) -> None:  # fmt: skip
     """Fill the columns of gradient reduction and weight gathering at the end of the step.
 
-    The dense constant is paid by every stage; that of the experts only where all layers have them.
+    Every stage pays the latency of dense parameters; it pays that of experts only if all kinds of
+    layers have experts.
     """
     spare = job.standalone_vocab if grid.pp > 1.0 else 0.0
     # The embedding and the head may each have a block for themselves.
@@ -172,17 +162,9 @@ def traffic_terms(
 
 @jit
 def layout_terms(
-    grid: Row,
-    key: Row,
-    costs: Rows,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-    networks: Rows,
-    machine: int,
-    terms: Array,
-    scalars: Array,
-) -> None:
+    grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
+    networks: Rows, machine: int, terms: Array, scalars: Array,
+) -> None:  # fmt: skip
     """Fill coefficients of one shape's step time on a machine: terms[piece, TERM_*],
     scalars[SCALAR_*], zero before. Stragglers of all machines included
     (`planner.cost.step.slowdown`)."""
@@ -204,6 +186,9 @@ def layout_terms(
     for at in range(machine_count(networks)):
         factor = max(factor, slowdown(key, grid, networks[at]))
     factor *= math.exp(grid.learnt)
-    terms *= factor
-    scalars *= factor
+    for column in range(terms.shape[1]):
+        for piece in range(job.pieces):
+            terms[piece, column] *= factor
+    for column in range(scalars.shape[0]):
+        scalars[column] *= factor
     scalars[SCALAR_FIXED_BYTES] = outside_bytes(key, grid, job, framework)

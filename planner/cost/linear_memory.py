@@ -1,4 +1,4 @@
-"""Memory of a stage as affine functions of its layer counts: what the layout solver reads.
+"""Memory of a stage as affine functions of its layer counts, for the layout solver.
 
 The coefficients come from `planner.cost.phases`, which costs a finished layout, evaluated on a
 stage without layers and with one more layer of each kind. Maxima over kinds stay maxima.
@@ -111,25 +111,27 @@ def stage_layers(
 
 
 @jit
-def at_work(most: LayerMaxima) -> LayerMaxima:
-    """Maxima of one kind but for its parameters and what it changes once done."""
+def working_set_only(most: LayerMaxima) -> LayerMaxima:
+    """The working set alone of the maxima of one kind of layer."""
     return LayerMaxima(
+        0.0, 0.0, most.working, most.working_again, most.making, most.making_again, most.last, 0.0,
         0.0,
-        0.0,
-        most.working,
-        most.working_again,
-        most.making,
-        most.making_again,
-        most.last,
-        0.0,
-        0.0,
-    )
+    )  # fmt: skip
 
 
 @jit
-def once_done(most: LayerMaxima) -> LayerMaxima:
-    """What the first layer in backward, of one kind, changes once it is done."""
+def after_first_layer(most: LayerMaxima) -> LayerMaxima:
+    """The change after the first layer in backward alone, of the maxima of one kind of layer."""
     return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, most.done_making, most.done)
+
+
+@jit
+def added_bytes(
+    most: LayerMaxima, bare: float, phase: int, rest: PhaseTerms, holds: Row, one_pass: Pass,
+    key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
+) -> float:  # fmt: skip
+    """Bytes that maxima of layers add to a stage that has `bare` bytes at a phase without them."""
+    return phase_bytes(phase, rest, holds, most, one_pass, key, grid, job, framework) - bare
 
 
 @jit
@@ -137,17 +139,17 @@ def fill_phase(
     row: int, phase: int, one_pass: Pass, stage: int, holds: Rows, present: Row, costs: Rows,
     key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
 ) -> None:  # fmt: skip
-    """Coefficients of one phase of one stage; `holds`: `stage_layers`, `present` of them what says
-    whether there is a second layer."""
+    """Fill the coefficients of one phase of one stage; `holds`: `stage_layers`; `present`: the one
+    of them that says whether there is a second layer."""
     empty = holds[0]
     if phase != OPTIMIZER and not exists(phase, present, one_pass, grid, framework):
         return
     zero = no_maxima()
     empty_rest = at_rest(empty, key, grid, job, framework)
-    present_rest = at_rest(present, key, grid, job, framework)
+    rest = at_rest(present, key, grid, job, framework)
     base = phase_bytes(phase, empty_rest, empty, zero, one_pass, key, grid, job, framework)
     out.stage[row, stage] = base
-    bare = phase_bytes(phase, present_rest, present, zero, one_pass, key, grid, job, framework)
+    bare = phase_bytes(phase, rest, present, zero, one_pass, key, grid, job, framework)
     for kind in range(job.kinds):
         plain, again = holds[2 + kind], holds[2 + job.kinds + kind]
         plain_rest = at_rest(plain, key, grid, job, framework)
@@ -157,28 +159,23 @@ def fill_phase(
         out.layer[row, stage, kind] = first - base
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-        gather = phase_bytes(
-            phase, present_rest, present, largest_of(most), one_pass, key, grid, job, framework
-        )
-        out.gather[row, kind] = gather - bare
-        size = phase_bytes(
-            phase, present_rest, present, at_work(most), one_pass, key, grid, job, framework
-        )
-        out.working[row, kind] = size - bare
-        size = phase_bytes(
-            phase, present_rest, present, once_done(most), one_pass, key, grid, job, framework
-        )
-        out.done[row, kind] = size - bare
         # As many layers as a checkpoint has bring back all that one does.
-        remade = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
-        size = phase_bytes(
-            phase, present_rest, present, at_work(remade), one_pass, key, grid, job, framework
+        redo = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
+        out.gather[row, kind] = added_bytes(
+            largest_of(most), bare, phase, rest, present, one_pass, key, grid, job, framework
         )
-        out.working_again[row, kind] = size - bare
-        size = phase_bytes(
-            phase, present_rest, present, once_done(remade), one_pass, key, grid, job, framework
+        out.working[row, kind] = added_bytes(
+            working_set_only(most), bare, phase, rest, present, one_pass, key, grid, job, framework
         )
-        out.done_again[row, kind] = size - bare
+        out.done[row, kind] = added_bytes(
+            after_first_layer(most), bare, phase, rest, present, one_pass, key, grid, job, framework
+        )
+        out.working_again[row, kind] = added_bytes(
+            working_set_only(redo), bare, phase, rest, present, one_pass, key, grid, job, framework
+        )
+        out.done_again[row, kind] = added_bytes(
+            after_first_layer(redo), bare, phase, rest, present, one_pass, key, grid, job, framework
+        )
 
 
 @jit
@@ -193,10 +190,10 @@ def memory_phases(
     counts = vocab_counts(pp, job, framework.schedule, grid.mtp_standalone)
     for stage in range(pp):
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-        one_passes = passes(held, grid.grad_acc, framework)
+        passes_of_stage = passes(held, grid.grad_acc, framework)
         holds = stage_layers(stage, costs, counts, key, grid, job, framework)
         for index in range(PASSES):
-            if one_passes[index].counts == 0.0:
+            if passes_of_stage[index].counts == 0.0:
                 continue
             for phase in range(PHASES):
                 single = phase not in (LAYER_SECOND, OPTIMIZER)
@@ -204,10 +201,10 @@ def memory_phases(
                     continue
                 fill_phase(
                     index * PHASES + phase, LAYER_LAST if phase == OPTIMIZER else phase,
-                    one_passes[index], stage, holds, holds[2] if single else holds[1], costs,
+                    passes_of_stage[index], stage, holds, holds[2] if single else holds[1], costs,
                     key, grid, job, framework, out,
                 )  # fmt: skip
         fill_phase(
-            ROWS - 1, OPTIMIZER, one_passes[0], stage, holds, holds[1], costs, key, grid, job,
+            ROWS - 1, OPTIMIZER, passes_of_stage[0], stage, holds, holds[1], costs, key, grid, job,
             framework, out,
         )  # fmt: skip

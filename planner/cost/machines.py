@@ -1,4 +1,4 @@
-"""How many machines a step runs on: code that is compiled for one has no loops over them."""
+"""Loops over the machines of a job; code that is compiled for one machine has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEVERAL = True
 
 @jit
 def machine_count(frameworks: Rows) -> int:
-    """Machines, of a table that has a row for each."""
+    """Number of machines; `frameworks` has a row for each."""
     return int(frameworks.shape[0]) if SEVERAL else 1
 
 
@@ -24,5 +24,5 @@ def machine_of(group: Row) -> int:
 
 @jit
 def machine_at(place: Array, stage: int) -> int:
-    """The machine of a stage; `place`: that of each."""
+    """The machine of a stage; `place` holds the machine of each stage."""
     return int(place[stage]) if SEVERAL else 0

@@ -1,4 +1,4 @@
-"""Memory of one pipeline stage, phase by phase; pure functions, bytes in and out.
+"""Memory of a rank besides the tensors of its layers: gradients, buffers, allocator blocks; bytes.
 
 Sources: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5), 1F1B and interleaving
 (Narayanan et al. 2021, arXiv 2104.04473, section 2.2), activations (Korthikanti et al. 2022).
@@ -17,17 +17,17 @@ COMMUNICATORS = ("tp", "cp", "dp", "pp", "ep", "embedding")
 
 @jit
 def divided_gradient_bytes(share: float, framework: FrameworkInputs) -> float:
-    """Gradients divided by the ZeRO groups (`ClassShare.trained_share`), less those that the host
-    has taken."""
+    """Bytes of gradients that ZeRO divides and that are not on the host; `share`: number of
+    parameters (`ClassShare.trained_share`)."""
     return framework.gradients_on_gpu * framework.gradient_bytes * share
 
 
 @jit
 def gradient_bytes(trained: float, share: float, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients that stay on the rank: divided from ZeRO-2 on, where offload takes them away; none
-    where the optimizer updates in backward.
+    """Bytes of gradients that stay on the rank: divided, and perhaps offloaded, from ZeRO-2 on;
+    none where the optimizer updates in backward.
 
-    `trained`, `share`: parameters that have them, whole and divided.
+    `trained`, `share`: trained parameters before and after ZeRO divides them.
     """
     if framework.updates_in_backward > 0.0:
         return 0.0
@@ -40,14 +40,14 @@ def gradient_bytes(trained: float, share: float, grid: Row, framework: Framework
 def communicator_sizes(
     tp: float, cp: float, dp: float, pp: float, ep: float
 ) -> tuple[float, float, float, float, float, float]:
-    """Ranks of each communicator that may hold buffers (`COMMUNICATORS`). A pipeline rank talks to
-    two neighbours, and first and last share embedding gradients."""
+    """Number of ranks of each communicator that may hold buffers (`COMMUNICATORS`). A pipeline rank
+    talks to two neighbours; the first and the last stage share embedding gradients."""
     return tp, cp, dp * cp, pp, ep, pp
 
 
 @jit
 def outside_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """What lies beside live tensors whatever the phase: context, communication and paged states,
+    """Bytes besides live tensors in every phase: context, communication and paged states, which are
     outside torch's allocator, and blocks that it keeps for the update."""
     outside = framework.context_bytes + communication_bytes(key, grid, job, framework)
     return outside + set_aside_bytes(key, grid, framework) + paged_state_bytes(key, grid, framework)
@@ -88,8 +88,8 @@ def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 def recorded_bytes(
     layers: float, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> float:
-    """Blocks of whole activations, freed, that the allocator does not hand on before the GPU has
-    exchanged them over tensor parallelism, which the CPU is ahead of.
+    """Bytes of freed activations that the allocator cannot hand on yet: the CPU runs ahead of the
+    GPU, which still exchanges them over tensor parallelism.
 
     min(b, 2·layers·min(2, m))·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an
     activation: two exchanges a layer and pass, of which the first of m backward passes finds those

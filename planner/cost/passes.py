@@ -1,5 +1,5 @@
-"""A forward or backward pass of one piece, with what travels beside it and after it: ZeRO-2/3
-traffic, and activations to the next pipeline stage."""
+"""Seconds of a forward or backward pass of one piece, with ZeRO-2/3 traffic beside it and the
+transfer of activations to the next pipeline stage after it."""
 
 from __future__ import annotations
 
@@ -68,31 +68,26 @@ def pass_window(cost: Row, index: int) -> Window:
     elif index == 2:
         seconds, compute = recompute_seconds(cost), cost.recompute
     return Window(
-        seconds,
-        compute,
-        links[first + f.LINK_EXPOSED_INSIDE],
-        links[first + f.LINK_EXPOSED_BETWEEN],
-        links[first + f.LINK_HIDDEN_INSIDE],
+        seconds, compute, links[first + f.LINK_EXPOSED_INSIDE],
+        links[first + f.LINK_EXPOSED_BETWEEN], links[first + f.LINK_HIDDEN_INSIDE],
         links[first + f.LINK_HIDDEN_BETWEEN],
-    )
+    )  # fmt: skip
 
 
 @jit
 def both_passes(first: Window, second: Window) -> Window:
-    """Two passes as one."""
+    """Two passes as one window."""
     return Window(
-        first.seconds + second.seconds,
-        first.compute + second.compute,
+        first.seconds + second.seconds, first.compute + second.compute,
         first.exposed_inside + second.exposed_inside,
-        first.exposed_between + second.exposed_between,
-        first.hidden_inside + second.hidden_inside,
+        first.exposed_between + second.exposed_between, first.hidden_inside + second.hidden_inside,
         first.hidden_between + second.hidden_between,
-    )
+    )  # fmt: skip
 
 
 @jit
 def reduced_share(grid: Row, framework: FrameworkInputs) -> float:
-    """How many times a micro-batch's gradients are reduced: once, or its part of once a step."""
+    """Reductions of gradients per micro-batch: 1, or 1/grad_acc where a step has a single one."""
     return 1.0 / grid.grad_acc if framework.unreduced_gradients > 0.0 else 1.0
 
 
@@ -124,8 +119,8 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
 def fsdp_seconds(
     cost: Row, traffic: Row, recomputed: bool, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch, with its copies and what the
-    GPU waits for the CPU at gathers, before forward and before backward."""
+    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch. Includes its copies, and the
+    GPU's waits for the CPU at gathers before forward and before backward."""
     if grid.zero < 2:
         return 0.0
     gather, backward = sharded_streams(traffic, grid, framework)
@@ -151,10 +146,8 @@ def transfers_met(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Share of the transfers between stages that ZeRO-2/3 traffic of layers meets on their links.
-
-    That of the kind of layer whose traffic is the least: no layout has less.
-    """
+    """Share of the transfers between stages that meet ZeRO-2/3 traffic of layers on their links;
+    the least over the kinds of layers, since no layout has less."""
     if grid.zero < 2 or grid.pp <= 1.0:
         return 0.0
     same_domain = stages_share_domain(key, grid, network)
@@ -178,8 +171,8 @@ def transfer_seconds(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds to pass one micro-batch's activations to the next stage, among other traffic: on
-    average of its way forward and back, and with those of models that are only read, forward."""
+    """Seconds to pass one micro-batch's activations to the next stage beside other traffic: the
+    average over forward and backward. Models that are only read add their forward transfers."""
     met = transfers_met(costs, traffic, key, grid, job, framework, network)
     alone = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
     return (1.0 + met) * alone * (1.0 + 0.5 * framework.forward_reads)
@@ -190,7 +183,7 @@ def exposed_pipeline_seconds(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds of a step that the busiest stage spends on its neighbours, whatever its layers."""
+    """Seconds of a step that the busiest stage spends on transfers, whatever its layers."""
     transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
     seconds = exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
@@ -202,13 +195,8 @@ def exposed_pipeline_seconds(
 
 @jit
 def table_reduction_seconds(
-    costs: Rows,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    network: Rows,
-) -> float:
+    costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
+) -> float:  # fmt: skip
     """Seconds to add the gradients of a vocabulary table that stages of a pipeline hold.
 
     An all-reduce of the whole gradient between the first stage, that of multi-token prediction and

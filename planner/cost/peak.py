@@ -1,8 +1,8 @@
-"""The most that a group of stages holds, for searches: one number, quickly.
+"""The peak memory of a group of stages as one number, for searches.
 
-What parameters alone decide of every phase is the same for all candidates of a frame
-(`planner.cost.frame`) and known beforehand; the rest comes from the functions that
-`planner.cost.stage` adds up term by term.
+Bytes that depend only on parameters are the same for all candidates of a frame
+(`planner.cost.frame`) and computed once. The rest comes from the functions whose terms
+`planner.cost.stage` adds up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fill_known(
     stage: int, counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs, out: Row,
 ) -> None:  # fmt: skip
-    """Fill the bytes of a group that parameters alone decide (`GROUP_ROW`)."""
+    """Fill the bytes of a group that depend only on parameters (`GROUP_ROW`)."""
     fill_parameters(stage, counts, costs, grid, job, framework, out)
     most = stage_maxima(stage, counts, counts, costs, key, grid, job, framework)
     rest = at_rest(out, key, grid, job, framework)
@@ -38,22 +38,23 @@ def fill_known(
     out.packed_bytes = packed_bytes(rest, framework)
     out.update_moving_bytes = sum(rest.moving)
     held = held_microbatches(out.first, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
-    one_passes = passes(held, grid.grad_acc, framework)
+    passes_of_stage = passes(held, grid.grad_acc, framework)
     for phase in range(PHASES - 1):
         out.known_bytes[phase] = bytes_of_parameters(
-            phase, rest.moving.gradients, out, most, one_passes[0], grid, framework
+            phase, rest.moving.gradients, out, most, passes_of_stage[0], grid, framework
         )
         out.known_bytes[PHASES - 1 + phase] = out.known_bytes[phase]
     if framework.persistent_gradients == 0.0 or framework.gradients_at_backward > 0.0:
         for phase in range(PHASES - 1):
             out.known_bytes[PHASES - 1 + phase] = bytes_of_parameters(
-                phase, rest.moving.gradients, out, most, one_passes[1], grid, framework
+                phase, rest.moving.gradients, out, most, passes_of_stage[1], grid, framework
             )
 
 
 @jit
-def is_less(phase: int, most: LayerMaxima) -> bool:
-    """Whether the other kind of layer is the only one, in whose phase a stage holds more."""
+def is_dominated(phase: int, most: LayerMaxima) -> bool:
+    """Whether a phase of plain (or recomputing) layers cannot be the peak, since a stage has only
+    layers of the other sort."""
     if phase == LAYER:
         return most.working == 0.0 and most.working_again > 0.0
     return phase == LAYER_AGAIN and most.working_again == 0.0 and most.working > 0.0
@@ -72,7 +73,7 @@ def pass_bytes(
     if one_pass.counts == 0.0:
         return moving
     for phase in range(PHASES - 1):
-        if is_less(phase, most) or not exists(phase, group, one_pass, grid, framework):
+        if is_dominated(phase, most) or not exists(phase, group, one_pass, grid, framework):
             continue
         size = bytes_of_activations(phase, group, most, one_pass, key, grid, job, framework)
         moving = max(moving, group.known_bytes[known + phase] + size)

@@ -1,4 +1,4 @@
-"""Which passes a stage makes over its micro-batches, and which phases it has in each."""
+"""Passes of a stage over its micro-batches, and the phases of each pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from planner.cost.tables import FrameworkInputs
 
 @jit
 def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether a stage with these contents has the phase, and no other always exceeds it."""
+    """Whether a stage with these contents has the phase and no other phase always holds more."""
     inside = LAYER <= phase <= LAYER_LAST
     if (
         phase == FORWARD
@@ -43,12 +43,12 @@ def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: Framewo
 
 @jit
 def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, Pass]:
-    """Passes of the first micro-batch, of the second, and of the one with most weight gradients
-    deferred; `counts` says which can be the heaviest.
+    """Passes of the first micro-batch, of the second, and of the one with the most deferred weight
+    gradients; `counts` says which of them can be the heaviest.
 
-    As many micro-batches as there are are in flight at the first backward, one less at the second
-    (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). With as many in flight the second
-    holds all that the first does and the gradients.
+    If all micro-batches are in flight at the first backward, one less is at the second (Narayanan
+    et al. 2021, arXiv 2104.04473, section 2.2). Otherwise as many are, and the second pass holds
+    gradients besides all that the first one holds.
     """
     buffers = framework.persistent_gradients > 0.0
     before = 0.0 if framework.gradients_at_backward > 0.0 or not buffers else 1.0

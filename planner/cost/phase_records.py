@@ -1,7 +1,7 @@
-"""Phases of a step and what is recorded of them: contents of a stage, passes, bytes by term.
+"""Phases of a step, and the records of a stage: its contents, its passes, its bytes by term.
 
-`planner.cost.phases` fills them in. The end of forward holds no more than its heaviest point:
-nothing asks for it but what shows a step over time (`planner.predict.memory.account`).
+`planner.cost.phases` fills the records. FORWARD_END is never the heaviest phase; only
+`planner.predict.memory.account`, which shows a step over time, asks for it.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ GROUP_ROW = record_of(
 class LayerMaxima(NamedTuple):
     """Maxima over the kinds of layers on a stage.
 
-    `largest`, `reduced`: parameters, by the weights gathered and by the gradients reduced;
-    `working`, `working_again`: working sets of plain layers and of those that recompute, in a pass
-    that accumulates gradients, `making` and `making_again` in one that makes them; `last`: what the
-    last layer in backward adds to what all leave behind; `done_making`, `done`: what the first one
-    changes once it is done (gradients made less what it gave back), in a pass that makes gradients
-    and in one that accumulates them.
+    `largest`, `reduced`: parameters whose weights are gathered and whose gradients are reduced.
+    `working`, `working_again`: bytes of the working set of a layer that does not recompute and of
+    one that does, in a pass that accumulates gradients; `making`, `making_again`: in a pass that
+    makes them. `last`: bytes that the last layer in backward adds to those that all leave behind.
+    `done_making`, `done`: gradients that the first layer has made less bytes that it has freed, in
+    a pass that makes gradients and in one that accumulates them.
     """
 
     largest: float
@@ -94,11 +94,11 @@ class LayerMaxima(NamedTuple):
 class Pass(NamedTuple):
     """One micro-batch's forward and backward.
 
-    `in_flight` micro-batches of activations at its start; `accumulates` 1 if all gradients exist
-    before it, 0 if it makes them. `deferred`, `head_deferred`: micro-batches of which layers, the
-    head, only wait for weight gradients; `head`: those whose loss is not yet differentiated.
-    `vocab_parameters` 0: after the last forward, inside the layers. `counts` 0: another pass
-    exceeds it. `before` 1 if gradients exist before its forward, too.
+    `in_flight`: micro-batches whose activations are held at its start. `accumulates`: 1 if all
+    gradients exist before it, 0 if it makes them; `before`: 1 if they exist before its forward too.
+    `deferred`, `head_deferred`: micro-batches whose layers, or whose head, only wait for weight
+    gradients. `head`: micro-batches before the backward of their loss. `vocab_parameters`: 0 after
+    the last forward, inside the layers. `counts`: 0 if another pass always holds more.
     """
 
     in_flight: float
@@ -112,10 +112,11 @@ class Pass(NamedTuple):
 
 
 class KeptCopies(NamedTuple):
-    """How many micro-batches keep each part of a stage's contents for backward.
+    """Number of micro-batches that keep each part of a stage's contents for backward.
 
-    `plain`, `again`: layers that do not recompute and those that do; `weight`, `head_weight`: what
-    only deferred weight gradients read; `_done`: of ends, those whose loss has been differentiated.
+    `plain`, `again`: layers that do not recompute and layers that do. `weight`, `head_weight`:
+    tensors that only deferred weight gradients read. `*_done`: those of the ends that are past the
+    backward of their loss.
     """
 
     plain: float
@@ -131,17 +132,17 @@ class KeptCopies(NamedTuple):
 
 @jit
 def largest_of(most: LayerMaxima) -> LayerMaxima:
-    """Maxima of one kind for its parameters alone."""
+    """The parameters alone of the maxima of one kind of layer."""
     return LayerMaxima(most.largest, most.reduced, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class LayerParts(NamedTuple):
-    """What the layers of one kind on a stage hold: one of them at its backward, and what it leaves.
+    """Bytes of one layer of a kind at its backward, and after it.
 
-    `working`, `remade`: gradients in flight (`making`: in a pass that makes gradients of weights,
-    with those made so far), tensors made again; `kept`, `light`: by one that does
-    not recompute and one that does; `made`: gradients that it leaves behind; `gathered`: of its
-    weights, gone afterwards; `casts`: of them, found by backward.
+    `working`: gradients in flight; `making`: the same with weight gradients made so far, in a pass
+    that makes them. `remade`: recomputed tensors. `kept`, `light`: kept by a layer that does not
+    recompute and by one that does. `made`: gradients left after its backward. `gathered`: gathered
+    weights, freed after it. `casts`: copies of weights that are there when it begins.
     """
 
     working: float
@@ -169,28 +170,29 @@ def in_update(rest: PhaseTerms, aside: float) -> PhaseTerms:
 
 @jit
 def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
-    """What a stage holds from step to step, `rest` being its resting terms: made once, side by
-    side, and so without gaps. Gradients too where they have buffers of their own; not inputs."""
+    """Bytes that a stage holds from step to step. They are allocated once, side by side, so they
+    have no gaps. Includes gradients that have buffers of their own, but not inputs. `rest`: terms
+    of the optimizer's phase."""
     gradients = rest.moving.gradients if framework.persistent_gradients > 0.0 else 0.0
     return sum(rest.resting) - rest.resting.inputs + gradients
 
 
 @jit
 def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
-    """Reserved bytes of a phase over 1 + fragmentation: A - P f / (1 + f), A of live tensors and P
-    of `packed_bytes`. So limits on reserved memory are affine in what a stage holds."""
+    """Reserved bytes of a phase over 1 + f, f the fragmentation: A - P f / (1 + f), with A bytes of
+    live tensors and P `packed_bytes`. This makes limits on reserved memory affine."""
     share = framework.fragmentation / (1.0 + framework.fragmentation)
     return total_bytes(terms) - share * packed_bytes(rest, framework)
 
 
 @jit
 def cached_bytes(rest: PhaseTerms, busiest: PhaseTerms, most_live: float, reduces: bool) -> float:
-    """What the allocator keeps beside the peak as long as there is room, where gradients are made
-    anew in each step: theirs, and temporaries of the update.
+    """Bytes that the allocator keeps beside the peak while there is room, where each step makes
+    gradients anew: blocks of gradients and of temporaries of the update.
 
-    max(0, B + G + T - peak), B what the passes hold at most beside gradients (in `busiest`), G all
-    gradients if the job `reduces` them, T the temporaries. A block serves the stream that it was
-    made on: FSDP reduces on one of its own, so nothing that backward gives back holds its
+    max(0, B + G + T - peak): B are the most bytes of the passes besides gradients (`busiest`), G
+    all gradients if the job `reduces` them, T the temporaries. A block serves the stream that it
+    was made on: FSDP reduces on one of its own, so nothing that backward gives back holds its
     gradients; and an update over lists of tensors finds no blocks as large as it asks for, for
     segments are not joined. Both stay when they are freed, until an allocation fails. Ignores what
     they share on one stream. Source: torch, c10/cuda/CUDACachingAllocator.cpp,

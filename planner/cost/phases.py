@@ -1,9 +1,10 @@
-"""What a pipeline stage holds in each phase of a step, as affine functions of its contents.
+"""Bytes of a pipeline stage in each phase of a step, as affine functions of its contents.
 
-The only account of memory: searches ask for the heaviest phase, `planner.predict.memory` shows them
-all. Affine, so that the layout solver reads its coefficients off the very functions that cost a
-finished layout. With several kinds of layers on a stage, or several chunks, a phase inside the
-layers counts what all of them keep: an upper bound by less than a chunk.
+This is the only account of memory: searches ask for the heaviest phase, and
+`planner.predict.memory` shows all of them. The functions are affine, so the layout solver gets its
+coefficients from the functions that cost a finished layout. On a stage with several kinds of layers
+or several chunks, a phase inside the layers counts what all of them keep; that is too much by less
+than a chunk.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) ->
 
 @jit
 def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Logits of a micro-batch that the loss of one rank works on at a time."""
+    """Number of logits of a micro-batch on which the loss of one rank works at a time."""
     padded = job.vocab * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
     split = key.tp if framework.logits_sharded > 0.0 else 1.0
     width = padded / split
@@ -132,21 +133,14 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
         if phase == LAYER_LAST:
             again += 1.0 if framework.frozen_units_hold > 0.0 else -1.0
     return KeptCopies(
-        plain,
-        again,
-        one_pass.in_flight,
-        mtp,
-        mtp_done,
-        head,
-        head_done,
-        weight,
+        plain, again, one_pass.in_flight, mtp, mtp_done, head, head_done, weight,
         one_pass.head_deferred,
-    )
+    )  # fmt: skip
 
 
 @jit
 def on_their_way(phase: int, holds: Row, one_pass: Pass) -> float:
-    """Offloaded tensors that are on the GPU all the same."""
+    """Bytes of offloaded tensors that are on the GPU in a phase."""
     if phase == LAYER_LAST and one_pass.in_flight <= 1.0:
         return holds.fetched
     if phase == EMBEDDING and one_pass.in_flight <= 1.0:
@@ -176,7 +170,7 @@ def kept_bytes(
 
 @jit
 def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
-    """Bytes that the first layer in backward has changed once the second one runs."""
+    """Change in bytes that the first layer in backward leaves behind when the second one runs."""
     if phase != LAYER_SECOND:
         return 0.0
     return most.done_making if one_pass.accumulates == 0.0 else most.done
@@ -263,7 +257,7 @@ def working_bytes(
     phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Gradients in flight and tensors made again."""
+    """Bytes of gradients in flight and of recomputed tensors."""
     if phase <= LOSS:
         return 0.0
     handed_on = hands_on_gradients(grid, framework)
@@ -293,7 +287,7 @@ def working_bytes(
 
 @jit
 def loss_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
-    """Logits in flight beside those kept."""
+    """Bytes of logits in flight, besides kept ones."""
     if holds.head == 0.0 or phase == FORWARD_END or phase > MTP:
         return 0.0
     elements = holds.logits
@@ -313,11 +307,9 @@ def at_rest(
         framework.weight_bytes * holds.weights + resident_casts(holds, grid, framework),
         framework.master_bytes * holds.states,
         holds.extra_state + framework.optimizer_bytes * holds.states,
-        bucket_bytes(holds, key, grid, framework),
-        holds.layers * framework.mask_buffer_bytes,
-        framework.input_bytes * local_tokens(key, job),
-        *constant_bytes(framework),
-    )
+        bucket_bytes(holds, key, grid, framework), holds.layers * framework.mask_buffer_bytes,
+        framework.input_bytes * local_tokens(key, job), *constant_bytes(framework),
+    )  # fmt: skip
     gradients = gradient_bytes(holds.trained, holds.trained_share, grid, framework)
     temporaries = framework.optimizer_temporary_bytes * holds.states
     moving = MovingTerms(
@@ -343,17 +335,13 @@ def phase_terms(
         phase, most, one_pass
     )
     moving = MovingTerms(
-        held_gradients(phase, rest.moving.gradients, holds, one_pass, grid, framework),
-        kept,
-        cast_bytes(phase, holds, framework),
-        0.0,
-        loss_bytes(phase, holds, framework),
+        held_gradients(phase, rest.moving.gradients, holds, one_pass, grid, framework), kept,
+        cast_bytes(phase, holds, framework), 0.0, loss_bytes(phase, holds, framework),
         working_bytes(phase, holds, most, one_pass, key, grid, job, framework),
         gathered_bytes(phase, holds, most, grid, framework),
         waiting_bytes(phase, holds, grid, framework),
-        reduction_bytes(phase, holds, most, grid, framework),
-        0.0,
-    )
+        reduction_bytes(phase, holds, most, grid, framework), 0.0,
+    )  # fmt: skip
     return PhaseTerms(rest.resting, moving)
 
 

@@ -387,13 +387,8 @@ class ComputeTerms(NamedTuple):
 
 @jit
 def compute_terms(
-    piece: int,
-    key: Row,
-    ops: Rows,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    gpu: GpuInputs,
-) -> ComputeTerms:
+    piece: int, key: Row, ops: Rows, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
+) -> ComputeTerms:  # fmt: skip
     """Sum the rows of one piece. What a CUDA graph holds of it is replayed by one call each way, a
     function of autograd that copies its inputs in (Transformer Engine 2.12, pytorch/graph.py,
     `Graphed`)."""
@@ -436,20 +431,9 @@ def compute_terms(
     issue_forward += replays * framework.issue_s
     issue_backward += replays * framework.issue_s
     return ComputeTerms(
-        forward,
-        backward,
-        recompute,
-        gemm_backward,
-        attention_forward,
-        attention_backward,
-        weight,
-        issue_forward,
-        issue_backward,
-        issue_recompute,
-        products,
-        gradients,
-        weight_bytes,
-    )
+        forward, backward, recompute, gemm_backward, attention_forward, attention_backward, weight,
+        issue_forward, issue_backward, issue_recompute, products, gradients, weight_bytes,
+    )  # fmt: skip
 
 
 @jit

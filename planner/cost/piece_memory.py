@@ -18,7 +18,8 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 
 @jit
 def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs) -> float:
-    """Bytes a rank keeps from forward to backward for one piece and micro-batch under `modules`."""
+    """Bytes that a rank keeps from forward to backward for one piece and micro-batch; `modules`:
+    mask of the modules that recompute."""
     tokens = local_tokens(key, job)
     total = 0.0
     for index in range(saved.shape[0]):
@@ -47,10 +48,11 @@ def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
 def offloaded_bytes(
     piece: int, key: Row, modules: int, saved: Rows, job: JobInputs, framework: FrameworkInputs
 ) -> tuple[float, float, float]:
-    """(bytes that leave the GPU, bytes copied each way, copies) of one piece and micro-batch.
+    """(bytes that leave the GPU, bytes copied each way, number of copies) of one piece and
+    micro-batch.
 
-    A tensor that recomputation frees, or of which another op keeps a reference, is copied all the
-    same. Tensors below the framework's least size stay without a copy.
+    A tensor is copied even if recomputation frees it or another op keeps a reference to it. Tensors
+    below the framework's least size are not copied.
     """
     tokens = local_tokens(key, job)
     left = copied = copies = 0.0
@@ -73,7 +75,7 @@ def offloaded_bytes(
 
 @jit
 def logits_kept_bytes(piece: int, key: Row, saved: Rows, job: JobInputs) -> float:
-    """What the loss of a piece keeps for backward."""
+    """Bytes that the loss of a piece keeps for backward."""
     total = 0.0
     for index in range(saved.shape[0]):
         row = saved[index]
@@ -120,7 +122,7 @@ def table_parameters(key: Row, job: JobInputs) -> float:
 
 @jit
 def cast_bytes(piece: int, key: Row, ops: Rows, framework: FrameworkInputs) -> float:
-    """Copies of a piece's weights that autocast makes."""
+    """Bytes of the copies that autocast makes of a piece's weights."""
     total = 0.0
     for row in range(ops.shape[0]):
         if int(ops[row].piece) == piece and ops[row].autocasts > 0.0:

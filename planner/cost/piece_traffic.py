@@ -1,4 +1,4 @@
-"""Seconds of the collectives of one piece on one rank, per micro-batch, and what of them hides."""
+"""Seconds of the collectives of one piece on one rank and micro-batch, hidden and exposed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,9 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 def group_of(size: float, stride: float, links: LinkInputs) -> PlacedGroup:
     """Placement of a group of `size` ranks that lie `stride` apart."""
     return place_group(
-        int(size),
-        int(max(1.0, stride)),
-        int(max(1.0, links.scale_up_domain)),
-        int(links.root_gpus),
-        int(links.job_gpus),
-    )
+        int(size), int(max(1.0, stride)), int(max(1.0, links.scale_up_domain)),
+        int(links.root_gpus), int(links.job_gpus),
+    )  # fmt: skip
 
 
 @jit
@@ -165,14 +162,9 @@ def row_stream(
 
 @jit
 def communication_terms(
-    piece: int,
-    key: Row,
-    collectives: Rows,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    network: Rows,
-    out: Rows,
-) -> None:
+    piece: int, key: Row, collectives: Rows, job: JobInputs, framework: FrameworkInputs,
+    network: Rows, out: Rows,
+) -> None:  # fmt: skip
     """Fill out[TRAFFICS] of one piece."""
     for index in range(TRAFFICS):
         one_out = out[index]

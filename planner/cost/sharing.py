@@ -1,4 +1,4 @@
-"""What streams of collectives that use the same links at the same time do to each other.
+"""How streams of collectives that use the same links at the same time delay each other.
 
 A GPU has two classes of links: to its scale-up domain ("inside") and its share of the node's NICs
 ("between"). Every rank of a node runs its own group of each kind at the same time, and the rates
@@ -56,20 +56,16 @@ class Window(NamedTuple):
 
 @jit
 def passes(window: Window, count: float) -> Window:
-    """A pass `count` times."""
+    """`count` passes as one window."""
     return Window(
-        count * window.seconds,
-        count * window.compute,
-        count * window.exposed_inside,
-        count * window.exposed_between,
-        count * window.hidden_inside,
-        count * window.hidden_between,
-    )
+        count * window.seconds, count * window.compute, count * window.exposed_inside,
+        count * window.exposed_between, count * window.hidden_inside, count * window.hidden_between,
+    )  # fmt: skip
 
 
 @jit
 def no_stream() -> Stream:
-    """Nothing to send."""
+    """An empty stream."""
     return Stream(0.0, 0.0, 0.0, 0.0)
 
 
@@ -86,7 +82,7 @@ def after(first: Stream, second: Stream) -> Stream:
 
 @jit
 def times(stream: Stream, factor: float) -> Stream:
-    """A stream `factor` times."""
+    """A stream, scaled by a factor."""
     return Stream(
         factor * stream.seconds,
         factor * stream.inside,
@@ -190,11 +186,12 @@ def outlasting_seconds(window: Window, stream: Stream) -> float:
 
 @jit
 def beside_seconds(window: Window, stream: Stream, share: float, contention: float) -> float:
-    """Seconds that a stream adds to a pass beside which the share `share` of it may run.
+    """Seconds that a stream adds to a pass when the share `share` of it may run beside the pass.
 
-    What may not, what it delays the pass's own traffic by, and the longer of two: what finds no
-    room, and `contention` for each second that it holds beside compute (`engaged`, G), for compute
-    that has to wait for the stream may as well be slowed by it. Without other traffic:
+    They are the part that may not, the delay of the pass's own traffic, and the longer of two: the
+    part that finds no room, and `contention` seconds for each second that the stream's kernels hold
+    the GPU beside compute (`engaged`, G). Only the longer counts, since compute that waits for the
+    stream loses nothing by being slowed. Without other traffic:
     max(W + c·min(W, h·G), h·T) - W + (1 - h) T. Never less with a longer stream, or with more
     traffic or compute in the pass (pass included).
     """

@@ -1,4 +1,4 @@
-"""Memory of one pipeline stage: what it holds, phase by phase, and the heaviest of them."""
+"""Memory of one pipeline stage in its heaviest phase."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from planner.cost.terms import (
 
 @jit
 def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients that a piece leaves behind in a pass that makes them."""
+    """Bytes of the gradients of a piece after a pass that makes them."""
     if reduces_at_once(grid, framework):
         share = trained_share(cost, grid, framework)
         return divided_gradient_bytes(share, framework)
@@ -69,7 +69,7 @@ def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
 def layer_parts(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerParts:
-    """What layers of one kind hold, `plain` of them and `again` that recompute."""
+    """Bytes of the layers of one kind: `plain` of them keep all, `again` of them recompute."""
     handed_on = hands_on_gradients(grid, framework)
     gathered = 0.0
     if is_sharded(grid) and grid.zero == 2 and not keeps_weights(grid, framework):
@@ -107,16 +107,11 @@ def layer_maxima(
         last += parts.light if again > 0.0 else parts.kept
         done = -(parts.kept if plain > 0.0 else parts.light)
     return LayerMaxima(
-        cost.gathered,
-        cost.trained,
-        parts.working if plain > 0.0 else 0.0,
-        parts.working + parts.remade if again > 0.0 else 0.0,
-        parts.making if plain > 0.0 else 0.0,
-        parts.making + parts.remade if again > 0.0 else 0.0,
-        last,
-        done + parts.made - parts.gathered,
-        done - parts.gathered,
-    )
+        cost.gathered, cost.trained, parts.working if plain > 0.0 else 0.0,
+        parts.working + parts.remade if again > 0.0 else 0.0, parts.making if plain > 0.0 else 0.0,
+        parts.making + parts.remade if again > 0.0 else 0.0, last,
+        done + parts.made - parts.gathered, done - parts.gathered,
+    )  # fmt: skip
 
 
 @jit
@@ -156,8 +151,8 @@ def stage_maxima(
 def layer_sums(
     stage: int, counts: Array, recomputed: Array, costs: Rows, key: Row, job: JobInputs
 ) -> tuple[float, float, float, float]:
-    """(bytes that layers keep, those of them that do not recompute keep, casts of weights that
-    backward finds, bytes that their weight gradients read) of a stage."""
+    """Bytes on a stage: (kept by all layers, kept by layers that do not recompute, casts of weights
+    that are still there in backward, read by weight gradients)."""
     kept = plain_kept = casts_kept = weight = 0.0
     for kind in range(job.kinds):
         count, again = counts[kind, stage], recomputed[kind, stage]
@@ -171,10 +166,10 @@ def layer_sums(
 
 @jit
 def resident_bytes(layers: float, costs: Rows, job: JobInputs) -> float:
-    """Offloaded tensors that are on the GPU all the same: those of `layers` layers, on their way or
-    back, of the kind with most; and what a layer that is back holds twice.
+    """Bytes of offloaded tensors that are on the GPU: those of `layers` layers of the kind with
+    most, on their way out or back, and the tensors that a layer holds twice once they are back.
 
-    Ignores that a stage with fewer layers in flight has fewer.
+    Ignores that a stage with fewer layers in flight holds fewer.
     """
     left = twice = 0.0
     for kind in range(job.kinds):
@@ -187,7 +182,7 @@ def resident_bytes(layers: float, costs: Rows, job: JobInputs) -> float:
 def offloaded_sum(
     stage: int, counts: Array, recomputed: Array, costs: Rows, job: JobInputs
 ) -> float:
-    """Bytes of a micro-batch that the layers of a stage have on the host."""
+    """Bytes of one micro-batch that the layers of a stage keep on the host."""
     total = 0.0
     for kind in range(job.kinds):
         again = recomputed[kind, stage]
@@ -201,7 +196,7 @@ def returned_bytes(
     stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Offloaded tensors of a stage that are on the GPU all the same (`resident_bytes`).
+    """Bytes of a stage's offloaded tensors that are on the GPU (`resident_bytes`).
 
     Where some layers stay, the end of each layer's backward fetches one offloaded layer, of the
     next micro-batch once all of its own are back. A micro-batch has more layers than layers to
@@ -271,20 +266,20 @@ def heaviest_phase(
     holds: Row, most: LayerMaxima, held: Held, updates: bool, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[int, int, PhaseTerms]:  # fmt: skip
-    """(phase, pass, terms) in which a stage holds most; without `updates`, of those of its passes
-    that in which it holds most beside gradients."""
-    one_passes = passes(held, grid.grad_acc, framework)
+    """(phase, pass, terms) in which a stage holds most bytes. Without `updates` only phases of its
+    passes count, by their bytes besides gradients."""
+    passes_of_stage = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
     best, where, within = rest, OPTIMIZER, 0
     peak = sum(rest.moving) if updates else -1.0
     for index in range(PASSES):
-        if one_passes[index].counts == 0.0:
+        if passes_of_stage[index].counts == 0.0:
             continue
         for phase in range(PHASES - 1):
-            if not exists(phase, holds, one_passes[index], grid, framework):
+            if not exists(phase, holds, passes_of_stage[index], grid, framework):
                 continue
             terms = phase_terms(
-                phase, rest, holds, most, one_passes[index], key, grid, job, framework
+                phase, rest, holds, most, passes_of_stage[index], key, grid, job, framework
             )
             size = sum(terms.moving) - (0.0 if updates else terms.moving.gradients)
             if size > peak:
@@ -305,21 +300,12 @@ def fill_terms(terms: PhaseTerms, out: Row) -> None:
 
 @jit
 def stage_memory(
-    stage: int,
-    position: float,
-    holds: Row,
-    counts: Array,
-    recomputed: Array,
-    costs: Rows,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    framework: FrameworkInputs,
-    out: Row,
-) -> None:
-    """Fill the STAGE_* memory columns of column `stage` of the counts, which is stage number
-    `position` of the pipeline and `holds` these contents: terms of its heaviest phase, and around
-    them what lies outside tensors."""
+    stage: int, position: float, holds: Row, counts: Array, recomputed: Array, costs: Rows,
+    key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, out: Row,
+) -> None:  # fmt: skip
+    """Fill the STAGE_* memory columns of a stage: terms of its heaviest phase, and memory outside
+    tensors. `stage`: its column in the counts; `position`: its number in the pipeline; `holds`: its
+    contents."""
     held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, True, key, grid, job, framework)

@@ -1,4 +1,4 @@
-"""What parameters alone decide of the contents of a pipeline stage."""
+"""Contents of a pipeline stage that depend only on its parameters."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def fill_classes(
     stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs,
     out: Row,
 ) -> None:  # fmt: skip
-    """Fill what sums over the classes of a stage's parameters, with its copy of the vocabulary
-    table."""
+    """Fill sums over the classes of a stage's parameters, its copy of the vocabulary table
+    included."""
     total, table_class = no_share(), int(costs[job.kinds].table_class)
     copy = table_copy(stage, counts, costs, job)
     for number in range(len(framework.classes)):
@@ -93,7 +93,7 @@ def fill_parameters(
     stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs,
     out: Row,
 ) -> None:  # fmt: skip
-    """Fill what parameters alone decide of a stage's contents."""
+    """Fill the contents of a stage that depend only on its parameters."""
     fill_classes(stage, counts, costs, grid, job, framework, out)
     out.layers = out.layer_casts = out.update_bytes = 0.0
     for kind in range(job.kinds):

@@ -1,7 +1,7 @@
-"""What pipeline stages take together, each with one of its options, so that places add up.
+"""The least seconds of all pipeline stages when each takes one of its options.
 
-The place of a stage is a number for the layers that it holds, chosen so that the places of all
-stages add up to that of all layers (`planner.search.block_bound`).
+An option of a stage is a choice of layers. Its place is a number for these layers, such that the
+places of all stages add up to the place of all layers (`planner.search.block_bound`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ def least_together(
 
         totals[n + 1, p] = min over options o of totals[n, p - place_o] + seconds_o
     """
-    totals[0, :] = np.inf
+    for at in range(1, totals.shape[1]):
+        totals[0, at] = np.inf
     totals[0, 0] = 0.0
     for stage in range(options.shape[0]):
         before, after = totals[stage], totals[stage + 1]
-        after[:] = np.inf
+        for at in range(after.shape[0]):
+            after[at] = np.inf
         for option in range(options[stage, 0], options[stage, 1]):
             place, taken = places[option], seconds[option]
             if taken == np.inf:

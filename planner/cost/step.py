@@ -59,16 +59,18 @@ def slowdown(key: Row, grid: Row, network: Rows) -> float:
 
 @jit
 def loading_seconds(key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Seconds in which the sequences of a data-parallel rank's batch are read: beside all else, so
-    a step takes at least as long. The layout solver leaves it out: it is alike for all layouts."""
+    """Seconds to read the sequences of a data-parallel rank's batch. They are read beside all else,
+    so a step takes at least as long. The layout solver ignores it: it is the same for all
+    layouts."""
     return framework.sample_load_s * key.mbs * grid.grad_acc
 
 
 class ShapeFrame(NamedTuple):
-    """The parts of a step that depend on its shape, but not on how its layers are laid out.
+    """Parts of a step that depend on its shape, but not on its layout.
 
-    `exposed_s`: seconds that the busiest stage spends on its neighbours; `learnt`: factor on the
-    step time that like runs of the cluster taught; `outside_bytes`: on the first machine.
+    `exposed_s`: seconds that the busiest stage spends on transfers to its neighbours; `learnt`:
+    factor on the step time from similar runs on the cluster; `outside_bytes`: bytes outside tensors
+    on the first machine.
     """
 
     exposed_s: float
@@ -77,8 +79,9 @@ class ShapeFrame(NamedTuple):
 
 
 class StageTimes(NamedTuple):
-    """Seconds of one micro-batch: of the slowest stage, of the longest forward and backward of
-    any stage, of all stages, and of those the forward passes and the gradients of weights."""
+    """The slowest stage, and seconds of one micro-batch: on that stage, of the longest forward and
+    the longest backward of any stage, and on all stages: in total, in forward, and for gradients of
+    weights."""
 
     slowest: int
     slowest_s: float
@@ -90,13 +93,13 @@ class StageTimes(NamedTuple):
 
 
 class StepFrame(NamedTuple):
-    """What of a step depends on the degrees alone, whatever micro-batch and recomputation, besides
-    groups of stages and traffic of pieces.
+    """Parts of a step that depend on the parallel degrees, but neither on the micro-batch nor on
+    recomputation; besides groups of stages and traffic of pieces.
 
-    `slowdown`: by stragglers; `table_s`: reducing the gradients of a shared vocabulary table; both
-    of the slowest machine. Over all stages, of the machine with the least: `update_s` of the
-    optimizer, bytes of weights and optimizer state, and of `gradients`. `memories`: of all stages
-    together, in units of the largest.
+    `slowdown`: factor of stragglers, and `table_s`: seconds to reduce the gradients of a shared
+    vocabulary table, both on the slowest machine. Summed over all stages, on the machine with the
+    least: seconds of the optimizer, bytes of weights and optimizer state, bytes of gradients.
+    `memories`: memory of all stages in units of the largest GPU's.
     """
 
     slowdown: float
@@ -124,13 +127,10 @@ def step_frame(
             totals, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at], memories
         )
         found = StepFrame(
-            max(found.slowdown, other.slowdown),
-            max(found.table_s, other.table_s),
-            min(found.update_s, other.update_s),
-            min(found.state_bytes, other.state_bytes),
-            min(found.gradient_bytes, other.gradient_bytes),
-            memories,
-        )
+            max(found.slowdown, other.slowdown), max(found.table_s, other.table_s),
+            min(found.update_s, other.update_s), min(found.state_bytes, other.state_bytes),
+            min(found.gradient_bytes, other.gradient_bytes), memories,
+        )  # fmt: skip
     return found
 
 
@@ -229,7 +229,7 @@ def exposed_end_s(
     counts: Array, traffic: Rows, groups: Rows, grid: Row, framework: FrameworkInputs,
     stages: Rows,
 ) -> float:  # fmt: skip
-    """Seconds of gradient and parameter traffic that end the step, beside nothing.
+    """Seconds of gradient and parameter traffic at the end of a step that nothing hides.
 
     Gradients of a stage are reduced beside its last backward, updated weights gathered beside
     the first forward of the next step (`boundary_passes`); later stages also have the drain of the
@@ -292,28 +292,16 @@ def stage_terms(
 
 @jit
 def evaluate_step(
-    counts: Array,
-    recomputed: Array,
-    costs: Rows,
-    traffic: Rows,
-    groups: Rows,
-    frame: StepFrame,
-    shape: ShapeFrame,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    frameworks: Rows,
-    gpus: Rows,
-    networks: Rows,
-    out: Row,
-    stages: Rows,
-) -> None:
+    counts: Array, recomputed: Array, costs: Rows, traffic: Rows, groups: Rows, frame: StepFrame,
+    shape: ShapeFrame, key: Row, grid: Row, job: JobInputs, frameworks: Rows, gpus: Rows,
+    networks: Rows, out: Row, stages: Rows,
+) -> None:  # fmt: skip
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its groups of stages.
 
-    What the framework sets is alike on all machines, and read from the first.
+    Settings of the framework are the same on all machines and read from the first.
 
     `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`).
-    The peak is of the stage that takes the largest share of its machine's memory.
+    The peak is that of the stage which takes the largest share of its machine's memory.
     """
     framework = frameworks[0]
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)

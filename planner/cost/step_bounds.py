@@ -17,18 +17,9 @@ from planner.cost.terms import constant_seconds
 
 @jit
 def step_bounds(
-    totals: Array,
-    costs: Rows,
-    traffic: Rows,
-    frame: StepFrame,
-    shape: ShapeFrame,
-    key: Row,
-    grid: Row,
-    job: JobInputs,
-    frameworks: Rows,
-    place: Array,
-    out: Row,
-) -> None:
+    totals: Array, costs: Rows, traffic: Rows, frame: StepFrame, shape: ShapeFrame, key: Row,
+    grid: Row, job: JobInputs, frameworks: Rows, place: Array, out: Row,
+) -> None:  # fmt: skip
     """Fill STEP_TIME_BOUND and STEP_PEAK_BOUND: no layout of the shape is faster or lighter.
 
     `totals[piece]`: how many of each piece the model has. Time: no layer recomputes, stages are

@@ -1,7 +1,7 @@
-"""Tighter lower bounds on the step time of one shape, for those that come first in a search.
+"""Tighter lower bounds on the step time of one shape, for the shapes that a search visits first.
 
-`planner.cost.bounds` takes every layer at the cost of the cheapest kind, and any number of layers
-of a stage as recomputed. Two facts about layouts are used here besides:
+`planner.cost.bounds` takes every layer at the cost of the cheapest kind, and lets any number of
+layers of a stage recompute. Two more facts about layouts are used here:
 
 * A block holds consecutive layers of the model. Over the whole sequence of kinds their cost per
   layer has a mean c, and no run of n layers costs less than n*c - D, where D is the largest deficit

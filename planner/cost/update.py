@@ -1,9 +1,8 @@
-"""What the update of some parameters needs beyond a fixed number of bytes each.
+"""Costs of an update that are not a fixed number of bytes per parameter.
 
 Muon trains matrices with one moment and the rest with AdamW's two, and multiplies matrices;
 Adafactor keeps a row and a column for each matrix. For optimizers that treat all parameters alike
-every term but the copies of slices
-is zero.
+every term except the copies of slices is zero.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def update_costs(
 
 @jit
 def largest_update_bytes(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Temporaries of the update of the largest tensor of a piece."""
+    """Bytes of temporaries of the update of the largest tensor of a piece."""
     size = float(cost.update_bytes)
     if framework.update_sharded > 0.0 and grid.zero >= 1:
         return size / grid.shards
@@ -61,8 +60,8 @@ def slice_copy_seconds(cost: Row, grid: Row, framework: FrameworkInputs) -> floa
 
 @jit
 def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs) -> float:
-    """Seconds to read and write the extra state of one piece, of its matrix products, and of
-    `slice_copy_seconds`.
+    """Seconds to read and write the extra state of one piece, to multiply its matrices, and to copy
+    its slices (`slice_copy_seconds`).
 
     Under ZeRO each rank orthogonalises its share of the matrices (Liu et al. 2025, arXiv
     2502.16982, section 2.3); products in bf16 at the rate of large ones.
@@ -76,11 +75,8 @@ def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: 
 
 @jit
 def copies_table(stage: int, counts: Array, job: JobInputs) -> bool:
-    """Whether a stage holds a copy of the vocabulary table: a tied head away from the embedding
-    multiplies by one, multi-token prediction looks its tokens up in one (`mtp_copies_embedding`).
-
-    One copy serves both.
-    """
+    """Whether a stage without the embedding holds a copy of the vocabulary table, for a tied head
+    or for multi-token prediction (`mtp_copies_embedding`). One copy serves both."""
     if counts[job.kinds, stage] > 0.0:
         return False
     if job.tied_embeddings > 0.0 and counts[job.kinds + 1, stage] > 0.0:
@@ -92,7 +88,7 @@ def copies_table(stage: int, counts: Array, job: JobInputs) -> bool:
 
 @jit
 def pieces_of(piece: int, stage: int, counts: Array, job: JobInputs) -> float:
-    """How many times a stage updates a piece: some hold a copy of the embedding."""
+    """Number of times that a stage updates a piece; a copy of the embedding counts."""
     count = float(counts[piece, stage])
     if piece == job.kinds and copies_table(stage, counts, job):
         count += 1.0

@@ -1,1 +1,1 @@
-"""Launch folders that the frameworks' own parsers accept: one writer a framework."""
+"""Launch folders that the frameworks' own parsers accept; each framework has a writer."""

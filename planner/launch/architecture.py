@@ -1,15 +1,14 @@
-"""How a dialect says a model: a table of rows, which its writer, the docs and tests use.
+"""How a dialect describes a model: a table of rows, which its writer, the docs and tests use.
 
-Every field of `ModelSpec` that changes training stands in a row: it is written under the
-framework's key, known to be what the framework does unasked, refused by name, or departs by name
-(the framework balances experts in a way of its own, say, and the folder's README tells).
+Every field of `ModelSpec` that affects training has a row. The field is written under the
+framework's key, equals the framework's default, is refused with a reason, or departs: the framework
+does something else, which the folder's README reports.
 
-As TOML a row has `fields`, `key`, and where the value is not the field as it is, `value`, an
-expression of `planner.launch.sentences` over `model`, its tables (`moe`, `mla`; `stretch`: how
-rotary positions are stretched) and what the dialect adds. `when` is a condition; `optional`:
-nothing is written where the value is None; `whole`: it is written as a whole number; `default`:
-what the framework does unasked. `refuses` and `departs` are lists of `when` and `text`, of which
-the first that holds is said.
+In TOML a row has `fields`, `key`, and an expression `value` if the value is not simply the field's.
+Expressions (`planner.launch.sentences`) may use `model`, its tables (`moe`, `mla`, and `stretch`
+for the scaling of rotary positions) and names that the dialect adds. `when` is a condition;
+`optional`: None is not written; `whole`: write a whole number; `default`: the framework's default.
+`refuses` and `departs` are lists of `when` and `text`; the first one that holds applies.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from planner.launch.contract import Refusal
 from planner.launch.quoting import Value
 from planner.launch.sentences import evaluated, filled_in, holds
 
-# What names a model, says how long its pretraining sequences were, or what images a batch has.
+# Fields that name the model, or state its pretraining sequence length or images per batch.
 NO_ARCHITECTURE = ("name", "family", "source", "pretraining_seq", "images")
-# A table that a framework has as it is or has not at all.
+# A table that a framework supports as a whole or not at all.
 _WHOLE = ("vision",)
 
 
 def always(model: ModelSpec) -> bool:  # noqa: ARG001 (a condition of rows)
-    """Rows of every model."""
+    """The condition of rows for every model."""
     return True
 
 
@@ -45,12 +44,12 @@ def nothing(model: ModelSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureRow:
-    """How a dialect says `fields`, names of ModelSpec with dots.
+    """How a dialect describes `fields`, dotted names of ModelSpec.
 
-    `key`: theirs, empty where there is none. `value`: the model's in their terms. `default`: what
-    they do unasked; a value equal to it is not written, `...`: always written. `when`: models to
-    which the row applies. `refuses`: what of the model the framework has not, in a phrase.
-    `departs`: what it does in place of that.
+    `key`: the framework's key, empty if it has none. `value`: the value under it. `default`: the
+    framework's default; an equal value is not written, and `...` means always written. `when`:
+    models to which the row applies. `refuses`: a phrase for what the framework lacks. `departs`:
+    what it does instead.
     """
 
     fields: tuple[str, ...]
@@ -69,8 +68,8 @@ def row(
     default: Value = ...,  # type: ignore[assignment]
     **more: Callable[[ModelSpec], Any],
 ) -> ArchitectureRow:
-    """A row, its fields as words. A key without a value has that of the field as it is, for models
-    that have the field's table."""
+    """A row; `fields` is separated by spaces. If no value is given, it is that of the first field,
+    for models that have the field's table."""
     names = tuple(fields.split())
     if key and value is None:
         value, more = as_it_is(names[0]), {"when": has_table_of(names[0])} | more
@@ -83,7 +82,7 @@ def as_it_is(name: str) -> Callable[[ModelSpec], Any]:
 
 
 def has_table_of(name: str) -> Callable[[ModelSpec], bool]:
-    """Rows of models that have the table of a field, as experts of `moe.top_k`."""
+    """Condition: the model has the table of a field, as `moe` for `moe.top_k`."""
     table = name.rpartition(".")[0]
     return (lambda model: value_of(model, table) is not None) if table else always
 
@@ -92,7 +91,7 @@ Table = Sequence[ArchitectureRow]
 
 
 def settings(table: Table, model: ModelSpec) -> dict[str, Value]:
-    """Keys to be written with their values, in the order of the table."""
+    """Keys to write, with their values, in the order of the table."""
     return {
         key: value
         for key, (value, default) in all_settings(table, model).items()
@@ -101,7 +100,7 @@ def settings(table: Table, model: ModelSpec) -> dict[str, Value]:
 
 
 def all_settings(table: Table, model: ModelSpec) -> dict[str, tuple[Value, Value]]:
-    """All keys that say something of the model: value, and default of the framework."""
+    """All keys that apply to the model, each with its value and the framework's default."""
     return {
         entry.key: (entry.value(model), entry.default)
         for entry in table
@@ -110,7 +109,7 @@ def all_settings(table: Table, model: ModelSpec) -> dict[str, tuple[Value, Value
 
 
 def refusals(table: Table, model: ModelSpec, what: str, nearest: str) -> tuple[Refusal, ...]:
-    """One refusal for each thing of the model that `what` has not."""
+    """A refusal for each property of the model that `what` lacks."""
     found = (entry.refuses(model) for entry in table if entry.when(model))
     phrases = dict.fromkeys(phrase for phrase in found if phrase)
     return tuple(
@@ -119,23 +118,23 @@ def refusals(table: Table, model: ModelSpec, what: str, nearest: str) -> tuple[R
 
 
 def departures(table: Table, model: ModelSpec) -> tuple[str, ...]:
-    """Sentences on what the framework does in place of what the model says."""
+    """Sentences about what the framework does differently from the model."""
     found = (entry.departs(model) for entry in table if entry.when(model))
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))
 
 
 def has_moe(model: ModelSpec) -> bool:
-    """Rows of experts."""
+    """Whether the model has experts."""
     return model.moe is not None
 
 
 def has_mla(model: ModelSpec) -> bool:
-    """Rows of latent attention."""
+    """Whether the model has latent attention."""
     return model.mla is not None
 
 
 def has_rope(model: ModelSpec) -> bool:
-    """Rows of rotary positions."""
+    """Whether the model has rotary positions."""
     return model.position == "rope"
 
 
@@ -147,31 +146,31 @@ def experts(model: ModelSpec) -> MoeSpec:
 
 
 def stretched(kind: str) -> Callable[[ModelSpec], bool]:
-    """Rows of one kind of stretched rotary positions."""
+    """Condition: rotary positions are scaled in one way."""
     return lambda model: has_rope(model) and scaling_kind(model) == kind
 
 
 def scaling_kind(model: ModelSpec) -> str:
-    """Kind of the stretching of rotary positions; empty where there is none."""
+    """How rotary positions are scaled; empty if they are not."""
     return model.rope.scaling.kind if model.rope.scaling else ""
 
 
 def scaling(model: ModelSpec) -> RopeScaling:
-    """How rotary positions are stretched."""
+    """The scaling of rotary positions."""
     if model.rope.scaling is None:
         raise ValueError(f"the rotary positions of {model.name} are not stretched")
     return model.rope.scaling
 
 
 def attention_scale(model: ModelSpec) -> float | None:
-    """The factor of scores where it is not one over the root of the head's width."""
+    """The factor of attention scores, if it is not the inverse root of the head's width."""
     width = model.query_width / model.heads
     scale = model.attention_scale
     return None if scale is None or abs(scale * width**0.5 - 1) < 1e-9 else scale
 
 
 def without(name: str, phrase: str) -> ArchitectureRow:
-    """A field that the framework does not know: refused where the model states it."""
+    """A field that the framework lacks: refused if the model sets it."""
 
     def refuses(model: ModelSpec) -> str | None:
         value = value_of(model, name)
@@ -181,7 +180,7 @@ def without(name: str, phrase: str) -> ArchitectureRow:
 
 
 def value_of(model: ModelSpec, name: str) -> object:
-    """The value of a field named with dots; None where a table on the way is missing."""
+    """The value of a dotted field; None if a table on the way is missing."""
     found: object = model
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -189,8 +188,7 @@ def value_of(model: ModelSpec, name: str) -> object:
 
 
 def fields_of(kind: type[BaseModel] = ModelSpec, before: str = "") -> tuple[str, ...]:
-    """Names of all fields of the architecture, those of tables with dots; the vision part is one of
-    them."""
+    """Dotted names of all fields of the architecture; the vision part is a single one."""
     found: list[str] = []
     for name, field in kind.model_fields.items():
         full = before + name
@@ -229,7 +227,7 @@ def _of_traits(model: ModelSpec) -> Mapping[str, object]:
 
 
 def lacking(known: Set[str]) -> tuple[ArchitectureRow, ...]:
-    """Rows that refuse every trait of `traits.toml` outside `known`, by its name."""
+    """Rows that refuse the traits of `traits.toml` except those in `known`."""
     traits = shipped_toml("planner.launch", "traits.toml")
     return tuple(_lacked(trait) for name, trait in traits.items() if name not in known)
 
@@ -271,7 +269,7 @@ def leading_dense(model: ModelSpec) -> int | None:
 
 
 def model_rows(rows: Iterable[Mapping[str, Any]], facts: Facts) -> tuple[ArchitectureRow, ...]:
-    """The rows of a table. `facts`: further names of a model."""
+    """The rows of a TOML table. `facts`: further names for expressions."""
     known = names_of_model(facts)
 
     def made(entry: Mapping[str, Any]) -> ArchitectureRow:
@@ -282,7 +280,7 @@ def model_rows(rows: Iterable[Mapping[str, Any]], facts: Facts) -> tuple[Archite
 
 
 def names_of_model(facts: Facts) -> Facts:
-    """What rows may name of a model: itself, its tables and some facts."""
+    """Names for expressions about a model: itself, its tables and further facts."""
 
     # Every row of a table asks for them.
     @lru_cache(maxsize=64)
@@ -296,7 +294,7 @@ def names_of_model(facts: Facts) -> Facts:
 def parts_of(
     entry: Mapping[str, Any], names: Facts, phrases: Sequence[str] = ("refuses", "departs")
 ) -> tuple[Callable[[ModelSpec], Any] | None, Any, dict[str, Any]]:
-    """Value, default and the other arguments of a row. `phrases`: what is said of some models."""
+    """Value, default and the other arguments of a row. `phrases`: keys with conditional texts."""
     more: dict[str, Any] = {}
     if "when" in entry:
         more["when"] = lambda model: holds(entry["when"], names(model))
@@ -308,7 +306,7 @@ def parts_of(
 
 
 def value_of_text(text: str, names: Facts, whole: bool = False) -> Callable[[ModelSpec], Any]:
-    """The value of an expression for a model; `whole`: as a whole number."""
+    """The value of an expression for a model. `whole`: as a whole number."""
 
     def value(model: ModelSpec) -> Any:
         found = evaluated(text, names(model))

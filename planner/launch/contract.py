@@ -1,4 +1,4 @@
-"""What a dialect is: the contract of a folder below `planner/launch/dialects`.
+"""The contract of a dialect, a folder below `planner/launch/dialects`.
 
 A dialect is how one framework, or a few that belong together, say a training run. A folder has
 
@@ -44,18 +44,17 @@ from planner.predict.plan import Plan
 
 NodesAs = Literal["slurm", "torchrun", "k8s", "skypilot"]
 
-# Relative file name inside the launch folder -> its text.
+# File name relative to the launch folder -> text.
 Files = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One plan to be written for one framework.
+    """A plan to be written for a framework.
 
-    `job` is `request` resolved; `plan` was costed under `job.framework`, whose name is the
-    profile's, while `target` names the writer ("accelerate"). `given`: values of the user's
-    variables that the folder holds for good; `name`: of the job, where a driver
-    gives it one.
+    `job` is `request` resolved; `plan` was costed under `job.framework`, the profile, while
+    `target` names the writer ("accelerate"). `given`: values that the folder fixes for the user's
+    variables; `name`: of the job, if a driver sets one.
     """
 
     plan: Plan
@@ -68,40 +67,40 @@ class Launch:
 
     @property
     def gpus_per_node(self) -> int:
-        """Processes that one node runs."""
+        """Processes on one node."""
         return min(self.job.cluster.gpus_per_node, self.plan.degrees.gpus)
 
     @property
     def splits_sequence(self) -> bool:
-        """Whether tensor parallelism, if there is any, comes with sequence parallelism."""
+        """Whether tensor parallelism, if used, includes sequence parallelism."""
         return self.job.framework.parallelism.sequence_parallel == "with-tp"
 
     @property
     def recomputes_layers(self) -> bool:
-        """Whether whole layers run again in backward."""
+        """Whether whole layers are recomputed in backward."""
         mode = self.job.framework.recompute_mode(self.plan.recompute)
         return Module.FULL in mode.mask and bool(self.plan.layout.recomputed)
 
     @property
     def recompute_reason(self) -> str:
-        """What becomes of activations, in words."""
+        """Description of how activations are kept."""
         again = "each layer keeps its input and runs again"
         return again if self.recomputes_layers else "every activation is kept"
 
     @property
     def nodes(self) -> int:
-        """Nodes that the job takes."""
+        """Nodes that the job needs."""
         return -(-self.plan.degrees.gpus // self.gpus_per_node)
 
     @property
     def techniques(self) -> tuple[Technique, ...]:
-        """Techniques that the plan uses, as the job's framework has them."""
+        """Techniques that the plan uses."""
         found = (self.job.framework.technique(name) for name in self.plan.techniques)
         return tuple(one for one in found if one is not None)
 
     @property
     def technique_needs(self) -> tuple[str, ...]:
-        """Packages that they ask for beyond the framework's."""
+        """Packages that these techniques need."""
         return tuple(one.needs for one in self.techniques if one.needs)
 
 
@@ -116,13 +115,12 @@ OFFLOADED = "parameters, gradients and optimizer state in host memory"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A setting that is the user's: a shell variable at the top of the script, from the
-    environment or `default`, which may name variables above it.
+    """A user's setting: a shell variable at the top of the script, from the environment or from
+    `default`, which may refer to variables above it.
 
-    `needed`: it must be set before the job is submitted; `holds`: a path, in terms of the
-    variable, that must exist then, where no container brings it; `names_path`: it names a file or
-    folder, which a container must see. `given`: the value that the folder holds for good, in place
-    of the environment's.
+    `needed`: it must be set before submission. `holds`: a path, in terms of the variable, that must
+    exist then, unless a container brings it. `names_path`: it names a file or folder, which a
+    container must see. `given`: a fixed value, which the environment does not override.
     """
 
     name: str
@@ -146,7 +144,7 @@ def needed(name: str, meaning: str, holds: str = "") -> Variable:
 
 FOLDER, RUN = "CHECKPOINTS", "RUN_NAME"
 CHECKPOINTS_AT_HOME = "checkpoints"
-# Steps of a first run: enough to see memory settle and the step time repeat.
+# Steps of a first run: enough for memory to settle and the step time to repeat.
 TRIAL_STEPS = 50
 TRAIN_STEPS = Variable("TRAIN_STEPS", str(TRIAL_STEPS), "steps of the run; the default is a trial")
 PRETRAINED, STOP = "PRETRAINED", "STOP_AFTER_MINUTES"
@@ -156,7 +154,7 @@ WARMUP_STEPS = Variable(
 
 
 def pretrained_variable(form: str, *, local: bool = True) -> Variable:
-    """The weights to start from; `form`: what the framework takes; `local`: only from a disk."""
+    """The weights to start from. `form`: what the framework accepts; `local`: only from a disk."""
     return Variable(
         PRETRAINED,
         "",
@@ -167,18 +165,18 @@ def pretrained_variable(form: str, *, local: bool = True) -> Variable:
 
 
 def rate_variable(default: str, name: str = "LEARNING_RATE", what: str = "peak") -> Variable:
-    """A learning rate: a number that runs, which nobody chose for this job."""
+    """A learning rate that runs but was not chosen for this job."""
     meaning = f"PLACEHOLDER, yours to choose: {what} learning rate"
     return Variable(name, default, meaning)
 
 
 def run_variable(launch: Launch) -> Variable:
-    """The name of the run, by what it trains: runs that learn differently do not share it."""
+    """The name of the run, derived from what it trains, so that different runs do not share it."""
     return Variable(RUN, run_name(launch), "name of this run; every experiment needs its own")
 
 
 def run_name(launch: Launch) -> str:
-    """Letters, digits and dashes."""
+    """A name of letters, digits and dashes."""
     model, plan = launch.job.model.name[:60], launch.plan
     tuning = launch.job.tuning
     how = f"-{tuning.method}{tuning.rank or ''}" if not tuning.trains_all else ""
@@ -186,27 +184,28 @@ def run_name(launch: Launch) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words).strip("-")
 
 
-# Where checkpoints outlive the machines: on disks that a launcher's pods or machines mount.
+# Disks on which checkpoints outlive the machines, as the launchers mount them.
 _CHECKPOINT_ROOTS = {"k8s": "/shared/checkpoints", "skypilot": "/checkpoints"}
 _AT_HOME = f"${{HOME}}/{CHECKPOINTS_AT_HOME}"
 
 
 def checkpoints_of(launch: Launch) -> str:
-    """Where the checkpoints of a launch go unless the user says otherwise, as a shell says it."""
+    """Where checkpoints go by default, in shell syntax."""
     root = _CHECKPOINT_ROOTS.get(launch.nodes_as, f"$HOME/{CHECKPOINTS_AT_HOME}")
     return f"{root}/{run_name(launch)}"
 
 
 def on_disk(entry: Variable, launch: Launch) -> Variable:
-    """A variable whose default lies on the disk that the launcher's machines share."""
+    """A variable whose default is on the disk shared by the launcher's machines."""
     root = _CHECKPOINT_ROOTS.get(launch.nodes_as, _AT_HOME)
     return replace(entry, default=entry.default.replace(_AT_HOME, root))
 
 
 def folder_variable(data: str) -> Variable:
-    """Where checkpoints go: nowhere while `data`, a variable, is empty and the run a trial.
+    """Where checkpoints go; by default nowhere while the variable `data` is empty, as in a trial
+    run.
 
-    The default lies outside of the launch folder, which may be written again or deleted.
+    The default is outside the launch folder, which may be rewritten or deleted.
     """
     return Variable(
         FOLDER,
@@ -218,7 +217,7 @@ def folder_variable(data: str) -> Variable:
 
 
 def path_variable(name: str, meaning: str) -> Variable:
-    """A file or folder that the user may name."""
+    """An optional file or folder."""
     return Variable(name, "", f"{meaning}; empty: none", names_path=True)
 
 
@@ -235,7 +234,7 @@ VARIABLES: Mapping[str, Callable[..., Variable]] = {
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Arguments where a variable is set, and those where it is empty."""
+    """Arguments if a variable is set, and if it is empty."""
 
     variable: str
     given: tuple[str, ...]
@@ -244,17 +243,16 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """What runs on the nodes.
+    """The command that runs on each node.
 
-    `argv`: the program and its arguments after the process launcher, a line each in a script.
-    `launcher`: `torchrun` or `accelerate`, one call a node that starts a process a GPU; `python`:
-    the program itself, one process a node, which finds the others by `node_variables`: how it calls
-    the number of `nodes`, this one's `rank`, and the `address` and `port` of the first.
-    `environment`: variables with the reason for each. `launcher_arguments`: options
-    of the process launcher itself, before the program (`--config_file accelerate.yaml`).
-    `comments`: index in `argv` -> the comment line above that argument. A word of `argv` may name
-    a shell variable, as `${MEGATRON_LM}`. `variables` and `branches`: what is the user's, with safe
-    defaults but for what is `needed`.
+    `argv`: the program and its arguments, which may refer to shell variables such as
+    `${MEGATRON_LM}`. `launcher`: `torchrun` or `accelerate`, called once per node, start a process
+    per GPU; `python` is one process per node, which finds the others by `node_variables`: its names
+    for the number of `nodes`, its `rank`, and the `address` and `port` of the first node.
+    `environment`: variables, each with a reason. `launcher_arguments`: options of the process
+    launcher (`--config_file accelerate.yaml`). `comments`: index in `argv` -> comment above that
+    argument. `variables` and `branches`: the user's settings, with safe defaults unless they are
+    `needed`.
     """
 
     argv: tuple[str, ...]
@@ -274,20 +272,20 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a framework cannot express a plan, and the nearest that it can."""
+    """Why a framework cannot express a plan, and the nearest alternative."""
 
     reason: str
     nearest: str
 
 
 def ramp_refusals(job: Job, name: str, why: str = "has no batch ramp") -> Iterator[Refusal]:
-    """A ramp, where the framework `name` cannot have one."""
+    """A refusal of batch ramps by the framework `name`."""
     if job.ramp:
         yield Refusal(f"{name} {why}", "--framework megatron-core, or no --batch-ramp")
 
 
 def length_refusals(job: Job) -> Iterator[Refusal]:
-    """A sequence beyond the model's positions."""
+    """A refusal of sequences beyond the model's positions."""
     if job.seq > (most := job.model.max_positions):
         text = f"a sequence of {job.seq:,} is longer than the {most:,} positions of the model"
         yield Refusal(text, f"--seq {most}")
@@ -295,7 +293,7 @@ def length_refusals(job: Job) -> Iterator[Refusal]:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSetting:
-    """One setting of the written configuration and what it is for (README of the folder)."""
+    """A setting of the written configuration and its purpose, for the folder's README."""
 
     setting: str
     purpose: str
@@ -305,20 +303,20 @@ class Writer(Protocol):
     """The module of a dialect that writes the launch files of one target."""
 
     def job_refusals(self, job: Job) -> Iterator[Refusal]:
-        """What the framework cannot express of the job, whatever the plan; searches ask it."""
+        """Refusals of the job, whatever the plan; searches ask for them."""
 
     def plan_refusals(self, launch: Launch) -> Iterator[Refusal]:
-        """What the framework cannot express of the plan, its job apart."""
+        """Refusals of the plan, apart from its job."""
 
     def files(self, launch: Launch) -> Files:
-        """The framework's own configuration files, with a `preflight.py` of its own where torch is
-        not what it runs on. Only called without refusals."""
+        """The framework's configuration files, with a `preflight.py` if it does not use torch. Only
+        called if nothing is refused."""
 
     def command(self, launch: Launch) -> RunCommand:
-        """What the launcher script runs."""
+        """The command of the launcher script."""
 
     def choices(self, launch: Launch) -> Iterator[ExplainedSetting]:
-        """The settings worth a sentence."""
+        """Settings that the README explains."""
 
     def requirements(self, launch: Launch) -> tuple[str, ...]:
-        """Packages with the versions that the files are written for."""
+        """Packages that the files need, with versions."""

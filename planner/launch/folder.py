@@ -1,4 +1,4 @@
-"""A launch folder: all its files as texts, with what its machine wants and a check of nodes and
+"""A launch folder: the texts of all its files, with what its machine needs and a check of nodes and
 versions."""
 
 from __future__ import annotations
@@ -12,13 +12,7 @@ from hardware.files import shipped_toml
 from planner.job.frameworks.workspaces import CUBLAS_WORKSPACE_CONFIG
 from planner.job.written_folder import Replaced, write_folder
 from planner.launch.architecture import departures
-from planner.launch.contract import (
-    Files,
-    Launch,
-    RunCommand,
-    on_disk,
-    run_variable,
-)
+from planner.launch.contract import Files, Launch, RunCommand, on_disk, run_variable
 from planner.launch.launchers import launcher_files, start_script
 from planner.launch.launchers.shell import PREFLIGHT
 from planner.launch.plans import one_plan, starts_from_weights, writer_of
@@ -41,10 +35,8 @@ README = "README.md"
 
 @dataclass(frozen=True, slots=True)
 class LaunchFolder:
-    """Relative names and texts of all files, and what the run is expected to show.
-
-    `departures`: what the framework does in place of what the model says.
-    """
+    """File names and texts, and what the run is expected to show. `departures`: what the framework
+    does differently from the model."""
 
     files: Files
     expected: Expectations
@@ -52,7 +44,7 @@ class LaunchFolder:
 
 
 def launch_folder(launch: Launch) -> LaunchFolder:
-    """Everything that goes into the folder of a launch without refusals."""
+    """The folder of a launch without refusals."""
     writer = writer_of(targets()[launch.target])
     command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
@@ -80,11 +72,11 @@ def launch_folder(launch: Launch) -> LaunchFolder:
 
 
 def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
-    """The command with what the machine wants, where the writer says nothing else, cuBLAS's
-    workspaces as the request has them, and the name of the run."""
+    """The command, with the name of the run and what the machine and the request need, unless the
+    writer sets it: environment and cuBLAS workspaces."""
     found = {**machine_environment(launch), **command.environment}
     if launch.job.cluster.gpu.vendor != "nvidia":
-        # torch's allocator has no segments that grow on ROCm.
+        # torch's allocator has no expandable segments on ROCm.
         found.pop(ALLOCATOR, None)
     if launch.name:
         found["PYTHONUNBUFFERED"] = "1", "lines reach the log as they are printed: it is followed"
@@ -98,7 +90,7 @@ def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
 
 
 def write_launch(path: Path, folder: LaunchFolder, force: bool) -> Replaced:
-    """Write the folder. Where an edited file is kept, so is the plan that it was made for."""
+    """Write the folder. If an edited file is kept, so is the plan that belongs to it."""
     return write_folder(path, folder.files, force, together=PLAN_FILE)
 
 
@@ -107,7 +99,7 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def machine_environment(launch: Launch) -> Environment:
-    """Variables of NCCL by the network between the nodes, and of torch's allocator."""
+    """Variables for NCCL, by the network between the nodes, and for torch's allocator."""
     cluster = launch.job.cluster
     fabric = cluster.fabric.partition("-")[0] if launch.nodes > 1 else ""
     names = names_of(launch) | {"cluster": cluster, "fabric": fabric}
@@ -116,7 +108,8 @@ def machine_environment(launch: Launch) -> Environment:
 
 
 def preflight_script(launch: Launch, script: str, from_weights: bool = False) -> str:
-    """The script. `script`: the launcher's file; `from_weights`: it looks for published weights."""
+    """The preflight script. `script`: the launcher's file; `from_weights`: check published
+    weights."""
     gpu, model = launch.job.cluster.gpu.name, launch.job.model
     shape = Code(f"({model.hidden}, {model.layers})")
     checks = filled("checkpoint.py.txt", shape=shape).split("\n") if from_weights else []
@@ -137,8 +130,8 @@ def preflight_script(launch: Launch, script: str, from_weights: bool = False) ->
 
 
 def _versions(launch: Launch) -> dict[str, tuple[str, str]]:
-    """Modules that the files are written for: the version, and the variable of the folder that a
-    module is imported from, where it is no installed package."""
+    """Modules that the files are written for: version, and the variable with the module's folder if
+    it is not an installed package."""
     stated = targets()[launch.target].versions
     found = dict(stated)
     job, tuning = launch.job, launch.job.tuning

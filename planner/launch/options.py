@@ -1,15 +1,15 @@
-"""How a dialect says how a plan runs: the tables of its `options.toml`, for writing, reading and
+"""How a dialect describes a run: the tables of its `options.toml`, for writing, reading and
 `--fix`.
 
-A row is our name of a setting (a degree, a field of the request, or a variation), and theirs.
-`written`: our value -> theirs, where they differ; `state`: of a switch, whether it is there where
-the variation is (on), where it is not (off), or whether it is true (yes) or false (no) then;
-stated: that of no variation. `since`: their releases that have it, where it is not all. Without a
-key: the switch of the technique of that name, in the profile of the dialect's first target.
+A row maps our name of a setting (a degree, a field of the request, or a variation) to the
+framework's. `written`: our value -> theirs, if they differ. `state`: when a switch is present or
+true: with the variation (on, yes) or without it (off, no); stated: always. `since`: the releases
+that have it, if not all. A row without key is the switch of the technique of that name, in the
+profile of the dialect's first target.
 
-The model's fields stand in the writers' tables (`planner.launch.architecture`). What takes more
-than a name and a value (layers by stage, modules that run again, shards) has a function that writes
-and `--fix` share.
+Fields of the model are in the writers' tables (`planner.launch.architecture`). What needs more than
+a name and a value (layers by stage, modules to recompute, shards) has a function, which writer and
+`--fix` share.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ from planner.launch.registry import dialect_toml, dialects
 
 @dataclass(frozen=True, slots=True)
 class DialectOption:
-    """One setting: `ours` is a degree, a field of the request, or the name of a variation.
-
-    `key`: theirs. `written`: our value -> theirs, where they differ; a switch has the value of
-    each state, `SWITCH` and `GONE` for options that are there or not. `since`: their release
-    that has it, where it is not all.
-    """
+    """A setting. `ours`: a degree, a field of the request or a variation; `key`: the framework's
+    name. `written`: our value -> theirs, if they differ; a switch has a value for each state,
+    `SWITCH` and `GONE` if it is present or absent. `since`: the release that introduced it."""
 
     ours: str
     key: str
@@ -43,20 +40,20 @@ class DialectOption:
         return self.key.removeprefix("--")
 
     def text(self, value: object) -> str:
-        """Our value in their words."""
+        """Our value in the framework's words."""
         return self.written.get(str(value), str(value))
 
     def read(self, theirs: object) -> str | None:
-        """Their value in ours, the first that is written so; None where there is none such."""
+        """Our value for theirs; None if there is none."""
         if not self.written:
             return str(theirs)
         return next((ours for ours, text in self.written.items() if text == str(theirs)), None)
 
 
 Options = Mapping[str, DialectOption]
-# A switch that stands alone, and one that is left out.
+# A switch without a value, and one that is left out.
 SWITCH, GONE = "", "\0"
-# What options.toml names: ours -> theirs.
+# The states of options.toml: our value -> theirs.
 _STATES: Mapping[str, Mapping[str, str]] = {
     "on": {"True": SWITCH, "False": GONE},
     "off": {"True": GONE, "False": SWITCH},
@@ -90,5 +87,5 @@ def run_options(dialect: str) -> Mapping[str, Options]:
 
 
 def last(option: DialectOption) -> str:
-    """The key in its own table: what a section's setting is called."""
+    """The key without its table."""
     return option.key.rpartition(".")[2]

@@ -1,5 +1,5 @@
-"""Plans and the frameworks that launch them: why a writer refuses one, the search that says so, and
-a plan made ready for one framework."""
+"""Plans and the frameworks that launch them: why a writer refuses a plan, the search that reports
+it, and how a plan is prepared for a framework."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from planner.search.result import Counts, SearchResult
 
 
 def writer_of(target: Target) -> Writer:
-    """The module that writes for a target, imported now."""
+    """The module that writes for a target."""
     return cast(Writer, module_of(target.dialect, target.writer))
 
 
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
-    """What a target cannot express of a job, and whether it starts on the job's GPUs."""
+    """Refusals of a job, and of its GPUs, by a target."""
     gpu, launch = job.cluster.gpu, load_framework(target.profile).launch
     if launch.cuda and gpu.vendor != "nvidia":
         others = (one for one in targets().values() if not load_framework(one.profile).launch.cuda)
@@ -56,13 +56,13 @@ def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
         )
     yield from _training_refusals(target, job)
     if job.model.vision is not None and not target.sees:
-        # Said above, once.
+        # It was refused above.
         job = replace(job, model=job.model.language)
     yield from writer_of(target).job_refusals(job)
 
 
 def _training_refusals(target: Target, job: Job) -> Iterator[Refusal]:
-    """Ways of training that no file of a target says."""
+    """Ways of training that the target's files cannot express."""
     names = {"job": job, "objective": job.objective, "target": target}
     for row in shipped_toml("planner.launch", "refusals.toml")["training"]:
         if not holds(row["when"], names) or holds(row["able"], names | {"one": target}):
@@ -75,7 +75,7 @@ def _training_refusals(target: Target, job: Job) -> Iterator[Refusal]:
 
 
 def refusals_of(launch: Launch) -> Iterator[Refusal]:
-    """What a launch's framework cannot express of its job and its plan; none if all of it."""
+    """Refusals of a launch's job and plan by its framework; none if it can express both."""
     target = targets()[launch.target]
     yield from job_refusals(target, launch.job)
     images = launch.request.images
@@ -88,10 +88,9 @@ def refusals_of(launch: Launch) -> Iterator[Refusal]:
 
 
 def target_of(job: Job) -> Target | None:
-    """The target that plans of a job are written for unless `launch` names one: the tool that the
-    search was given as its framework (`--framework trl`), the framework's own, or another that
-    writes the framework's plans where no file of that one says how the job trains. None where
-    nothing writes them."""
+    """The default target for plans of a job: the tool named as framework in the search
+    (`--framework trl`), the framework's own target, or another that writes the framework's plans if
+    its own cannot express how the job trains. None if nothing writes them."""
     own, profile = target_of_profile(job.framework.name), job.framework.name
     named = targets().get(job.written_for)
     other = named is not None and named.name != profile and named.runs(profile)
@@ -105,14 +104,14 @@ def target_of(job: Job) -> Target | None:
 
 
 def usual_target(plan: Plan, request: Request) -> Target:
-    """The target of a plan where nobody names one. UsageError where nothing writes it."""
+    """The default target of a plan. UsageError if nothing writes it."""
     decided = decided_request(request, plan)
     found = None if plan.stage_gpus else target_of(decided.resolve())
     return found or target_named(request.framework)
 
 
 def is_launchable(plan: Plan, request: Request) -> bool:
-    """Whether some target writes plans of a plan's job under its framework."""
+    """Whether some target can write a plan's job under its framework."""
     if plan.stage_gpus:
         return False
     job = decided_request(request, plan).resolve()
@@ -121,10 +120,11 @@ def is_launchable(plan: Plan, request: Request) -> bool:
 
 
 def job_launch_note(job: Job) -> str | None:
-    """Why the framework's writer could launch no plan of the job, and which could; None if it can.
+    """Why the framework's writer cannot launch any plan of the job, and which writer can; None if
+    it can.
 
-    A profile without a writer (`nanogpt`) is for its figures alone: nothing is said. Figures of
-    such a job are worth having (people run forks that have the model), so it is searched.
+    Nothing is said about a profile without a writer (`nanogpt`), which exists for its predictions.
+    Such jobs are still searched, since forks may support the model.
     """
     target = target_of(job) or _in_whose_place(job.framework.name)
     refusals = [] if target is None else list(job_refusals(target, job))
@@ -137,15 +137,15 @@ def job_launch_note(job: Job) -> str | None:
 
 
 def _in_whose_place(profile: str) -> Target | None:
-    """The target of the framework that a profile stands for on AMD's GPUs."""
+    """The target of the framework that a profile replaces on AMD's GPUs."""
     profiles = ((one, load_framework(one.profile)) for one in targets().values())
     return next((one for one, usual in profiles if usual.launch.on_amd == profile), None)
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
-    """Which of a search's plans the framework's writer refuses, and why; None if it takes all.
+    """The plans of a search that the framework's writer refuses, with reasons; None without any.
 
-    Where it takes the job, the rules over shapes leave few: a schedule that was asked for by name.
+    If it supports the job, the rules over shapes leave few: explicitly requested schedules.
     """
     whole = job_launch_note(job)
     target = target_of(job)
@@ -170,7 +170,7 @@ LAUNCH_NOTES = LaunchNotes(job_launch_note, launch_note)
 
 
 def _launches(target: Target, job: Job) -> bool:
-    """Whether the target has the job's model, length, optimizer and precision."""
+    """Whether the target supports the job's model, length, optimizer and precision."""
     profile = load_framework(target.profile)
     if job.precision not in profile.precisions:
         return False
@@ -182,13 +182,13 @@ def _launches(target: Target, job: Job) -> bool:
 
 
 def find_plans(request: Request, **options: Any) -> SearchResult:
-    """Pareto front of plans, tokens/s against peak memory of a GPU, with a note of which plans
-    `planner launch` would refuse; options and errors: `planner.search.search.find_plans`."""
+    """Pareto front of plans, tokens/s against peak memory of a GPU, with a note about plans that
+    `planner launch` would refuse. Options and errors: `planner.search.search.find_plans`."""
     return search.find_plans(request, launch=LAUNCH_NOTES, **options)
 
 
 def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
-    """What a plan file holds of a plan that no search found; `job` is `request` resolved."""
+    """The content of a plan file for a plan that no search found; `job` is `request` resolved."""
     counts = Counts(
         considered=1, legal=1, fitting=int(plan.fits), solved=0, skipped=0,
         seconds=0.0, costing_seconds=0.0,
@@ -204,7 +204,7 @@ def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
 
 
 def _searches(target: Target, request: Request) -> bool:
-    """Whether a search for a target's plans is accepted, and may find one that it runs."""
+    """Whether a search for a target's plans is valid and may find one."""
     try:
         job = request.resolve()
     except UsageError:
@@ -213,7 +213,7 @@ def _searches(target: Target, request: Request) -> bool:
 
 
 class CannotExpressError(UsageError):
-    """A framework cannot run a plan: why, and the search for those that it can."""
+    """A framework cannot run a plan: why, and the search for plans that it can run."""
 
     def __init__(self, target: Target, refusals: tuple[Refusal, ...], request: Request) -> None:
         self.refusals = refusals
@@ -221,7 +221,7 @@ class CannotExpressError(UsageError):
         for refusal in refusals:
             near = f" (nearest: {refusal.nearest})" if refusal.nearest else ""
             lines.append(f"  - {refusal.reason}{near}")
-        # Where model, machine or way of training is refused, no plan of the target runs.
+        # If model, machine or way of training is refused, no plan of the target can run.
         final = ("cannot express", "does not start", "its files train by", "launch files of")
         told = any(words in refusal.reason for refusal in refusals for words in final)
         if not told and _searches(target, request):
@@ -241,10 +241,10 @@ def launch_of(
 ) -> Launch:
     """The plan for a target, costed under the target's profile.
 
-    `gpus`: how many of the request's the plan uses; `ramp`: a batch ramp in place of the plan's,
-    with which it is costed anew. CannotExpressError, a UsageError, names each
-    thing that the target cannot run, and the search for plans that it can. UsageError for a plan on
-    GPUs of several types: how such a job is started was not found out for any framework.
+    `gpus`: how many GPUs of the request the plan uses; `ramp`: a different batch ramp, for which
+    the plan is costed again. CannotExpressError, a UsageError, lists what the target cannot run,
+    and the search for plans that it can. UsageError for a plan on several GPU types, since no
+    framework is known to start these.
     """
     if plan.stage_gpus:
         raise UsageError(
@@ -264,7 +264,7 @@ def launch_of(
         if not stands:
             _demand_same_recompute(plan, request, request_for)
         job = request_for.resolve()
-        # A file that was edited may hold a plan that breaks rules.
+        # An edited file may hold a plan that breaks rules.
         configuration = checked(Configuration.of_plan(job, plan))
         costed = plan if stands else evaluated(configuration)
         launch = Launch(costed, request_for, job, target.name, nodes_as)
@@ -278,7 +278,7 @@ def launch_of(
 
 
 def _demand_same_recompute(plan: Plan, request: Request, one_request: Request) -> None:
-    """UsageError if a mode's name means other modules in the target."""
+    """UsageError if a recompute mode covers different modules in the target."""
     here = load_framework(request.framework).recompute_mode(plan.recompute)
     there = load_framework(one_request.framework).recompute_mode(plan.recompute)
     if here.modules != there.modules:
@@ -299,7 +299,7 @@ def _sentence(error: UsageError) -> str:
 
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
-    """The request under the target's profile, without limits and with the plan's own batch."""
+    """The request under the target's profile, without limits and with the plan's batch."""
     same = target.runs(request.framework)
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
@@ -331,8 +331,8 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
 
 
 def _quantised(request: Request, target: Target) -> Iterator[str]:
-    """Techniques that a target has beside a quantised base, where the framework offers them and
-    nobody asked for them."""
+    """Techniques that a target uses with a quantised base, if the framework has them and the
+    request does not list them."""
     job = request.resolve()
     if job.tuning.base is None:
         return
@@ -342,7 +342,7 @@ def _quantised(request: Request, target: Target) -> Iterator[str]:
 
 
 def starts_from_weights(launch: Launch) -> bool:
-    """Whether a run cannot start without published weights."""
+    """Whether a run needs published weights."""
     job = launch.job
     is_part = not job.tuning.trains_all or job.samples.lengths is not None
     has_tower = job.model.vision is not None
@@ -350,7 +350,7 @@ def starts_from_weights(launch: Launch) -> bool:
 
 
 def _absolute(given: str) -> str:
-    """A path from wherever the plan file will lie; a catalogue name as it is."""
+    """A path that is valid from any folder; catalogue names are unchanged."""
     path = Path(given).expanduser()
     if catalog_name(given) is not None or not path.exists():
         return given
@@ -362,18 +362,18 @@ def _absolute(given: str) -> str:
 
 
 def _named_schedule(plan: Plan) -> str | None:
-    """The plan's schedule; None for those that are any framework's usual ones."""
+    """The plan's schedule; None for those that every framework uses by default."""
     usual = plan.degrees.pp == 1 or plan.schedule in ("1f1b", "interleaved")
     return None if usual else plan.schedule
 
 
-# What a refusal says would be run, where it is one more setting of the adapters.
+# The alternative named by a refusal, if it is a setting of the adapters.
 _NEAREST_TRAIN = re.compile(r"--train (\w+):(\w+)=(\w+)")
 
 
 def _as_nearest(request: Request, refusals: Sequence[Refusal]) -> Request:
-    """The request with the settings of adapters that refusals name: without them its plans would
-    be refused again."""
+    """The request with the adapter settings that refusals name; otherwise its plans would be
+    refused again."""
     for refusal in refusals:
         match = _NEAREST_TRAIN.fullmatch(refusal.nearest)
         method = request.train.partition(":")[0]
@@ -386,7 +386,7 @@ def _as_nearest(request: Request, refusals: Sequence[Refusal]) -> Request:
 
 
 def _searched(request: Request, asked: Request) -> Request:
-    """What to search for in a plan's place: the batch stays, the target's plans are its own."""
+    """The request to search instead: with the same batch, and free offload and schedule."""
     offloads = ("optimizer_offload", "activation_offload", "activation_offload_fraction")
     open_again = {name: getattr(asked, name) for name in offloads}
     return request.model_copy(update=open_again | {"schedule": None})

@@ -1,5 +1,5 @@
-"""How a value becomes text of a language, one function each: shell, Python, YAML, comments,
-Markdown. Nothing else puts a name into a launch file."""
+"""How a value becomes text in shell, Python, YAML, comments and Markdown: one function each. Only
+these functions put names into launch files."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Value = str | int | float | bool | None | Sequence["Value"] | Mapping[str, "Valu
 
 
 class Code(str):
-    """Text that is already in the language of the file that it goes into."""
+    """Text that is already in the language of its file."""
 
     __slots__ = ()
 
 
 # --- shell ----------------------------------------------------------------------------------
 
-# The user's variables, which our own words name; nothing else in a word is expanded.
+# The user's variables; nothing else in a word is expanded.
 _VARIABLE = re.compile(r"\$\{[A-Z_]+\}")
 
 
 def shell_word(word: str) -> str:
-    """A word for bash: variables of the form ${NAME} stay variables, all else is text."""
+    """A word for bash. ${NAME} remains a variable, all else is literal."""
     if not _VARIABLE.search(word):
         return shlex.quote(word)
     texts, names = _VARIABLE.split(word), _VARIABLE.findall(word)
@@ -49,7 +49,7 @@ def kubernetes_script(line: str) -> str:
 
 
 def python_value(value: Value) -> str:
-    """A Python literal; double quotes. `Code` is one already."""
+    """A Python literal with double quotes; `Code` is unchanged."""
     if isinstance(value, Code):
         return value
     if isinstance(value, str):
@@ -60,7 +60,7 @@ def python_value(value: Value) -> str:
 
 
 def is_list(value: Value) -> TypeGuard[Sequence[Value]]:
-    """Whether a value is a list, not a text."""
+    """Whether a value is a list and not a text."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
@@ -73,7 +73,7 @@ def yaml_value(value: Value) -> str:
 
 
 def yaml_dumped(value: Value) -> str:
-    """YAML text of a value, without a line break at its end."""
+    """YAML text of a value, without a trailing line break."""
     import yaml
 
     text: str = yaml.dump(
@@ -84,11 +84,11 @@ def yaml_dumped(value: Value) -> str:
 
 @cache
 def _dumper() -> type[SafeDumper]:
-    """Lists of scalars in a line, everything else in lines of its own."""
+    """Lists of scalars in one line, everything else in block style."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """YAML's, with representers of its own."""
+        """YAML's dumper, with its own representers."""
 
     def in_a_line(dumper: SafeDumper, data: Sequence[Value]) -> yaml.Node:
         flow = not any(isinstance(item, Mapping) for item in data)
@@ -103,29 +103,29 @@ def _dumper() -> type[SafeDumper]:
 
 
 def comment_text(value: object) -> str:
-    """A text in a comment of any language: one line, whatever it holds."""
+    """A text for a comment in any language: a single line."""
     return CONTROL.sub(" ", str(value))
 
 
-# What Markdown takes for marks: anywhere, or only where it stands as it must.
+# What Markdown interprets as markup: anywhere, or only in certain places.
 _MARKS = re.compile(r"[\\`*\[\]<|]|(?<!\w)_|_(?!\w)|^[>#+-]|~(?=~)|&(?=#?\w+;)")
 
 
 def markdown_text(value: object) -> str:
-    """A name in Markdown, which shows it as it is."""
+    """A name in Markdown, shown literally."""
     return _MARKS.sub(lambda mark: f"\\{mark[0]}", comment_text(value))
 
 
-# Code, which shows everything as it is; or the start of an element or the end of a link's text.
+# Code, which Markdown shows literally; or the start of an element, or the end of a link's text.
 _HTML = re.compile(r"(`[^`]*`)|<(?=[A-Za-z/!?])|\](?=\()")
 
 
 def markdown_prose(text: str) -> str:
-    """Our own sentence, which may name something: no HTML and no links come out of it."""
+    """A sentence of ours that may contain names: no HTML or links result from them."""
     return _HTML.sub(lambda found: found[1] or f"\\{found[0]}", comment_text(text))
 
 
-# Ending of a template's name -> how a value outside of comments is written there.
+# Suffix of a template's name -> how a value outside comments is written.
 LANGUAGES: Mapping[str, Callable[[Value], str]] = {
     ".py": python_value,
     ".yaml": yaml_value,

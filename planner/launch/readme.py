@@ -1,6 +1,5 @@
-"""The README of a launch folder: what was chosen, what to expect, when to worry; and the CSV of one
-row in which measurements go back to `planner validate` and `calibrate`.
-"""
+"""The README of a launch folder: what was chosen, what to expect, when to worry; and a CSV of one
+row, for measurements that go to `planner validate` and `calibrate`."""
 
 from __future__ import annotations
 
@@ -32,11 +31,9 @@ from planner.search.explanation import time_terms
 
 
 class StageExpectation(Frozen):
-    """Bytes on one GPU of a pipeline stage, as three tools count them.
-
-    `allocated`: torch.cuda.max_memory_allocated; `reserved`: max_memory_reserved; `total`:
-    nvidia-smi. `total_low_bytes`, `total_high_bytes`: the 80 % interval, which is fitted on totals.
-    """
+    """Bytes on one GPU of a pipeline stage, as three tools report them. `allocated`:
+    torch.cuda.max_memory_allocated; `reserved`: max_memory_reserved; `total`: nvidia-smi.
+    `total_low_bytes`, `total_high_bytes`: the 80 % interval, which was fitted on totals."""
 
     stage: int
     layers: int
@@ -72,7 +69,7 @@ class Expectations(Frozen):
 
 
 def expectations(launch: Launch) -> Expectations:
-    """The plan's predictions in the terms in which a run reports."""
+    """The plan's predictions, in the terms that a run reports."""
     plan = launch.plan
     tokens = plan.gbs_tokens / plan.degrees.gpus
     workspace = launch.job.workspace_bytes
@@ -92,7 +89,7 @@ def expectations(launch: Launch) -> Expectations:
 def _stage(stage: StageMemory, plan: Plan, workspace_bytes: float) -> StageExpectation:
     low = plan.peak_interval.low / plan.peak_bytes
     high = plan.peak_interval.high / plan.peak_bytes
-    # Torch allocates the workspaces of its libraries too.
+    # torch also allocates the workspaces of its libraries.
     return StageExpectation(
         stage=stage.stage,
         layers=stage.layers,
@@ -109,7 +106,7 @@ PLAN_FILE = "plan.json"
 
 
 def measured_csv(launch: Launch) -> str:
-    """Header and one row: the plan's configuration, and empty cells for what is measured."""
+    """A header and a row: the plan's configuration, with empty cells for measurements."""
     plan, model, cluster = launch.plan, launch.job.model, launch.job.cluster
     degrees = plan.degrees
     row: dict[str, object] = {
@@ -151,7 +148,7 @@ def readme(
     written: Files,
     variables: Sequence[Variable],
 ) -> str:
-    """The Markdown text."""
+    """The README as Markdown."""
     target, names = targets()[launch.target], _names(launch, expected)
     names = {**names, "on_data": _data(variables)}
     alone = f"Without the folder: {target.alone}, and `--gpus` for the machine."
@@ -185,13 +182,13 @@ def readme(
 
 
 def _data(variables: Sequence[Variable]) -> str:
-    """What a run trains on as it is written."""
+    """The data that a run uses as it is written."""
     needed = any(entry.name == "DATASET" and entry.needed for entry in variables)
     return "on the data that you name" if needed else "on made-up data"
 
 
 def _weights(launch: Launch, target: Target) -> str:
-    """What the run starts from."""
+    """Where the run's weights come from."""
     if launch.job.tuning.trains_all:
         return target.weights
     return (
@@ -201,7 +198,7 @@ def _weights(launch: Launch, target: Target) -> str:
 
 
 def _wrapped(line: str) -> str:
-    """A paragraph or item within the width; headings, tables and code stay."""
+    """A paragraph or list item within the width; headings, tables and code are unchanged."""
     if line.startswith(("#", "|", "    ")):
         return line
     mark = re.match(r"(\*|\d+\.) |", line)
@@ -212,7 +209,7 @@ def _wrapped(line: str) -> str:
 
 
 def _names(launch: Launch, expected: Expectations) -> Mapping[str, object]:
-    """What the words may name."""
+    """Names that the texts of readme.toml may use."""
     target, heaviest = targets()[launch.target], expected.heaviest
     reserved = target.held == "reserved"
     names = names_of(launch) | {
@@ -238,7 +235,7 @@ def _names(launch: Launch, expected: Expectations) -> Mapping[str, object]:
 
 
 def _rounding(launch: Launch) -> str:
-    """The parts of a plan that reach further."""
+    """Techniques of a plan that affect rounding."""
     used = load_framework(launch.request.framework).techniques
     words = [
         one.words for one in used if one.effect == "numerics" and one.name in launch.plan.techniques
@@ -256,7 +253,7 @@ def _files(written: Files) -> list[str]:
 
 
 def _variables(variables: Sequence[Variable]) -> list[str]:
-    """The user's variables, what must be set first."""
+    """The user's variables; those that must be set come first."""
     ordered = sorted(variables, key=lambda entry: not entry.needed)
     rows = [
         (
@@ -270,7 +267,7 @@ def _variables(variables: Sequence[Variable]) -> list[str]:
 
 
 def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
-    """What the framework cannot train as the model was trained."""
+    """How the framework's training differs from the model's."""
     if not departures:
         return []
     name = markdown_text(launch.job.model.name)
@@ -281,7 +278,7 @@ def _departures(launch: Launch, departures: Sequence[str]) -> list[str]:
 
 def _memory(expected: Expectations) -> list[str]:
     rows = []
-    # Consecutive stages whose figures print alike.
+    # Consecutive stages with equal figures share a row.
     for shown, group in groupby(expected.stages, _shown):
         first, *others = group
         stages = f"{first.stage} to {others[-1].stage}" if others else str(first.stage)

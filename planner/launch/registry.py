@@ -1,9 +1,8 @@
-"""The dialects: every folder below `planner/launch/dialects` that holds a `dialect.toml`.
+"""The dialects: all folders below `planner/launch/dialects` that contain a `dialect.toml`.
 
-A folder is all that a dialect needs: no other file names it. Its `dialect.toml` says what a reader
-of this page would ask (which targets it writes, which kinds of files it reads, how it is
-recognised) and names the functions that do the work, which are imported when they are first called:
-scanning reads texts alone. `planner.launch.contract` says what these functions get and give.
+No other file names a dialect. Its `dialect.toml` lists its targets and the kinds of files that it
+reads and how to recognise them, and names the functions that do the work, which are imported when
+first called. `planner.launch.contract` defines these functions.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from planner.job.frameworks.names import plain_name, profile_named
 from planner.job.frameworks.profile import load_framework
 
 FILE = "dialect.toml"
-# The package of the folders, by name: what they hold imports this module.
+# A package name, since the modules in it import this one.
 _FOLDERS = "planner.launch.dialects"
-# How the settings of a file are written, which `--fix` must know: options of a command, Python,
-# JSON, TOML, YAML, or JSON or YAML by the text.
+# The syntax of a file, for `--fix`: options of a command, Python, JSON, TOML, YAML, or JSON or YAML
+# by the text.
 Form = Literal["options", "python", "json", "toml", "yaml"]
-# What a kind of file is recognised by: the table that a YAML or JSON holds, a JSON's that holds
-# nothing else, a TOML's, the text of a Python program, or a command.
+# What a kind of file is recognised by: a YAML or JSON table, a table that is only in JSON, a TOML
+# table, the text of a Python program, or a command.
 Recognised = Literal["table", "json", "toml", "python", "command"]
 
 
@@ -37,26 +36,23 @@ Recognised = Literal["table", "json", "toml", "python", "command"]
 class Target:
     """A launch target: `[targets.NAME]` of a `dialect.toml`.
 
-    `summary`: one line; `profile`: the framework profile that other frameworks' plans are costed
-    under when they are written for it; `profiles`: further ones that its runs can be, whose plans
-    keep theirs; `writer`: the module of the folder that writes
-    (`planner.launch.contract.Writer`); `model`: how it says a model (`module:name`), a
-    `planner.launch.architecture.Table` or a function that gives one for a model.
+    `summary`: one line; `profile`: the framework profile under which plans of other frameworks are
+    costed for it; `profiles`: further profiles that it can run; `writer`: the module that writes
+    (`planner.launch.contract.Writer`); `model`: how it describes a model (`module:name`), a
+    `planner.launch.architecture.Table` or a function from a model to one.
 
-    Words of the folder's README: `time` and `memory`: where the framework reports the time of a
-    step and its memory, and which memory that is (`held`); `weights`: how a run starts from
-    weights; `alone`: what `planner check` needs beside the file alone; `from_plan`: what it takes
-    from the plan file besides. `stops`: whether a run can be told when to end.
+    For the README: `time` and `memory`: where the framework reports these, and which memory it is
+    (`held`); `weights`: how a run loads weights; `alone`: what `planner check` needs besides the
+    files; `from_plan`: what else it takes from the plan file; `stops`: whether a run can be told
+    when to end.
 
-    `versions`: modules that the files are written for -> their version, or version and the variable
-    of the folder that holds the module; in a table `with-NAME` those of a precision, an optimizer
-    or a framework profile besides ("" where it does without). `page_models`: models by which
-    `docs/dialects.md` shows the table of the architecture. `tunes`: its files can say that a part
-    of the weights is trained; `packs`: what becomes of samples of unlike lengths; `sees`: it
-    trains vision-language models; `objectives`: what it minimises besides the next token;
-    `from_weights`: it always starts from published weights; `quantised`: techniques that its runs
-    have beside a quantised base; `as_run`: the function (`module:name`) that gives a request as the
-    target runs it, `(Request) -> Request`.
+    `versions`: module -> version, or version and the variable with the module's folder; a table
+    `with-NAME` adds those for a precision, optimizer or framework profile ("" removes one).
+    `page_models`: models for `docs/dialects.md`. `tunes`: it can train part of the weights;
+    `packs`: it handles samples of different lengths; `sees`: it trains vision-language models;
+    `objectives`: besides next-token prediction; `from_weights`: it always starts from published
+    weights; `quantised`: techniques that it uses with a quantised base; `as_run`: a function
+    (`module:name`), `(Request) -> Request`, that returns the request as the target runs it.
     """
 
     dialect: str
@@ -84,23 +80,21 @@ class Target:
     as_run: str = ""
 
     def runs(self, profile: str) -> bool:
-        """Whether its files run plans of a framework profile as they are."""
+        """Whether its files can run plans of a framework profile unchanged."""
         own = load_framework(profile).launch.target
         return self.name == own or profile in (self.profile, *self.profiles)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How files are written that were read: `[formats.NAME]`; `Found.format` is its name.
+    """How files that were read are written: `[formats.NAME]`; `Found.format` is its name.
 
-    `words`: of a report's head; `form`: how its settings are written. `options`: the tables of
-    `options.toml` by which `--fix` spells a changed configuration, and `says`: the function
-    (`module:name`) that says what a file of the format says of a configuration, by our names, where
-    that is not its degrees, batch and recompute mode. `edits`: the function that makes all edits
-    itself. A format with none of them is read and not written. `anchors`: options behind which new
-    ones go, the likeliest first; `removes`: whether an option can be taken out. `splits`: the
-    function that gives the layers of each stage as the framework splits them, `(layers, stages)`;
-    evenly where there is none.
+    `words`: for the head of a report; `form`: the syntax. `options`: tables of `options.toml` from
+    which `--fix` takes keys; `says`: a function (`module:name`) that describes a configuration by
+    our names, for what is not its degrees, batch and recompute mode; `edits`: a function that makes
+    all edits itself. Without any of these, the format is only read. `anchors`: options after which
+    new ones are inserted, by preference; `removes`: whether options can be removed. `splits`: a
+    function `(layers, stages)` that returns the framework's layers per stage; evenly by default.
     """
 
     dialect: str
@@ -124,22 +118,18 @@ class Format:
 class Kind:
     """A kind of file or command that is read: `[kinds.NAME]`.
 
-    `by`: what it is recognised by. A file is of this kind where its table has every name in `all`
-    and one of `any`, or where the function `sign` (`module:name`) says so of the table, the text or
-    the command. `read`: the function that reads it: `(Source) -> Found`, of a command
-    `(LaunchCommand, Opened, Hints) -> Found`. `order`: kinds are asked from the lowest to the
-    highest, the dialect's own where it is not said. `part`: what a file says where several make one
-    launch: what `starts` it, `trains`, `shards` or `adapts`; empty where it is one of its own.
-    `pretrains`: whether the programs that read it do nothing but pretrain.
+    `by`: what it is recognised by. A file is of this kind if its table has every name in `all` and
+    one of `any`, or if the function `sign` (`module:name`) accepts its table, text or command.
+    `read`: the function that reads it, `(Source) -> Found`, or for a command `(LaunchCommand,
+    Opened, Hints) -> Found`. `order`: kinds are tried in this order, by default the dialect's.
+    `part`: the role of a file in a launch of several: it `starts`, `trains`, `shards` or `adapts`.
+    `pretrains`: programs that read it only pretrain. `told`: a short description for messages.
+    `by_text_alone`: a Python text is of this kind whatever its file is called. `is_program`: the
+    file is a program, which is not a launch if another file starts it.
 
-    `told`: what it is and the settings that tell it, in a few words, for files that are of no kind.
-    `by_text_alone`: a Python text is of this kind whatever its file is called.
-
-    `is_program`: the file is a program, which is no launch where another file starts it.
-
-    Of a command: `before_files`: it is read without the configuration files that it names;
-    `completed_by`: kinds of files that say more of it, where others are read in its place;
-    `surely`: its sign tells it from every other program's.
+    For commands: `before_files`: the command is read without the configuration files that it names;
+    `completed_by`: kinds of files that complete it, where others replace it; `surely`: its sign is
+    conclusive.
     """
 
     dialect: str
@@ -174,12 +164,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command that trains and is no Python file: `[programs.NAME]`.
-
-    `verbs`: it trains where it is told one of them; none: whatever it is told, and its name may end
-    in this one. `gpus`: the variable that counts its processes on one node; `every_gpu`: it takes
-    every GPU that it may see.
-    """
+    """A command that trains and is not a Python file: `[programs.NAME]`. `verbs`: subcommands that
+    train; without any, it always trains, and the name may be a suffix. `gpus`: the variable with
+    its number of processes per node; `every_gpu`: it uses every visible GPU."""
 
     dialect: str
     name: str
@@ -190,12 +177,11 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One folder. `order`: its place in lists and in detection; `reads`: what it reads, as phrases
-    of a list; `also_reads`: profiles that nothing writes for and whose files it reads. `shown_by`:
-    options that show a training program's command where only a part of one stands.
-    `config_options`: options by which commands name a configuration file; `names_files`: the
-    function that says which files a command names in another way,
-    `(LaunchCommand) -> Iterator[Text]`."""
+    """A dialect's folder. `order`: its place in lists and detection; `reads`: what it reads, as
+    phrases; `also_reads`: profiles that it reads but nothing writes. `shown_by`: options that
+    suggest a training command in an incomplete script. `config_options`: options that name a
+    configuration file; `names_files`: a function `(LaunchCommand) -> Iterator[Text]` for files that
+    a command names otherwise."""
 
     name: str
     order: int
@@ -229,7 +215,7 @@ def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> Dialect:
-    """The dialect of a folder. TypeError for a field that there is not."""
+    """The dialect of a folder. TypeError for an unknown field."""
     stated = _tuples(tomllib.loads((folder / FILE).read_text(encoding="utf-8")))
     name, order = folder.name, stated["order"]
     return Dialect(
@@ -269,30 +255,30 @@ def formats() -> Mapping[str, Format]:
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """Every kind of file and command by its name, in the order in which they are asked."""
+    """Every kind of file and command by its name, in the order of detection."""
     every = (one for dialect in dialects().values() for one in dialect.kinds.values())
     return {one.name: one for one in sorted(every, key=lambda one: one.order)}
 
 
 @cache
 def programs() -> Mapping[str, Program]:
-    """Every command that trains and is no Python file, by its name."""
+    """Every command that trains and is not a Python file, by its name."""
     return {name: one for dialect in dialects().values() for name, one in dialect.programs.items()}
 
 
 def program_named(name: str) -> Program | None:
-    """The command that a word without its folders names; None where it names none."""
+    """The command for a word without its folders; None if there is none."""
     ends = (one for one in programs().values() if not one.verbs and name.endswith(one.name))
     return programs().get(name) or next(ends, None)
 
 
 def kind_of(by: Recognised, content: Any) -> Kind | None:
-    """The first kind that says that a table, text or command is one of its own."""
+    """The first kind that accepts a table, text or command."""
     return next((one for one in kinds().values() if one.by == by and one.is_one(content)), None)
 
 
 def function(dialect: str, name: str) -> Callable[..., Any]:
-    """A function that a registration names, as `module:name` of its folder."""
+    """A function that a registration names as `module:name` of its folder."""
     module, _, attribute = name.partition(":")
     found: Callable[..., Any] = getattr(module_of(dialect, module), attribute)
     return found
@@ -316,7 +302,7 @@ def module_of(dialect: str, name: str) -> Any:
 
 
 def table_of(target: str, model: Any) -> Any:
-    """How a target says a model: a `planner.launch.architecture.Table`."""
+    """How a target describes a model: a `planner.launch.architecture.Table`."""
     entry = targets()[target]
     table = function(entry.dialect, entry.model)
     return table(model) if callable(table) else table
@@ -326,14 +312,12 @@ def table_of(target: str, model: Any) -> Any:
 
 
 def target_of_profile(profile: str) -> Target | None:
-    """The target that a framework's own file names as the writer of its plans; None where nothing
-    writes them."""
+    """The target that writes plans of a framework profile; None if there is none."""
     return targets().get(load_framework(profile).launch.target)
 
 
 def target_named(name: str) -> Target:
-    """The writer of a framework's launch files, by its own name or the framework's. UsageError
-    where there is none."""
+    """The target by its own name or its framework's. UsageError if there is none."""
     target = targets().get(plain_name(name)) or target_of_profile(name)
     if target is None:
         raise UsageError(
@@ -344,7 +328,7 @@ def target_named(name: str) -> Target:
 
 
 def dialect_named(name: str) -> str:
-    """The dialect that reads a framework's launch files. UsageError where none does."""
+    """The dialect that reads a framework's launch files. UsageError if there is none."""
     profile, target = profile_named(name), target_of_profile(name)
     reads = (one.name for one in dialects().values() if profile in one.also_reads)
     dialect = target.dialect if target else next(reads, None)

@@ -1,5 +1,5 @@
 """A plan of reinforcement learning, written as launch files, and the frameworks that it is written
-for. What is written is read back equal by the reader of the same framework."""
+for. The reader of the same framework reads the files back to an equal plan."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from planner.launch.sentences import said_refusals
 from planner.predict.plan import Degrees
 from planner.predict.rl.plan import RlLayout
 
-# Variables that are the user's: name -> (default, meaning); no default: it has to be set.
+# The user's variables: name -> (default, meaning); without a default they must be set.
 Asked = Mapping[str, tuple[str, str]]
 # Frameworks of reinforcement learning that launch files are written for.
 WRITERS = ("verl", "nemo-rl", "trl")
-# The plan that a folder is made for, beside its launch files.
+# The plan that belongs to a folder, beside its launch files.
 PLAN_FILE = "plan.json"
 # Variables of the scripts that name models.
 POLICY_PATH, CRITIC_PATH = "MODEL_PATH", "CRITIC_PATH"
@@ -29,8 +29,8 @@ POLICY_PATH, CRITIC_PATH = "MODEL_PATH", "CRITIC_PATH"
 
 @dataclass(frozen=True, slots=True)
 class RlLaunch:
-    """One layout of one job, to be written for the framework of that job; `steps`: of a short run
-    without checkpoints and validation, None for a whole one."""
+    """A layout of a job, to be written for the job's framework. `steps`: of a short run without
+    checkpoints and validation; None for a full run."""
 
     request: RlRequest
     job: RlJob
@@ -39,12 +39,12 @@ class RlLaunch:
 
     @property
     def degrees(self) -> Degrees:
-        """Of the trainer."""
+        """The trainer's degrees."""
         return self.layout.trainer.degrees
 
     @property
     def separate(self) -> bool:
-        """Whether engines have GPUs of their own."""
+        """Whether engines have separate GPUs."""
         return self.layout.placement == "separate"
 
     @property
@@ -69,12 +69,12 @@ class RlLaunch:
 
     @property
     def name(self) -> str:
-        """Letters, digits and dashes: what is trained, and how."""
+        """Name of the policy and the algorithm in letters, digits and dashes."""
         words = f"{self.job.policy.name[:60]}-{self.job.algorithm.name}"
         return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
     def nodes_of(self, gpus: int) -> tuple[int, int]:
-        """Nodes, and GPUs of each, that so many GPUs are."""
+        """Nodes, and GPUs on each, for a number of GPUs."""
         each = min(gpus, self.gpus_per_node)
         return -(-gpus // each), each
 
@@ -112,8 +112,8 @@ def rl_files(launch: RlLaunch) -> Files:
 
 
 def launch_note(launch: RlLaunch) -> str | None:
-    """Why `planner launch` cannot write a layout, with the nearest that it can; None where it can,
-    or writes nothing for the framework at all."""
+    """Why `planner launch` cannot write a layout, with the nearest alternative; None if it can, or
+    if nothing is written for the framework."""
     name = launch.job.framework.name
     for refusal in _refusals(launch) if name in WRITERS else ():
         return f"planner launch cannot write it: {refusal.reason}; nearest: {refusal.nearest}"
@@ -121,7 +121,7 @@ def launch_note(launch: RlLaunch) -> str | None:
 
 
 def names_of(launch: RlLaunch) -> dict[str, object]:
-    """What rows of the dialect's tables may name of a launch."""
+    """Names that the dialect's rows may use for a launch."""
     job, layout = launch.job, launch.layout
     return {
         "launch": launch,
@@ -137,6 +137,6 @@ def names_of(launch: RlLaunch) -> dict[str, object]:
 
 
 def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
-    """What the framework of a plan cannot express of it (`launch.toml` of the dialect)."""
+    """Refusals of a plan by the framework (`launch.toml` of the dialect)."""
     for table in ("every", launch.job.framework.name):
         yield from said_refusals("rl", table, names_of(launch))

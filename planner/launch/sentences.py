@@ -1,9 +1,8 @@
-"""What a dialect says of a launch where a condition holds: rows of its `launch.toml`.
+"""Texts of a dialect about a launch under some condition: rows of its `launch.toml`.
 
-A row has texts and, in `when`, the condition under which it stands; without one it always does.
-Conditions, and what stands in the braces of a text, are small Python expressions over the names of
-`names_of` and those that a writer adds, without Python's built-in functions. A text may format a
-value as Python does (`{seq:,}`), or by the names of `_FORMATS`.
+A row has texts and an optional condition `when`. Conditions, and what is in the braces of a text,
+are Python expressions over the names of `names_of` and those that a writer adds, without built-in
+functions. A text may format values as Python does (`{seq:,}`), or by a name in `_FORMATS`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def _compiled(text: str) -> CodeType:
 
 
 class _Filled(string.Formatter):
-    """Texts with expressions in braces."""
+    """A text with expressions in braces."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -53,13 +52,13 @@ class _Filled(string.Formatter):
 
 
 def names_of(launch: Launch) -> dict[str, object]:
-    """What rows may name of a launch."""
+    """Names that rows may use for a launch."""
     plan = launch.plan
     return {"launch": launch, "plan": plan, "degrees": plan.degrees} | names_of_job(launch.job)
 
 
 def names_of_job(job: Job) -> dict[str, object]:
-    """What rows may name of a job."""
+    """Names that rows may use for a job."""
     states = dict(job.optimizer.states)
     return {
         "job": job,
@@ -74,22 +73,22 @@ def names_of_job(job: Job) -> dict[str, object]:
 
 def evaluated(text: str, names: Names) -> Any:
     """The value of an expression."""
-    # Rows are code of this package, as its modules are; no text of a user comes here.
+    # Rows are part of this package, like its modules; no user's text is evaluated.
     return eval(_compiled(text), {"__builtins__": {}}, names)
 
 
 def holds(condition: str | None, names: Names) -> bool:
-    """Whether a condition holds; without one always."""
+    """Whether a condition holds; an absent one always does."""
     return condition is None or bool(evaluated(condition, names))
 
 
 def filled_in(text: str, names: Names) -> str:
-    """A text with the expressions in its braces worked out."""
+    """A text with the expressions in its braces replaced by their values."""
     return _Filled(names).format(text)
 
 
 class Lookup(dict[str, Any]):
-    """Names, and where to find others."""
+    """Names, with a function that looks up others."""
 
     def __init__(self, find: Callable[[str], Any], **known: Any) -> None:
         super().__init__(known)
@@ -102,7 +101,7 @@ class Lookup(dict[str, Any]):
 def holding(
     dialect: str, table: str, names: Names, file: str = "launch.toml"
 ) -> Iterator[dict[str, str]]:
-    """The rows of a table that stand, with their texts filled in."""
+    """The rows of a table whose conditions hold, with their texts filled in."""
     for row in dialect_toml(dialect, file).get(table, ()):
         if holds(row.get("when"), names):
             yield {key: filled_in(text, names) for key, text in row.items() if key != "when"}
@@ -111,8 +110,8 @@ def holding(
 def said_problems(
     dialect: str, table: str, names: Names, document: Placed, *at: str
 ) -> Iterator[Problem]:
-    """Problems of a file's settings: rows of `rules.toml` with `rule` (not predictable where there
-    is none), `text`, and fields of `Problem`; `at`: the settings; `set`: what --fix writes."""
+    """Problems in a file's settings, from rows of `rules.toml`: `rule` (not predictable by
+    default), `text` and other fields of `Problem`; `at`: the settings; `set`: what --fix writes."""
     for row in dialect_toml(dialect, "rules.toml")[table]:
         if not holds(row.get("when"), names):
             continue
@@ -130,14 +129,14 @@ def said_problems(
 
 
 class _Places(Placed):
-    """Stands for a file where the places of settings are known, not their keys."""
+    """Stands for a file if the places of settings are known, and not their keys."""
 
     def place(self, *keys: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(keys))
 
 
 def problems_at(dialect: str, table: str, *places: str, **names: object) -> tuple[Problem, ...]:
-    """`said_problems` at some places."""
+    """`said_problems` with given places."""
     return tuple(said_problems(dialect, table, names, _Places(), *places))
 
 
@@ -152,7 +151,7 @@ def said_choices(dialect: str, table: str, names: Names) -> Iterator[ExplainedSe
 
 
 def said_needs(dialect: str, table: str, launch: Launch, **more: object) -> tuple[str, ...]:
-    """Rows of `need`, and packages that the plan's techniques ask for."""
+    """Rows of `need`, and packages that the plan's techniques need."""
     rows = holding(dialect, table, names_of(launch) | more)
     return (*(row["need"] for row in rows), *launch.technique_needs)
 
@@ -160,7 +159,7 @@ def said_needs(dialect: str, table: str, launch: Launch, **more: object) -> tupl
 def said_environment(
     dialect: str, table: str, launch: Launch, **more: object
 ) -> dict[str, tuple[str, str]]:
-    """Rows of `name`, `value` and `why`; of several for a variable the first that stands."""
+    """Rows of `name`, `value` and `why`; the first that holds for each variable."""
     found: dict[str, tuple[str, str]] = {}
     for row in holding(dialect, table, names_of(launch) | more):
         found.setdefault(row["name"], (row["value"], row["why"]))

@@ -1,5 +1,5 @@
-"""Settings of a configuration with the reason for each, as Python or YAML text; and texts of
-`templates/` with a plan's values in them."""
+"""Settings of a configuration, each with a reason, as Python or YAML text; and templates filled
+with a plan's values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINE_WIDTH = 88
 
 @dataclass(frozen=True, slots=True)
 class WrittenSetting:
-    """One key with its value; `why`: the comment above it. `told`: also said in the README."""
+    """A key with its value. `why`: the comment above it; `told`: whether the README repeats it."""
 
     key: str
     value: Value
@@ -47,7 +47,7 @@ class SettingsSection:
 
 
 def section_choices(sections: Sequence[SettingsSection]) -> Iterator[ExplainedSetting]:
-    """The settings that have a reason, as sentences for the README."""
+    """Settings that have a reason, for the README."""
     for section in sections:
         for setting in section.settings:
             if setting.why and setting.told:
@@ -73,7 +73,7 @@ def comment(text: str, indent: int = 0) -> list[str]:
 
 
 def python_arguments(settings: Sequence[WrittenSetting], indent: int) -> list[str]:
-    """Keyword arguments of a call, one a line, each below its comment."""
+    """Keyword arguments of a call, one per line, each below its comment."""
     lines: list[str] = []
     for setting in settings:
         lines += comment(setting.why, indent) if setting.why else []
@@ -92,7 +92,7 @@ def _python_argument(setting: WrittenSetting, indent: int) -> list[str]:
 
 
 def _wrap_list(line: str, indent: int) -> list[str]:
-    """A list that is an item of a list, broken where it is too long."""
+    """A list inside a list, wrapped if it is too long."""
     return textwrap.wrap(
         line.strip(),
         LINE_WIDTH,
@@ -107,7 +107,7 @@ def _wrap_list(line: str, indent: int) -> list[str]:
 
 
 def yaml_text(sections: Sequence[SettingsSection]) -> str:
-    """Sections in order; a section without title has its keys at the top."""
+    """Sections in order; the keys of a section without title are at the top level."""
     return "\n".join(line for section in sections for line in _yaml_section(section)) + "\n"
 
 
@@ -121,7 +121,7 @@ def _yaml_section(section: SettingsSection) -> Iterator[str]:
         yield textwrap.indent(yaml_dumped({setting.key: setting.value}), " " * indent)
 
 
-# A line that holds one name alone, or a name in a line; the shell's own names are capitals.
+# A name alone on its line, or within a line; the shell's own variables are upper case.
 _NAME = re.compile(r"(?m)^(?P<indent> *)\$\{(?P<lines>[a-z_]+)\}\n|\$\{(?P<name>[a-z_]+)\}")
 
 
@@ -133,13 +133,12 @@ def _text(name: str) -> str:
 
 
 def filled(name: str, /, **values: Value) -> str:
-    """A template with each `${value}` filled in, quoted for the template's language; a dialect's is
-    called `dialect/file.txt`.
+    """A template with each `${value}` filled in and quoted for the template's language. A dialect's
+    template is named `dialect/file.txt`.
 
-    A line of one name alone becomes the value's lines, which are code, indented as the line is,
-    and goes where the value has none. In a comment, which begins its line, a value is text; in
-    Python, YAML or shell it is a literal or a word, unless it is `Code`. KeyError for a name
-    without a value.
+    A name alone on its line is replaced by the value's lines of code, indented alike, or by nothing
+    if the value is empty. In a comment a value is plain text; in Python, YAML or shell it is a
+    literal or a word, unless it is `Code`. KeyError for a missing value.
     """
     template = _text(name)
     literal = LANGUAGES[PurePath(name.removesuffix(".txt")).suffix]
@@ -161,5 +160,5 @@ def filled(name: str, /, **values: Value) -> str:
 
 
 def piece(name: str, /, **values: Value) -> str:
-    """A filled template without its last line break, to stand in another template."""
+    """A filled template without its last line break, for use in another template."""
     return filled(name, **values).rstrip("\n")

@@ -1,4 +1,4 @@
-"""The time limit of a batch job: when a run saves and ends, so that the limit costs nothing."""
+"""The time limit of a batch job: when a run saves and ends so that the limit loses no work."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from planner.launch.contract import STOP, Launch, Variable
 if TYPE_CHECKING:
     from planner.compare.goodput import Goodput
 
-# What many clusters allow everybody; the user changes it with the script's first lines.
+# A limit that many clusters allow; the user can change it at the top of the script.
 _USUAL_LIMIT_S = 4 * 3600
-# How long before the limit Slurm sends the script its signal.
+# How long before the limit Slurm signals the script.
 SIGNAL_S = 300
 _LEAST_MARGIN_S = 600
-# Saves within a limit, so that a run which cannot be told to stop loses a quarter of it at most.
+# Saves within a limit: a run that cannot be told to stop loses at most a quarter of it.
 _SAVES = 4
-# A job that holds fewer steps is not worth its start.
+# A job needs at least this many steps to be worth its start-up.
 _LEAST_STEPS = 10
 
 
@@ -27,7 +27,7 @@ def is_limited(launch: Launch) -> bool:
 
 
 def limit_minutes(launch: Launch) -> int:
-    """Minutes that the job asks for: enough for ten steps even where they are slow."""
+    """The job's time limit in minutes: enough for ten steps even if they are slow."""
     least_s = _LEAST_STEPS * launch.plan.step_time.high + SIGNAL_S + _margin_s(launch)
     return math.ceil(max(_USUAL_LIMIT_S, least_s) / 60)
 
@@ -39,8 +39,8 @@ def limit_text(launch: Launch) -> str:
 
 
 def stop_minutes(launch: Launch) -> int:
-    """Minutes after which a run saves and ends: before the signal, with time for the step that
-    runs, the next one, and two saves."""
+    """Minutes after which a run saves and ends: before the signal, with time for the current step,
+    the next one, and two saves."""
     left_s = 60 * limit_minutes(launch) - SIGNAL_S - _margin_s(launch)
     return math.floor(left_s / 60)
 
@@ -59,7 +59,8 @@ def _margin_s(launch: Launch) -> float:
 
 
 def save_steps(launch: Launch) -> int:
-    """Steps between checkpoints: what costs least where nodes fail, and several within a limit."""
+    """Steps between checkpoints: the cheapest interval given node failures, and several per
+    limit."""
     plan = launch.plan
     steps = _goodput(launch).interval_s / plan.step_time_s
     if is_limited(launch):
@@ -68,7 +69,7 @@ def save_steps(launch: Launch) -> int:
 
 
 def _goodput(launch: Launch) -> Goodput:
-    # A search asks writers what they could not launch, and needs none of this.
+    # Searches import the writers for their refusals, and do not need this.
     from planner.compare.goodput import goodput, run_of
     from planner.compare.settings import Settings
 

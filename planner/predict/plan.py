@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    create_model,
-    field_serializer,
-    field_validator,
-)
+from pydantic import Field, ValidationInfo, create_model, field_serializer, field_validator
 
 from constraints.axes import AXES, EXPERTS, LARGEST_DEGREE, WORLD, ContextKind, product_of
 from constraints.rule import Layout
@@ -19,7 +13,7 @@ from hardware.frozen import Frozen, Named
 from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, StageTerm, TimeTerm
 from planner.job.amounts import Resolution
 from planner.job.bounds import MOST_MICRO_BATCHES
-from planner.job.quantities import share
+from planner.job.quantities import percent_sure
 from planner.job.samples import Balance, Packing
 from planner.predict.displays import displays
 
@@ -366,7 +360,7 @@ class Plan(Named):
             f"Plan({degrees}, {degrees.mbs}×{degrees.grad_acc}, {self.recompute}: "
             f"{self.step_time_s:.3g} s, {self.tokens_per_s_per_gpu:,.0f} tokens/s a GPU, "
             f"{self.peak_bytes / 2**30:.1f} of {self.limit_bytes / 2**30:.1f} GiB, "
-            f"fits with {share(self.fit_probability, 0)})"
+            f"fits with {percent_sure(self.fit_probability)})"
         )
 
     __str__ = __repr__

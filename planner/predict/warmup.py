@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,17 +25,18 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 from planner.job.errors import CannotTellError
 
 Progress = Callable[[str, int, int], None]
-# Seconds between two looks at the clock while the compiler works.
-_LOOKS_UP_S = 0.1
+# Seconds between two looks at the clock while the second process compiles.
+_LOOKS_UP_S = 0.05
 
-# Entries of the second group share most of their functions, which a process compiles only once:
-# the second process takes about as long for them as the first one for the first group.
+# A second process compiles the second group, which takes it about as long with its own start as the
+# first process takes for the first group.
 _HERE = (
-    compiled.cost_keys, compiled.on_one.cost_shapes, compiled.on_several.cost_shapes,
+    compiled.cost_keys, compiled.on_one.cost_shapes, compiled.memory_phases,
+    compiled.on_several.cost_shapes,
 )  # fmt: skip
 _BESIDE = (
-    compiled.on_one.bound_shapes, compiled.layout_terms, compiled.memory_phases,
-    compiled.least_together, compiled.on_several.bound_shapes,
+    compiled.on_one.bound_shapes, compiled.layout_terms, compiled.least_together,
+    compiled.on_several.bound_shapes,
 )  # fmt: skip
 _FOR_POOLS = (compiled.on_several.cost_shapes, compiled.on_several.bound_shapes)
 
@@ -52,66 +52,41 @@ def warm_up(
 ) -> None:
     """Compile what is `missing`; `progress` gets (what, done, total).
 
-    LLVM hears no signal while it works, so it runs in a thread; Ctrl-C ends the waiting, and so
-    does `deadline` (`time.perf_counter`): CannotTellError.
+    Each entry takes a second or two; Ctrl-C and the `deadline` (`time.perf_counter`,
+    CannotTellError) are heard between two of them.
     """
     wanted = missing(pools)
-    if not wanted:
-        return
-    beside = [entry for entry in wanted if entry in _BESIDE]
     here = [entry for entry in wanted if entry in _HERE]
+    beside = [entry for entry in wanted if entry not in here]
     helper = _start_helper(beside) if here else None
-    failed: list[BaseException] = []
-
-    def compile_all() -> None:
-        try:
-            _compile_all(wanted, beside if helper else [], helper, progress)
-        except BaseException as error:  # noqa: BLE001 (the waiting thread raises it again)
-            failed.append(error)
-
-    worker = threading.Thread(target=compile_all, daemon=True)
-    worker.start()
     try:
-        _wait_for(worker, deadline)
-    except BaseException:
+        for done, entry in enumerate([*here, *beside]):
+            _demand_time(deadline)
+            if progress:
+                progress(_text(entry), done, len(wanted))
+            if helper and entry in beside:
+                _wait_for(helper, deadline)
+            # What the helper compiled is only loaded; where that failed, it is compiled here.
+            _compile(entry)
+    finally:
         if helper:
             helper.terminate()
-        raise
-    if failed:
-        raise failed[0]
-
-
-def _wait_for(worker: threading.Thread, deadline: float | None) -> None:
-    while worker.is_alive():
-        worker.join(_LOOKS_UP_S)
-        if worker.is_alive() and deadline is not None and time.perf_counter() > deadline:
-            raise CannotTellError(
-                "the time limit ended while the cost core was being compiled, which is done once; "
-                "give more time, or run: planner warmup"
-            )
-
-
-def _compile_all(
-    wanted: Sequence[Entry],
-    beside: Sequence[Entry],
-    helper: subprocess.Popen[bytes] | None,
-    progress: Progress | None,
-) -> None:
-    """Compile all entries, those `beside` with the helper."""
-    here = [entry for entry in wanted if entry not in beside]
-    for done, entry in enumerate(here):
-        if progress:
-            progress(_text(entry), done, len(wanted))
-        _compile(entry)
-    if helper:
-        if progress:
-            progress(_text(beside[-1]), len(here), len(wanted))
-        helper.wait()
-        # Loads what the helper compiled, or compiles it if the helper failed.
-        for entry in beside:
-            _compile(entry)
-    if progress:
+    if progress and wanted:
         progress("compiled the cost core", len(wanted), len(wanted))
+
+
+def _wait_for(helper: subprocess.Popen[bytes], deadline: float | None) -> None:
+    while helper.poll() is None:
+        _demand_time(deadline)
+        time.sleep(_LOOKS_UP_S)
+
+
+def _demand_time(deadline: float | None) -> None:
+    if deadline is not None and time.perf_counter() > deadline:
+        raise CannotTellError(
+            "the time limit ended while the cost core was being compiled, which is done once; "
+            "give more time, or run: planner warmup"
+        )
 
 
 def _text(entry: Entry) -> str:

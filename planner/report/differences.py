@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.job.quantities import number_ranges, share
-from planner.predict.plan import Plan
 from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.report.plan_table import Numbered
 from planner.search.result import JobSummary
@@ -77,9 +76,3 @@ def tie_note(first: int, near: Mapping[int, Ratio]) -> str:
     verb = "is plan" if len(others) == 1 else "are plans"
     also = f"; nor {verb} {number_ranges(others)}" if others else ""
     return f"≈ Not surely slower than plan {first}: {said}{also}."
-
-
-def first_ratio(plans: Sequence[Plan], number: int, mixture: bool) -> Ratio | None:
-    """Seconds a token of a plan, by its number from 1, over those of the first; None of the first
-    itself."""
-    return None if number == 1 else plan_ratio(plans[0], plans[number - 1], mixture)

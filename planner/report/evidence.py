@@ -116,7 +116,7 @@ def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
             abs(off) for one in predictions if (off := error_of(one, figure)) is not None
         )
         if errors:
-            most = errors[int(0.9 * (len(errors) - 1))]
+            most = errors[math.ceil(0.9 * len(errors)) - 1]
             yield (
                 f"{name}: half of {plural(len(errors), 'run')} within {share(median(errors))}, "
                 f"nine in ten within {share(most)}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from planner.job.quantities import gib, plural, seconds, share, short_count, signed_share
+from planner.job.quantities import gib, plural, seconds, share, short_count
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.predict.rl.plan import EngineLayout, Side
+from planner.predict.rl.plan import EngineLayout, Phase, Side
 from planner.predict.rl.step import RlStep
 from planner.report.rl_step import step_blocks
 from planner.report.rl_verdict import verdict_blocks
-from planner.report.said import described, lasting
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.said import described, fact_rows, lasting, table_of
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
 from planner.search.rl.explain import RlExplanation
 from planner.search.rl.result import RlPlan, RlResult, RlSummary
 
@@ -48,46 +48,17 @@ def rl_explanation_report(
     if explanation.neighbours:
         yield neighbours_table(explanation)
     if explanation.what_if:
-        yield changes_table(explanation)
+        yield table_of("rl_front.changes", explanation.what_if, best=explanation.best_s)
 
 
 def neighbours_table(explanation: RlExplanation) -> TableData:
     """Layouts that differ in one choice."""
     now_s = explanation.plan.step_s
-    return table(
-        "~change | step | longer | memory | ~fits",
-        (
-            (
-                one.change,
-                "-" if one.step_s is None else seconds(one.step_s),
-                "-" if one.step_s is None else signed_share(one.step_s / now_s - 1.0),
-                "-" if one.peak_share is None else share(one.peak_share, 0),
-                one.note or ("yes" if one.fits else "no"),
-            )
-            for one in explanation.neighbours
-        ),
-        "Why not its neighbours",
-    )
-
-
-def changes_table(explanation: RlExplanation) -> TableData:
-    """What the best plan takes after changes of the job."""
-    best = explanation.best_s
-    title = "What would change it" + (f": best step now {seconds(best)}" if best else "")
-    return table(
-        "~with | step | longer | samples/h\na GPU | ~note",
-        (
-            (
-                one.change,
-                "-" if one.step_s is None else seconds(one.step_s),
-                "-" if one.effect is None else signed_share(one.effect),
-                "-" if one.samples_per_gpu_hour is None else f"{one.samples_per_gpu_hour:,.0f}",
-                one.note,
-            )
-            for one in explanation.what_if
-        ),
-        title,
-    )
+    return table_of(
+        "rl_front.neighbours", explanation.neighbours,
+        longer=lambda one: None if one.step_s is None else one.step_s / now_s - 1.0,
+        fitting=lambda one: one.note or ("yes" if one.fits else "no"),
+    )  # fmt: skip
 
 
 def plan_blocks(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
@@ -104,40 +75,18 @@ def plan_blocks(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
         yield Notes(lines, "Assumed of the trainer")
 
 
-def job_rows(job: RlSummary) -> Iterator[Row]:
+def job_rows(job: RlSummary) -> tuple[Row, ...]:
     """The job in words."""
-    yield "model", f"{job.model}, {short_count(job.parameters)} parameters"
-    own = f"; for sampling {job.engine_cluster}" if job.engine_cluster else ""
-    yield "cluster", f"{plural(job.gpus, 'GPU')}: {job.cluster}{own}"
-    passes = f", {job.minibatches:,} mini-batches" if job.minibatches > 1 else ""
-    passes += f", {job.epochs:,} times each" if job.epochs > 1 else ""
-    yield (
-        "step",
-        f"{job.algorithm}: {job.prompts:,} prompts, {job.samples:,} samples of "
-        f"{short_count(job.tokens)} tokens in all{passes}",
-    )
-    yield "lengths", job.lengths
-    yield "framework", f"{job.framework}: trains with {job.trainer}, samples with {job.engine}"
-    critic = f", critic {job.critic}" if job.critic else ""
-    yield "judged by", f"{job.reward}; reference: {job.reference}{critic}"
+    passes = job.minibatches if job.minibatches > 1 else 0
+    return fact_rows("rl_front.job", job, passes=passes, again=job.epochs if job.epochs > 1 else 0)
 
 
-def plan_rows(plan: RlPlan) -> Iterator[Row]:
+def plan_rows(plan: RlPlan) -> tuple[Row, ...]:
     """A plan in words."""
-    yield "placement", placement_text(plan)
-    yield "trains", f"{plural(plan.trainer_gpus, 'GPU')} {plan.trainer_gpu}: {trainer_text(plan)}"
-    leaves = "; its tensors go to the host while engines sample" if plan.trainer_leaves else ""
-    yield "micro-batch", f"up to {plan.token_limit:,} tokens of whole samples{leaves}"
-    yield "samples", f"{plural(plan.engine_gpus, 'GPU')} {plan.engine_gpu}: {engine_words(plan)}"
-    yield "new weights", f"by {plan.way}, {seconds(plan.phase_s('transfer'))}"
-    yield "step", f"{step_text(plan)}, {share_of_speed(plan)}"
-    yield "fits", f"with {share(plan.fit_probability, 0)}"
-
-
-def share_of_speed(plan: RlPlan) -> str:
-    """`12.3 samples/s, 691 an hour and GPU`."""
-    per_hour = short_count(plan.samples_per_gpu_hour)
-    return f"{plan.samples_per_s:,.3g} samples/s, {per_hour} an hour and GPU"
+    return fact_rows(
+        "rl_front.plan", plan, placed=placement_text(plan), trained=trainer_text(plan),
+        engines=engine_words(plan), transfer_s=plan.phase_s("transfer"),
+    )  # fmt: skip
 
 
 def placement_text(plan: RlPlan) -> str:
@@ -172,11 +121,6 @@ def engine_words(plan: RlPlan) -> str:
     return f"{engine_text(plan.engine)}; {running}{lost}"
 
 
-def step_text(plan: RlPlan) -> str:
-    """`168 s (140 s to 210 s)`."""
-    return f"{seconds(plan.step_s)} ({seconds(plan.low_s)} to {seconds(plan.high_s)})"
-
-
 def training_text(plan: RlPlan, samples: int) -> str:
     """How long a number of samples takes, without interruptions."""
     steps = samples / plan.samples
@@ -188,28 +132,12 @@ def training_text(plan: RlPlan, samples: int) -> str:
 
 def front_table(result: RlResult) -> TableData:
     """One row a plan: where, how it trains, how it samples, seconds, samples, memory."""
-    return table(
-        "# | ~placement | ~trains | ~samples | step,\n80 % interval | samples/h\na GPU | GiB"
-        " | tokens a\nmicro-batch ?1 | ~fits ?2",
-        (
-            (
-                f"{'→' if number == result.recommended else ''}{number}",
-                placement_text(plan),
-                f"{plan.trainer_gpus}: {trainer_text(plan)}",
-                f"{plan.engine_gpus}: {engine_text(plan.engine)}",
-                f"{seconds(plan.step_s)}\n{_interval(plan)}",
-                f"{plan.samples_per_gpu_hour:,.0f}",
-                _memory_text(plan),
-                f"{plan.token_limit:,}",
-                share(plan.fit_probability, 0),
-            )
-            for number, plan in enumerate(result.plans, start=1)
-        ),
-    )
-
-
-def _interval(plan: RlPlan) -> str:
-    return f"{plan.low_s:,.0f} to {plan.high_s:,.0f}"
+    marks = {id(plan): f"{number}" for number, plan in enumerate(result.plans, start=1)}
+    marks[id(result.plans[result.recommended - 1])] = f"→{result.recommended}"
+    return table_of(
+        "rl_front.plans", result.plans, mark=lambda plan: marks[id(plan)], placed=placement_text,
+        trained=trainer_text, engines=lambda plan: engine_text(plan.engine), gib=_memory_text,
+    )  # fmt: skip
 
 
 def _memory_text(plan: RlPlan) -> str:
@@ -222,19 +150,14 @@ def _memory_text(plan: RlPlan) -> str:
 
 def terms_table(plan: RlPlan) -> TableData:
     """Where the seconds of each phase go."""
-    return table(
-        "<phase | time | ~of these",
-        (
-            (phase.name.replace("_", " "), seconds(phase.seconds), _terms_text(phase.terms))
-            for phase in plan.phases
-            if phase.seconds > 0.0
-        ),
-        "Where the seconds go",
+    phases = (phase for phase in plan.phases if phase.seconds > 0.0)
+    return table_of(
+        "rl_front.terms", phases, words=lambda phase: phase.name.replace("_", " "), of=_terms_text
     )
 
 
-def _terms_text(terms: object) -> str:
-    pairs = sorted(dict(terms).items(), key=lambda term: -term[1])  # type: ignore[call-overload]
+def _terms_text(phase: Phase) -> str:
+    pairs = sorted(phase.terms.items(), key=lambda term: -term[1])
     return ", ".join(f"{name} {seconds(value)}" for name, value in pairs[:5] if value > 0.0)
 
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from planner.job.amounts import parse_resolution
-from planner.job.quantities import gib, percent_sure, plural, share, tflop_per_s
+from planner.job.quantities import gib, plural, share, tflop_per_s
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -33,7 +33,6 @@ from planner.report.said import described, fact_rows, notes, said
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
 from planner.report.verdict import LEAST_LUCK, Verdict, verdict_blocks
-from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import JobSummary, SearchResult
 from planner.search.unused import LEAST_GAIN, UnusedTechnique
@@ -228,20 +227,6 @@ def _technique_notes(plans: Numbered) -> Iterator[str]:
         for word, numbers in (("Without", without), ("With", having)):
             if numbers:
                 yield f"{word} {name}: {numbered_plans(numbers)}."
-
-
-def recommended_note(result: SearchResult) -> tuple[str, ...]:
-    """Which plan to take, and why."""
-    if not result.recommended:
-        return ()
-    plan, fastest = result.plans[result.recommended - 1], result.plans[0]
-    sure = percent_sure(plan.fit_probability)
-    why = "the fastest that fits surely enough"
-    if len(result.plans) == 1 and not result.complete:  # faster ones may have been left out
-        why = f"as fast as any that fits surely enough, within {share(ALIKE, 0)}"
-    elif plan is not fastest:
-        why = f"as fast as any, within {share(ALIKE, 0)}, and likelier to fit than the faster ones"
-    return (f"→ Use plan {result.recommended}: {why} ({sure}).",)
 
 
 def unused_note(unused: UnusedTechnique) -> str:

@@ -1,4 +1,4 @@
-"""The choice of the next trial among candidates of any kind, by what they are worth."""
+"""The choice of the next trial among candidates of any kind, by its worth."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ START_S, STEPS = 120.0, 15
 
 class ChosenByWorth(ABC):
     """Candidates, what is learnt of them, and the choice. `start_s`: until a run's first step;
-    `sure_sd`: the standard error at which its step time counts as known; `follow`: reads a log."""
+    `sure_sd`: standard error at which a step time counts as known; `follow`: reads a log. A kind of
+    job says by key: what people call its candidates (`names`), sequences and tokens of a step, the
+    files of a trial's folder, the facts by which its log is judged, what is believed before any
+    trial (`prior`), and what the trials come to (`written`)."""
 
     short: ShortRun
     tokens: float
@@ -34,46 +37,33 @@ class ChosenByWorth(ABC):
     @property
     @abstractmethod
     def candidates(self) -> Mapping[str, Tried]:
-        """By key, the likeliest first. UsageError where there is none."""
+        """By key, the likeliest first. UsageError if there is none."""
 
     @property
     @abstractmethod
-    def names(self) -> Mapping[str, str]:
-        """What people call them, by key."""
-
+    def names(self) -> Mapping[str, str]: ...
     @abstractmethod
-    def sequences(self, key: str) -> int:
-        """Sequences of a step."""
-
+    def sequences(self, key: str) -> int: ...
     @abstractmethod
-    def tokens_of_step(self, key: str) -> float:
-        """Tokens of a step."""
-
+    def tokens_of_step(self, key: str) -> float: ...
     @abstractmethod
-    def files(self, key: str, job_name: str) -> Mapping[str, str]:
-        """The files of a trial's folder."""
-
+    def files(self, key: str, job_name: str) -> Mapping[str, str]: ...
     @abstractmethod
-    def facts(self, key: str) -> Facts:
-        """What a trial's log is judged by."""
-
+    def facts(self, key: str) -> Facts: ...
     @property
     @abstractmethod
-    def prior(self) -> Belief:
-        """What is believed before any trial."""
-
+    def prior(self) -> Belief: ...
     @abstractmethod
     def demand_startable(self, runs_on: str) -> None:
-        """UsageError for what no trial could run without."""
+        """UsageError for what no trial can run without."""
 
     @abstractmethod
     def written(
         self, header: Mapping[str, object], records: Sequence[TrialRecord], ending: Ending
-    ) -> Written:
-        """What the trials come to."""
+    ) -> Written: ...
 
     def peak_of(self, key: str, ended: Ended) -> float | None:  # noqa: ARG002
-        """A measured peak as predictions count it; None where they cannot be compared."""
+        """A measured peak as predictions count it; None if the two cannot be compared."""
         return None
 
     @property
@@ -82,7 +72,7 @@ class ChosenByWorth(ABC):
         return [*self.candidates]
 
     def belief(self, records: Sequence[TrialRecord]) -> Belief:
-        """What is known after some trials."""
+        """The belief after some trials."""
         return self.prior.observed(self.observations(records))
 
     def costs(self, records: Sequence[TrialRecord]) -> dict[str, float]:
@@ -105,7 +95,7 @@ class ChosenByWorth(ABC):
         return choose(belief, self.costs(records), rest_s, names=self.names)
 
     def choice(self, records: Sequence[TrialRecord]) -> Next:
-        """What to run next, after the trials so far."""
+        """The trial to run next, after the trials so far."""
         found = self.chosen_of(records)
         return Next(found.trial, found.expected_saved_gpu_s, found.cost_gpu_s, found.sentence)
 
@@ -127,14 +117,14 @@ class ChosenByWorth(ABC):
         return math.exp(float(mean[belief.place(key)]))
 
     def as_expected(self, choice: Next, number: int, records: Sequence[TrialRecord]) -> TrialRecord:
-        """A trial that comes out as it is expected after those before it."""
+        """A trial with the outcome that is expected after those before it."""
         chosen = self.chosen(choice, f"expected-{number:03d}", 0.0)
         step_s = self._expected_s(self.belief(records), chosen.key)
         ended = Ended("measured", "as it is expected", 0.0, step_s=step_s, relative_sd=KNOWN)
         return TrialRecord(number, chosen, ended=ended)
 
     def observations(self, records: Sequence[TrialRecord]) -> Iterator[Observation]:
-        """What the trials teach."""
+        """The observations that the trials make."""
         for one in counted(records):
             if (ended := one.ended) is not None:
                 yield Observation(
@@ -148,7 +138,7 @@ class ChosenByWorth(ABC):
 
 
 def _start_s(records: Sequence[TrialRecord], usual_s: float) -> float:
-    """Seconds that a trial takes beside its steps: as those that were measured took."""
+    """Seconds that a trial takes beside its steps, as in the measured trials."""
     found = [
         one.ended.gpu_s / one.chosen.gpus - one.ended.steps * one.ended.step_s
         for one in records

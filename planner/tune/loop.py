@@ -36,13 +36,10 @@ _MOST_PAUSE_S = 60.0
 
 
 class Clock(Protocol):
-    """Unix time, and how it passes."""
+    """Unix time in seconds, and how it passes."""
 
-    def time(self) -> float:
-        """Seconds since 1970."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let so many pass."""
+    def time(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +54,16 @@ class Next:
 
 
 class Work(Protocol):
-    """What a study tries: candidates by their keys, and the choice among them."""
+    """The work of a study. `keys`: of all candidates, the same as long as the study lasts;
+    `choice`: the next trial; `chosen`: a trial as the journal keeps it; `files`: of its folder;
+    `facts`: by which its log is judged."""
 
     @property
-    def keys(self) -> Sequence[str]:
-        """Keys of all candidates, the same ones as long as the study lasts."""
-
-    def choice(self, records: Sequence[TrialRecord]) -> Next:
-        """What to run next, after the trials so far."""
-
-    def chosen(self, choice: Next, job_name: str, at: float) -> Chosen:
-        """A trial as the journal keeps it."""
-
-    def files(self, key: str, job_name: str) -> Mapping[str, str]:
-        """The files of its folder."""
-
-    def facts(self, key: str) -> Facts:
-        """What its log is judged by."""
+    def keys(self) -> Sequence[str]: ...
+    def choice(self, records: Sequence[TrialRecord]) -> Next: ...
+    def chosen(self, choice: Next, job_name: str, at: float) -> Chosen: ...
+    def files(self, key: str, job_name: str) -> Mapping[str, str]: ...
+    def facts(self, key: str) -> Facts: ...
 
 
 Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "setup", "running"]
@@ -92,7 +82,7 @@ GOES_ON = Ending("running", "it has not ended yet")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What all trials together may take; seconds of the driver, GPU-hours of the trials."""
+    """Limits of all trials together; seconds of the driver, GPU-hours of the trials."""
 
     trials: int = 5
     gpu_hours: float = math.inf
@@ -187,8 +177,8 @@ class Driver:
         self._end(record, Verdict(found.kind, sentence, found.step), logs, at)
 
     def _ended_at(self, record: TrialRecord, logs: Sequence[FollowedLog]) -> float | None:
-        """When a job ended that did so before the driver looked: when its log was last written.
-        None of one that lives until now."""
+        """When a job ended that did so before the driver looked: the last write of its log. None
+        for one that lived until now."""
         job = self._asked(lambda: self.runner.find(self._folder(record), record.chosen.job_name))
         times = [log.path.stat().st_mtime for log in logs if log.path.is_file()]
         since, last = record.running_since, max(times, default=0.0)
@@ -277,7 +267,7 @@ class Driver:
         return job
 
     def _read(self, record: TrialRecord, watch: _Watch, job: Job | None) -> None:
-        """What its logs say that they did not say before."""
+        """Read the new lines of its logs."""
         try:
             paths = self.runner.logs(watch.folder, record.chosen.job_name)
         except AwayError:
@@ -290,7 +280,7 @@ class Driver:
                 log.end()
 
     def _over_budget(self, record: TrialRecord, now: float) -> Verdict | None:
-        """A trial that uses up what all may take."""
+        """The end of a trial that uses up the GPU-hours of all trials."""
         spent = spent_gpu_s(self.journal.records) + self._gpu_s(record, now)
         if spent > self.budget.gpu_hours * HOUR_S:
             return Verdict("interrupted", f"--max-gpu-hours {self.budget.gpu_hours:g} are spent")
@@ -372,7 +362,7 @@ class Driver:
 
 @dataclass
 class _Watch:
-    """What a driver remembers between two looks at a trial."""
+    """The driver's memory between two looks at a trial."""
 
     grew_at: float
     folder: Path

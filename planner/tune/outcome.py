@@ -1,5 +1,5 @@
-"""What a study came to, as `study.json` holds it and reports show it; and the cluster file that its
-runs teach."""
+"""The outcome of a study, as `study.json` and reports have it; and the cluster file that its runs
+teach."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from planner.evidence.runs.rows import PLAN_COLUMN
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.quantities import GIB, HOUR_S
 from planner.job.request import Request
-from planner.job.written import csv_text
+from planner.job.written import csv_text, picked
 from planner.job.written_folder import write_folder
 from planner.launch.contract import Launch
 from planner.launch.readme import PLAN_FILE, measured_csv
 from planner.tune.candidates import Candidate
-from planner.tune.journal import Kind, TrialRecord, trial_folder
+from planner.tune.journal import Ended, Kind, TrialRecord, trial_folder
 from planner.tune.loop import Ending, spent_gpu_s
 
 STUDY_VERSION = 1
@@ -85,34 +85,26 @@ class TunedStudy(Frozen):
 
 
 class Tried(Protocol):
-    """A candidate as the choice sees it: seconds of a step, probability of fitting, GPUs, and bytes
-    of the predicted peak."""
+    """A candidate as the choice sees it: its configuration as stable text, expected seconds of a
+    step, probability of fitting, number of GPUs, and bytes of the predicted peak of a GPU (None if
+    trials cannot measure it)."""
 
     @property
-    def key(self) -> str:
-        """Its configuration as stable text."""
-
+    def key(self) -> str: ...
     @property
-    def step_s(self) -> float:
-        """Expected seconds of a step."""
-
+    def step_s(self) -> float: ...
     @property
-    def fits(self) -> float:
-        """Probability that it fits in memory."""
-
+    def fits(self) -> float: ...
     @property
-    def gpus(self) -> int:
-        """GPUs that it runs on."""
-
+    def gpus(self) -> int: ...
     @property
-    def peak_bytes(self) -> float | None:
-        """Predicted peak of a GPU's memory, where trials can tell it."""
+    def peak_bytes(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The plan to take by what is known: its key, the probability that it is the fastest, and the
-    seconds of a step that it is expected to take."""
+    """The best plan so far: its key, the probability that it is the fastest, and its expected
+    seconds of a step."""
 
     key: str
     probability: float
@@ -120,8 +112,8 @@ class Best:
 
 
 class Written(NamedTuple):
-    """What trials come to: the document, they as rows of measured runs, and the text of a cluster
-    file; empty where there is none."""
+    """The outcome of trials: the document, rows of measured runs, and the text of a cluster file;
+    empty texts if there is none."""
 
     study: TunedStudy
     rows: str
@@ -137,7 +129,7 @@ def tuned_study(
     best: Best,
     names: Mapping[str, str],
 ) -> TunedStudy:
-    """The document of a study. `names`: what people call the candidates, by key."""
+    """The document of a study. `names`: of the candidates for people, by key."""
     return TunedStudy(
         model=str(header["model"]),
         gpu=cluster.gpu.name,
@@ -159,7 +151,7 @@ def tuned_study(
 
 
 def _tried(record: TrialRecord, candidate: Tried, name: str) -> TriedPlan:
-    chosen, ended = record.chosen, record.ended
+    chosen, ended = record.chosen, record.ended or Ended("lost", "it has not ended", 0.0)
     return TriedPlan(
         number=record.number,
         name=name,
@@ -168,17 +160,15 @@ def _tried(record: TrialRecord, candidate: Tried, name: str) -> TriedPlan:
         predicted_s=chosen.predicted_s,
         fit_probability=chosen.fits,
         predicted_peak_bytes=candidate.peak_bytes,
-        outcome=ended.kind if ended else None,
-        measured_s=ended.step_s if ended else None,
-        relative_sd=ended.relative_sd if ended else None,
-        peak_bytes=ended.peak_bytes if ended else None,
-        memory_kind=ended.memory_kind if ended else "",
+        outcome=record.ended.kind if record.ended else None,
         saves_gpu_hours=chosen.expected_saved_gpu_s / HOUR_S,
         costs_gpu_hours=chosen.expected_cost_gpu_s / HOUR_S,
-        gpu_hours=ended.gpu_s / HOUR_S if ended else 0.0,
+        gpu_hours=ended.gpu_s / HOUR_S,
         job_name=chosen.job_name,
         why=chosen.sentence,
-        learnt=ended.sentence if ended else "it has not ended",
+        learnt=ended.sentence,
+        measured_s=ended.step_s,
+        **picked(ended, "relative_sd peak_bytes memory_kind"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and --time-limit while the cost core is compiled, which takes far longer."""
+"""Ctrl-C and --time-limit while the cost core is compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 SEARCH = ["search", "--model", "8b", "--gpus", "8xH100", "--gbs", "64"]
-# Compiling takes more than ten seconds on two processors; to hear a signal takes none.
+# A signal is heard between two entries, of which each takes a second or two of a processor.
 HEARS_WITHIN_S = 8.0
 
 
@@ -27,19 +27,19 @@ def start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
 
 def test_a_time_limit_ends_compiling(tmp_path: Path) -> None:
     began = time.perf_counter()
-    child = start(tmp_path, "--time-limit", "1")
+    child = start(tmp_path, "--time-limit", "0.5")
     output, errors = child.communicate(timeout=120)
     assert child.returncode == 3, errors
     assert output == ""
     assert "planner warmup" in errors
-    assert time.perf_counter() - began < 1.0 + HEARS_WITHIN_S + 10.0
+    assert time.perf_counter() - began < 0.5 + HEARS_WITHIN_S + 10.0
 
 
 def test_ctrl_c_ends_compiling(tmp_path: Path) -> None:
     child = start(tmp_path)
     assert child.stderr is not None
     assert "compiling" in child.stderr.readline()
-    time.sleep(2.0)
+    time.sleep(0.5)
     child.send_signal(signal.SIGINT)
     sent = time.perf_counter()
     child.communicate(timeout=120)

@@ -174,3 +174,45 @@ def test_clusters_are_compared_and_bought_in_samples_a_dollar(run: Run, tmp_path
 def test_what_a_comparison_cannot_be(run: Run, given: tuple[str, ...], said: str) -> None:
     words = CLUSTERS if "--framework" not in given else (*JOB[:2], *STEP)
     refused(run("compare", *words, "--gpus", "2xH100", *given), said)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "precision", "said"),
+    [
+        ("4xH100", "nvfp4", "stored only: H100-SXM5-80GB has no nvfp4 arithmetic"),
+        ("4xA100", "fp8", "stored only: A100-SXM4-80GB has no fp8 arithmetic"),
+        ("4xB200", "nvfp4", "costed as in 16 bits"),
+        ("4xH100", "fp8", "weights in fp8, KV cache"),
+    ],
+)
+def test_what_becomes_of_quantised_weights_is_said(
+    run: Run, gpus: str, precision: str, said: str
+) -> None:
+    found = run(
+        "evaluate", *JOB, "--gpus", gpus, "--placement", "colocated", "--rollout-precision",
+        precision,
+    )  # fmt: skip
+    assert said in " ".join(found.stdout.split())
+
+
+def test_a_judge_that_is_too_large_is_named(run: Run) -> None:
+    found = run("search", *JOB, *FEW, "--reward", "405b", "-q")
+    assert found.exit_code == 1
+    assert "the judge does not fit beside the rest: llama-3.1-405b" in found.stderr
+    assert "--reward rule" in found.stderr and "engines" not in found.stderr
+
+
+def test_nobody_is_told_of_splits_that_nobody_asked_for(run: Run) -> None:
+    job = (*JOB[:2], "--gpus", "6xH100", *JOB[4:], *FEW)
+    found = run("search", *job, "--prompts", "48", "-q")
+    assert found.exit_code == 0, found.output
+    assert "some splits" not in found.stdout
+
+
+def test_comparing_takes_the_plan_that_a_search_takes(run: Run) -> None:
+    job = (*STEP, *FEW, "--model", "qwen3-0.6b", "--framework", "megatron-core", "-q", "--json")
+    searched = json.loads(run("search", *job, "--gpus", "4xH100").stdout)
+    compared = json.loads(run("compare", *job, "--gpus", "4xH100").stdout)
+    taken = searched["plans"][searched["recommended"] - 1]
+    plan = compared["rows"][0]["plan"]
+    assert plan["engine"] == taken["engine"] and plan["step_s"] == taken["step_s"]

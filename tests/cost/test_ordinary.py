@@ -1,4 +1,4 @@
-"""Where numba's inside is not as planned, the core is compiled the ordinary way, and says so."""
+"""Where our compiler cannot compile the core, numba does, and a line says so."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from planner.cost import (
-    _compiler,
     _entry,
+    _llvm,
     _machine_code,
     _ordinary,
     _shipped,
@@ -42,16 +42,17 @@ def least_seconds(entry: Entry, *, plain: bool = False) -> tuple[Array, Array]:
 
 
 def unplanned(*_: object) -> None:
-    raise AttributeError("'Codegen' object has no attribute '_tm'")
+    raise AttributeError("module 'llvmlite.binding' has no attribute 'create_pass_builder'")
 
 
-def test_another_inside_of_numba_is_no_end(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_compiler, "machine_code", unplanned)
+def test_another_llvm_is_no_end(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_llvm, "_target_machine", unplanned)
     entry = Entry(stage_sums.least_together)
     assert _ordinary.note() == ""
     for mine, plain in zip(least_seconds(entry), least_seconds(entry, plain=True), strict=True):
         np.testing.assert_array_equal(mine, plain)
-    assert "no attribute '_tm'" in _ordinary.note() and "figures are the same" in _ordinary.note()
+    for words in ("no attribute 'create_pass_builder'", "figures are the same"):
+        assert words in _ordinary.note()
     # numba's own cache is below ours: an edit starts a fresh one. And it counts as compiled.
     assert list((apart / _ordinary.ORDINARY).rglob("*.nbi"))
     assert entry.is_on_disk()
@@ -70,18 +71,27 @@ def test_it_can_be_asked_for(apart: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert apart.exists()
 
 
-def test_a_mistake_in_the_core_is_still_one(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What numba cannot compile either way is an error, not an answer."""
+def wrong(options: Array) -> float:
+    """What no compiler can compile."""
+    return options.no_such_thing  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_mistake_in_the_core_is_still_one(apart: Path) -> None:
+    """What numba cannot compile either is an error, not an answer."""
     import numba.core.errors
-
-    monkeypatch.setattr(_compiler, "machine_code", unplanned)
-
-    def wrong(options: Array) -> float:
-        return options.no_such_thing  # type: ignore[attr-defined, no-any-return]
 
     with pytest.raises(numba.core.errors.TypingError):
         Entry(wrong)(np.zeros(3))
+    assert _ordinary.why[0].startswith("wrong: `options.no_such_thing` is not in the language")
     assert apart.exists()
+
+
+def test_a_mistake_in_the_compiler_is_one_too(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is known to be beyond it goes to numba."""
+    monkeypatch.setattr(_llvm, "translated", unplanned)
+    with pytest.raises(AttributeError):
+        least_seconds(Entry(stage_sums.least_together))
+    assert (_ordinary.why, apart.exists()) == ([], True)
 
 
 def test_a_library_is_used_where_it_is_of_these_sources(
@@ -101,16 +111,26 @@ def test_a_library_is_used_where_it_is_of_these_sources(
             build_core._link(apart, {path.name: code})
         return
     build_core._link(apart, {path.name: code})
-    for known in (_shipped.symbols, _shipped._library):
-        known.cache_clear()
-    monkeypatch.setattr(_compiler, "machine_code", unplanned)
+    _forget()
+    monkeypatch.setattr(_llvm, "machine_code", unplanned)
     shipped = Entry(stage_sums.least_together)
     assert shipped.is_on_disk()
     np.testing.assert_array_equal(least_seconds(shipped)[0], kept[0])
     assert _ordinary.why == []
-    index = apart / "machine" / _shipped.INDEX
-    index.write_text(index.read_text().replace(_shipped.sources_hash(), "other"))
-    _shipped.symbols.cache_clear()
-    assert _shipped.address(path.name) is None
-    for known in (_shipped.symbols, _shipped._library):
+    for source in _shipped.sources():
+        changed = apart / source.name
+        changed.write_bytes(source.read_bytes() + b"\n")
+        others = [changed if each == source else each for each in _shipped.sources()]
+        with monkeypatch.context() as patched:
+            patched.setattr(_shipped, "sources", lambda others=others: others)
+            _forget()
+            assert _shipped.address(path.name) is None, source
+    _forget()
+    assert _shipped.address(path.name) is not None
+    _forget()
+
+
+def _forget() -> None:
+    """The sources and the library are looked at again."""
+    for known in (_shipped.symbols, _shipped._library, _shipped.sources_hash):
         known.cache_clear()

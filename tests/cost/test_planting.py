@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from planner.cost import _machine_code, _private_folder
-from planner.cost._compiler import machine_code
 from planner.cost._jit import jit
+from planner.cost._llvm import machine_code
 from planner.cost._private_folder import CACHE_VARIABLE
 from planner.cost.tables import Array
 
@@ -46,7 +46,9 @@ print(totals[2].tolist(), cache_folder(), *kept, sep="; ")
 @jit
 def evil(_o: Array, _p: Array, _s: Array, _largest: bool, totals: Array, _chosen: Array) -> None:
     """What the attacker wants to run instead of `least_together`."""
-    totals[:] = 666.0
+    for first in range(totals.shape[0]):
+        for place in range(totals.shape[1]):
+            totals[first, place] = 666.0
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +56,7 @@ def planted() -> bytes:
     """A cache file as the loader wants it, of the attacker's function."""
     whole, numbers = np.zeros(1, np.int64), np.zeros(1)
     arguments = [np.zeros((1, 2), np.int64), whole, numbers, 0, np.zeros((1, 1)), whole]
-    symbol, code = machine_code(evil, arguments)
-    rest = symbol.encode() + b"\0" + code
+    rest = b"evil\0" + machine_code("evil", evil, arguments)
     return sha256(rest).digest() + rest
 
 

@@ -45,23 +45,21 @@ Each dialect has one table, for writing, for reading and for `check --fix`.
 {runs}
 """
 _FIELDS = (
-    Column("target", "Launch targets that say a model alike.", number=False),
-    Column("model", "Of which model, where tables differ by its attention.", number=False),
+    Column("target", "Launch targets that describe a model in the same way.", number=False),
+    Column("model", "The model, if the table depends on its attention.", number=False),
     Column("field", "Field of the model's architecture.", number=False),
-    Column("key", "Under what the target's files have it; empty: under nothing.", number=False),
-    Column("unless", "What the target does unasked: then it is not written.", number=False),
-    Column("else", "What becomes of values that the target has no key for.", number=False),
+    Column("key", "Key of the target's files for it; empty: none.", number=False),
+    Column("unless", "The target's own default, which is not written.", number=False),
+    Column("else", "What happens to values without a key: refused, or a departure.", number=False),
 )
 _SETTINGS = (
-    Column("dialect", "Whose files.", number=False),
-    Column("table", "Which of its tables.", number=False),
-    Column("ours", "The planner's name of a setting of a run.", number=False),
+    Column("dialect", "The dialect of launch files.", number=False),
+    Column("table", "The dialect's table of options.", number=False),
+    Column("ours", "The planner's name of the setting.", number=False),
     Column("key", "The dialect's name of it.", number=False),
-    Column("values", "Our values as the dialect writes them.", number=False),
-    Column("release", "The release that has it first; empty: all known ones.", number=False),
+    Column("values", "The planner's values and how the dialect writes them.", number=False),
+    Column("release", "The first release that has it; empty: all known ones.", number=False),
 )
-
-
 _DEPARTURES = (
     Column("what", "What a target does in place of what the model asks for.", number=False),
     Column("targets", "The targets that do it.", number=False),

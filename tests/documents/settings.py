@@ -22,29 +22,28 @@ from tests.documents.data_tables import Column, DataTable
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 _HEAD = """# Settings that the cost core reads
 
-Made by `python -m tests.documents.settings` from the declarations; a test holds it.
-
-A framework's settings are the fields of the tables in `planner/job/frameworks`, set by its TOML
-file, which has the evidence for its figures; `planner frameworks NAME --all` shows their values. A
-default without a source changes nothing or is an assumption.
+A framework's settings are keys of its TOML file in `planner/job/frameworks`, which has the evidence
+for its figures. `planner frameworks NAME --all` shows their values. A default without a source
+changes nothing or is an assumption. `python -m tests.documents.settings` makes this page from the
+declarations, and a test holds it.
 """
 _COLUMNS = (
-    Column("table", "The table of the framework's TOML file that the setting is a key of.", False),
+    Column("table", "Table of the framework's TOML file.", False),
     Column("name", "Its key.", False),
-    Column("type", "What a value is.", False),
+    Column("type", "Type of a value.", False),
     Column("unit", "The unit of a value.", False),
-    Column("default", "The value where the file says none.", False),
-    Column("meaning", "What it says.", False),
+    Column("default", "Value if the file gives none.", False),
+    Column("meaning", "What it means.", False),
     Column("source", "Where the default is from.", False),
 )
 _CURVE_COLUMNS = (
     Column("name", "Its key in the table of the architecture.", False),
     Column("unit", "The unit of a value.", False),
-    Column("meaning", "What it says.", False),
+    Column("meaning", "What it means.", False),
 )
 _DERIVED_COLUMNS = (
-    Column("name", "A field of the core's records that is no setting as it stands.", False),
-    Column("meaning", "What it holds, and what it follows from.", False),
+    Column("name", "A field of the core's records that no file sets.", False),
+    Column("meaning", "What it holds, and where it comes from.", False),
 )
 _CURVES = """
 ## Kernels of a GPU
@@ -54,7 +53,7 @@ _CURVES = """
 _DERIVED = """
 ## What is derived
 
-Fields of the core's records that are no setting as it stands.
+The planner computes these fields of the core's records from settings and the job.
 """
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from string import Formatter
+
 import pytest
 
+from hardware.files import shipped_toml
 from planner.job.errors import UsageError
 from planner.job.request import Request
 from planner.launch.plans import job_launch_note, launch_of, usual_target
@@ -66,3 +69,9 @@ def test_of_other_frameworks_the_note_names_who_writes_them() -> None:
     note = job_launch_note(request.resolve()) or ""
     assert "direct preference optimisation" in note
     assert "--framework trl" in note
+
+
+def test_reasons_of_refused_ways_of_training_can_be_filled_in() -> None:
+    """Expressions in braces have no `!=`, because a format string reads `!` as a conversion."""
+    for row in shipped_toml("planner.launch", "refusals.toml")["training"]:
+        assert list(Formatter().parse(row["reason"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.cost import _ordinary
 from planner.job.request import Request
 from planner.predict import warmup
 from planner.search.search import find_plans
@@ -21,3 +22,5 @@ def test_a_search_compiles_nothing_more() -> None:
     assert {entry.__name__: len(entry.functions) for entry in entries} == {
         entry.__name__: 1 for entry in entries
     }
+    # Our own compiler knows all that the core is written in.
+    assert _ordinary.why == []

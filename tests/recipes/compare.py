@@ -36,7 +36,7 @@ _SAME = 1e-3
 # What falls by less of the step time is not named beside what falls most.
 _COUNTS = 0.005
 # Of a plan that is faster by more than NOTABLE and as likely no faster.
-NOT_CLAIMED = "no gain is claimed: of the best of so many plans it is not sure"
+NOT_CLAIMED = "no gain is claimed, because the best of many plans is partly lucky"
 # Limits by probability are found by bisection: the recipe itself must lie within its.
 _BISECTED = 1e-3
 

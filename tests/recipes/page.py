@@ -49,7 +49,7 @@ def _summary(comparisons: Sequence[RecipeComparison]) -> str:
     return (
         f"Of {len(comparisons)} recipes {slower} are faster as predicted than the best plan found. "
         f"The median gain is {share(median(gains))}, or {share(median(left))} as expected of the "
-        f"best of so many plans. The gain is over {share(_LARGE, 0)} for {large[0]} recipes as "
+        f"best of many plans. The gain is over {share(_LARGE, 0)} for {large[0]} recipes as "
         f"predicted and for {large[1]} as expected; for {len(sure)} the whole interval is a gain. "
         f"{beyond} recipes are predicted to need more memory than there is, though they ran.\n\n"
         + markdown_table(("verdict", "the best plan is", "recipes"), rows, (2,))
@@ -61,7 +61,7 @@ _RESOLVED = 0.001
 _LARGE = 0.15
 _VERDICTS: dict[Verdict, str] = {
     "as good": f"at most {share(NOTABLE, 0)} faster",
-    "gain": "faster by more, and the row says by what",
+    "gain": "faster by more, and the row names the cause",
     "within the error bar": f"faster by more, but {NOT_CLAIMED}",
     "cannot tell": "faster by more without an unused technique, but the prediction of the recipe "
     "itself is more than 10 % off",
@@ -83,7 +83,7 @@ _RECIPE_COLUMNS = (
     Column("best", "The fastest plan found for the same job that is as sure to fit.", number=False),
     Column("best_s", "Step time predicted for that plan, s."),
     Column("gain", "Step time that it saves of the recipe's as predicted, %."),
-    Column("expected", "The same as expected of the fastest of so many plans, %."),
+    Column("expected", "The same as expected of the fastest of many plans, %."),
     Column("expected_low", "Lower end of its 80 % interval, %."),
     Column("expected_high", "Upper end, %."),
     Column("verdict", "As good, gain, within the error bar, cannot tell, or lost.", number=False),

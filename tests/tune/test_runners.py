@@ -15,10 +15,9 @@ import pytest
 from planner.job.errors import UsageError
 from planner.launch.settings_text import Code, filled
 from planner.tune.runners import process
-from planner.tune.runners.command import CommandRunner
+from planner.tune.runners.command import CommandRunner, LocalRunner
 from planner.tune.runners.contract import AwayError, Job, RefusedError, Runner
 from planner.tune.runners.kubernetes import KubernetesRunner
-from planner.tune.runners.local import LocalRunner
 from planner.tune.runners.slurm import SlurmRunner
 from tests.tune.conftest import Behave, jobs
 

@@ -10,7 +10,7 @@ import pytest
 from planner.job.errors import UsageError
 from planner.tune.belief import Belief, Observation
 from planner.tune.errors import Array
-from planner.tune.value import choose, probability_best, relative_worth
+from planner.tune.value import best_trial, choose, probability_best, relative_worth
 from tests.tune.synthetic import belief, grid, measured, truth
 
 _MONTH_S = 30 * 86_400.0
@@ -41,7 +41,6 @@ def test_a_near_and_doubtful_rival_is_tried() -> None:
 def test_nothing_pays_near_the_end_of_the_job() -> None:
     near = belief([0.0, 0.02], np.diag([1e-4, 0.01]))
     assert choose(near, _costs(near), 60.0).trial is None
-    assert choose(near, _costs(near), 60.0, insist=True).trial == "b"
 
 
 def test_worth_is_proportional_to_the_rest_of_the_job() -> None:
@@ -117,7 +116,7 @@ def _regrets(prior: Belief, seconds: Array, trials: int) -> tuple[float, float]:
     """Of the loop, and of the order of the prediction."""
     after = prior
     for _ in range(trials):
-        trial = choose(after, _costs(after, 0.0), _MONTH_S, insist=True).trial
+        trial = best_trial(after, _costs(after, 0.0), _MONTH_S).trial
         assert trial is not None
         after = measured(after, seconds, trial)
     best = float(seconds.min())

@@ -1,13 +1,14 @@
-"""Micro-benchmarks as equations: nccl-tests' output, tables of matrix products and of the probe.
+"""Micro-benchmarks as equations: the output of nccl-tests, tables of matrix products and of the
+probe.
 
 A table is a CSV file with the column `kind`: `gemm` (m, n, k), `attention` (batch, seq, heads,
 head_dim, causal, backward), `copy` and `optimizer` (bytes read and written) or a collective
-(`all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`: bytes, gpus, nodes), and `time_s`;
-without `kind` it holds products, and `time_us`, `time_ms` or `tflops` may stand for `time_s`.
+(`all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`: bytes, gpus, nodes), and `time_s`.
+Without `kind` it holds products, and `time_us`, `time_ms` or `tflops` may stand for `time_s`.
 
-The model's rates of products are those of continuous load, a benchmark's those of a short one, so
-benchmarks are compared with the share of the peak that short ones reach (`max_share`). Alike
-benchmarks share their errors: of one kind and order of magnitude the median counts once.
+The model's rates of products are those of continuous load, so a short benchmark is compared with
+the share of the peak that short ones reach (`max_share`). Similar benchmarks share their errors:
+the median of one kind and order of magnitude counts once.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One timed kernel or collective: its kind, sizes by the table's names, and seconds."""
+    """One timed kernel or collective; `sizes` have the table's names."""
 
     kind: str
     sizes: Mapping[str, float]
@@ -77,15 +78,14 @@ def is_bench_table(path: Path) -> bool:
 
 
 def _collective(text: str) -> str | None:
-    """The collective that a line, or a file's name, tells; None of any other test."""
+    """The collective that a line or a file name mentions; None for any other test."""
     match = _TEST.search(text)
     return match and match[1].replace("alltoall", "all_to_all")
 
 
 def read_nccl(path: Path) -> list[Bench]:
-    """The rows of nccl-tests (out of place), whose collective the output or the file's name says;
-    several tests may follow each other, of which those of other collectives are left out.
-    UsageError."""
+    """The rows of nccl-tests (out of place). The output or the file name says which collective;
+    tests of other collectives are skipped. UsageError."""
     hosts: list[str] = []
     found: list[Bench] = []
     kind, told, time_at = _collective(path.name), False, 5
@@ -119,7 +119,7 @@ def read_nccl(path: Path) -> list[Bench]:
 def _nccl_row(
     cells: Sequence[str], kind: str | None, hosts: Sequence[str], time_at: int
 ) -> Iterator[Bench]:
-    """The benchmark of a row; none of another test, of no bytes or of no time."""
+    """The benchmark of a row, unless it has another test, no bytes or no time."""
     sent, seconds = _finite(cells[0]), _finite(cells[time_at]) * 1e-6
     if kind and seconds > 0.0 and sent > 0.0:
         sizes = {"bytes": sent, "gpus": float(len(hosts)), "nodes": float(len(set(hosts)))}
@@ -169,7 +169,7 @@ def _seconds(kind: str, sizes: Mapping[str, float]) -> float:
 
 
 def _finite(text: str) -> float:
-    """NaN for what is no number, or one that no benchmark has."""
+    """NaN for text that is no number, or for a number that no benchmark has."""
     try:
         number = float(text)
     except ValueError:
@@ -197,7 +197,7 @@ def predicted_s(bench: Bench, gpu: GpuInputs, links: LinkInputs) -> float:
 
 
 def bench_inputs(cluster: Cluster, factors: Factors) -> tuple[GpuInputs, LinkInputs]:
-    """What benchmarks on a cluster are predicted from: short products reach the maximum."""
+    """Inputs for predicting benchmarks on a cluster: short products reach the maximum."""
     gpu, half = cluster.gpu, half_precision(cluster.gpu)
     share = load_compute_curves(gpu).max_share(half)
     plain = gpu_inputs(gpu, half, "auto")

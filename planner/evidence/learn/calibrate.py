@@ -1,4 +1,4 @@
-"""A cluster's runs into a calibration: factors on the model's figures, with intervals."""
+"""Calibrate a cluster from its runs: factors on the model's figures, with intervals."""
 
 from __future__ import annotations
 
@@ -67,11 +67,10 @@ MOST_TIMES, _BEYOND = 100, 10.0
 
 @dataclass(frozen=True)
 class FigureFit:
-    """What the runs of one figure taught: the `posterior` that predicts and the one of what the
-    `factors` may be. ln(measured / predicted) of the `runs`, (runs,): `before`
-    any calibration, `after` it, and `left_out`, each as the others correct it (empty: one run).
-    `share`: how much of what runs teach they show to be right; 0 is shown, and taken, as a whole.
-    """
+    """The fit of one figure to its runs. `posterior` predicts; `factors` says what each factor may
+    be. ln(measured / predicted) of the `runs`, (runs,): `before` calibration, `after` it, and
+    `left_out`, each as the others correct it (empty for one run). `share`: how much of the
+    correction the runs support; 0 is shown, and used, as a whole."""
 
     figure: Figure
     runs: tuple[Prediction, ...]
@@ -84,12 +83,12 @@ class FigureFit:
 
     @property
     def is_refused(self) -> bool:
-        """Whether runs, each judged by the others, get no better."""
+        """Whether the runs, each judged by the others, get no better."""
         return self.share == 0.0
 
     @property
     def odd(self) -> tuple[Prediction, ...]:
-        """Runs that disagree with all others, and that hardly count."""
+        """Runs that disagree with all others and hardly count."""
         return tuple(
             run for run, weight in zip(self.runs, self.posterior.weights, strict=False)
             if weight < ODD
@@ -99,7 +98,7 @@ class FigureFit:
 def fit_figure(
     predictions: Sequence[Prediction], figure: Figure, benches: Equations | None = None
 ) -> FigureFit | None:
-    """The factors that a figure's runs, and benchmarks, teach; None where there is neither."""
+    """The factors that a figure's runs and benchmarks teach; None if there are neither."""
     runs = tuple(one for one in predictions if measured_log(one, figure) is not None)
     more = benches if benches is not None and benches.figure == figure else no_equations(figure)
     if not runs and not len(more.residuals):
@@ -142,8 +141,8 @@ def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:
 def calibrate(
     predictions: Sequence[Prediction], sources: Sequence[str], benches: Equations | None = None
 ) -> list[FigureFit]:
-    """What runs and benchmarks of one cluster teach. `sources`: what they were read from.
-    CannotTellError where no run can be predicted, UsageError where they are of several GPUs."""
+    """The fits of each figure to runs and benchmarks of one cluster. `sources`: the files they come
+    from. CannotTellError if no run can be predicted, UsageError if they are of several GPUs."""
     mapped = [one for one in predictions if one.mapped]
     if predictions and not mapped and benches is None:
         why = predictions[0].error
@@ -171,7 +170,7 @@ def calibrate(
 def calibration_of(
     fits: Sequence[FigureFit], sources: Sequence[str], date: datetime | None = None
 ) -> Calibration:
-    """The calibration as a cluster's file holds it."""
+    """The calibration as a cluster file holds it."""
     by_figure = {fit.figure: learnt_figure(fit) for fit in fits if fit.runs}
     runs = [run for fit in fits for run in fit.runs]
     return Calibration(
@@ -187,7 +186,7 @@ def calibration_of(
 
 
 def learnt_runs(fit: FigureFit) -> list[LearntRun]:
-    """What each run says of like ones beside all factors."""
+    """The configuration of each run with its pull on similar runs, beyond all factors."""
     if not fit.runs:
         return []
     found = run_configurations(fit.runs)
@@ -221,8 +220,8 @@ def learnt_figure(fit: FigureFit) -> LearntFigure:
 
 
 def bar_ends(runs: Sequence[Prediction], figure: Figure, without: str = "") -> Array:
-    """Half widths of the bars of runs downwards and upwards, (2, runs), in ln, without calibration
-    and without one source."""
+    """Half widths of the bars downwards and upwards, (2, runs), in ln, without calibration and
+    without one source."""
     table = shipped_tables()[figure].without(without)
     each = [
         table.half_widths(family_of(run.job), run.conditions or conditions_of(run.job))
@@ -232,7 +231,7 @@ def bar_ends(runs: Sequence[Prediction], figure: Figure, without: str = "") -> A
 
 
 def _mean_error(logs: Array) -> float:
-    """Mean |predicted / measured - 1| of ln(measured / predicted), as a file has it."""
+    """Mean |predicted / measured - 1|, rounded; `logs`: ln(measured / predicted)."""
     return round(float(np.abs(np.expm1(-logs)).mean()), 4)
 
 

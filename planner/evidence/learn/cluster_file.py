@@ -21,8 +21,8 @@ _HEADER = """\
 
 
 def cluster_text(name: str, cluster: Cluster, calibration: Calibration, base: Path | None) -> str:
-    """The file's text: the machine (as file `base` describes it, if one does), then the
-    calibration. UsageError for a base whose [calibration] cannot be told from the rest."""
+    """The file's text: the machine (as the file `base` describes it, if given), then the
+    calibration. UsageError if the [calibration] of `base` is not at its end."""
     machine = machine_text(name, cluster, base)
     return f"{_HEADER.format(name=name)}\n{machine.strip()}\n\n{calibration_text(calibration)}"
 
@@ -33,7 +33,7 @@ def machine_text(name: str, cluster: Cluster, base: Path | None) -> str:
 
 
 def _described(path: Path) -> str:
-    """A cluster file's text without an earlier calibration, its tables being the last ones."""
+    """The text of a cluster file without an earlier calibration, whose tables come last."""
     load_cluster_file(path)
     lines = read_text(path).splitlines()
     headers = [index for index, line in enumerate(lines) if line.lstrip().startswith("[")]

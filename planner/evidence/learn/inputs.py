@@ -1,11 +1,10 @@
-"""What `planner calibrate` is given, as measured rows and predictions of them.
+"""Read what `planner calibrate` is given into measured rows and predictions.
 
-A run is its configuration and what was measured. CSV files have both. A log has the measurement;
-its configuration is the plan file beside it (a folder of `planner launch`), or one that is handed
-in: what launch files say is read by `planner.launch`, a room above.
-
-A profiler's trace has more: seconds of kernels, of the update and of exposed communication are
-separate equations, which tell apart what a step time alone leaves together.
+A CSV file states the configuration of a run and its measurements. A log has only the measurement;
+its configuration is the plan file beside it (a folder of `planner launch`), or the caller passes
+it, because `planner.launch` is a room above. A profiler's trace has more: seconds of kernels, of
+the update and of exposed communication are separate equations, which tell apart what a step time
+alone mixes.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _CSV_SUFFIXES = (".csv", "")
 
 @dataclass(frozen=True)
 class LearntFrom:
-    """Predicted runs, benchmarks, and what was dropped or assumed of each file, in sentences."""
+    """Predicted runs, benchmarks, and sentences on what each file assumed or dropped."""
 
     predictions: tuple[Prediction, ...]
     benches: tuple[Bench, ...]
@@ -68,8 +67,8 @@ class LearntFrom:
 
 
 def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
-    """The runs of files and folders. `configuration`: what each log is of.
-    UsageError for a file that is no evidence, or a log without configuration."""
+    """The runs of files and folders. `configuration` gives the configuration of a log. UsageError
+    for a file that is no evidence, or a log without a configuration."""
     predictions: list[Prediction] = []
     benches: list[Bench] = []
     traced: list[Traced] = []
@@ -99,7 +98,7 @@ def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
 
 
 def _benches(path: Path) -> list[Bench] | None:
-    """The benchmarks of a file that holds such; None of any other."""
+    """The benchmarks of a file; None if it holds none."""
     suffix = path.suffix.lower()
     if suffix in (".txt", ".log", ".out") and is_nccl_output(path):
         return read_nccl(path)
@@ -109,7 +108,7 @@ def _benches(path: Path) -> list[Bench] | None:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself; of a folder its CSV files, and its logs where a plan file tells what ran."""
+    """The file itself; for a folder its CSV files, and its logs if a plan file says what ran."""
     if not path.is_dir():
         return [path]
     found = sorted(path.glob("*.csv"))
@@ -133,7 +132,7 @@ def _read_file(path: Path, configuration: Configured) -> tuple[list[Prediction],
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file is a profiler's trace: compressed, or JSON that begins as one."""
+    """Whether a file is a profiler's trace: compressed, or JSON that begins like one."""
     if path.suffix != ".json":
         return path.suffix == ".gz"
     beginning = "".join(islice(text_lines(path), _BEGINNING))
@@ -141,7 +140,7 @@ def is_trace(path: Path) -> bool:
 
 
 def _trace_steps(ranks: Sequence[RankTrace]) -> TrainingLog:
-    """The steps of a run's ranks, each of the median rank. UsageError where none is marked."""
+    """The steps of a run's ranks, each of the median rank. UsageError if none is marked."""
     unmarked = next((rank.path for rank in ranks if not rank.marked), None)
     if unmarked is not None:
         raise UsageError(
@@ -152,7 +151,7 @@ def _trace_steps(ranks: Sequence[RankTrace]) -> TrainingLog:
 
 
 def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Prediction], list[str]]:
-    """The run of a log, and what was dropped of it."""
+    """The run of a log, and what was dropped from the log."""
     if (mapped := configuration(log)) is None:
         raise UsageError(
             f"{log.path}: a log does not say what ran; give --launch with the launch files, "
@@ -173,18 +172,18 @@ def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Predict
 
 
 def plan_beside(log: TrainingLog) -> MappedRow | None:
-    """The configuration of the launch folder that a log lies in."""
+    """The configuration from the launch folder that a log lies in."""
     path = log.path.parent / PLAN_FILE
     return plan_configuration(path) if path.is_file() else None
 
 
 def plan_configuration(path: Path) -> MappedRow:
-    """The configuration of the first plan of a file. UsageError."""
+    """The configuration of the first plan in a file. UsageError."""
     return map_row(MeasuredRow(path.name, 1, {PLAN_COLUMN: str(path)}))
 
 
 def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
-    """UsageError for a log that the configuration's framework does not write."""
+    """UsageError if the configuration's framework does not write such logs."""
     writers = WRITERS.get(log.format)
     name = mapped.job.framework.name
     if writers is not None and not name.startswith(tuple(writers)):
@@ -197,11 +196,8 @@ def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
 def _seconds(
     log: TrainingLog, mapped: MappedRow, calm: Steady, predicted_s: float
 ) -> tuple[float, str]:
-    """Seconds of a step, and a remark on its unit where the log leaves that open.
-
-    MLPerf's throughput counts samples or tokens, thousands of which make a sample: that one is
-    meant whose step is nearer to the prediction.
-    """
+    """Seconds of a step, and a remark if the log leaves the unit open: MLPerf's throughput counts
+    samples or tokens, and the one whose step is nearer to the prediction is taken."""
     figures, seq, degrees = log.figures, mapped.job.seq, mapped.degrees
     gbs = figures.gbs or degrees.gbs
     match figures.kind:
@@ -219,7 +215,7 @@ def _seconds(
 
 
 def _cells(log: TrainingLog, mapped: MappedRow, seconds: float) -> dict[str, str]:
-    """A measured row's cells: what the log measured, in the units of the columns."""
+    """The cells of a measured row, in the units of its columns."""
     figures, degrees = log.figures, mapped.degrees
     cells = {**mapped.row.cells, "step_time_s": repr(seconds), "source": log.path.stem}
     gbs = degrees.gbs * (mapped.job.seq if figures.gbs_unit == "tokens" else 1)
@@ -257,8 +253,7 @@ class Traced:
 
 
 def traced_terms(ranks: Sequence[RankTrace]) -> dict[str, float]:
-    """Seconds a step, of the median rank, of the terms that equations are made of, those of a fair
-    share of it."""
+    """Seconds a step (median rank) of the terms that are a fair share of it."""
     updates = [rank.terms.get("optimizer", 0.0) for rank in ranks]
     kernels = [math.fsum(rank.terms.values()) for rank in ranks]
     found = {
@@ -271,8 +266,8 @@ def traced_terms(ranks: Sequence[RankTrace]) -> dict[str, float]:
 
 
 def traced_equations(runs: Sequence[Traced]) -> Equations:
-    """One equation of the step time's parameters for each term of each trace that the model
-    predicts a fair share of the step for."""
+    """One equation of the step time's parameters for each term that is a fair share of a traced
+    step and of its prediction."""
     return reduce(Equations.and_also, (_term_equations(runs, term) for term in _TERMS))
 
 

@@ -1,4 +1,4 @@
-"""Runs as equations: how far each was off, and how its prediction follows each parameter."""
+"""Runs as linear equations: how far off each prediction is, and how it follows each parameter."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ModelOf = Callable[[Job, Factors], CostModel]
 
 
 class LearningModel(CostModel):
-    """The cost model of a job with given factors instead of its cluster's, and perhaps constants
-    of `planner.evidence.runs.constants` multiplied."""
+    """The cost model of a job with the given factors in place of its cluster's; `constants`
+    multiplies constants of `planner.evidence.runs.constants`."""
 
     def __init__(self, job: Job, learnt: Factors, constants: Factors | None = None) -> None:
         super().__init__(job, constants or {})
@@ -34,18 +34,18 @@ class LearningModel(CostModel):
 
     @property
     def factors(self) -> Factors:
-        """The given ones."""
+        """The given factors."""
         return self._learnt
 
     def learnt_logs(self, columns: Columns) -> Array:
-        """None: runs teach factors beside what like ones add."""
+        """Zeros: runs teach factors, without what similar runs add."""
         return np.zeros(len(columns["tp"]))
 
 
 @dataclass(frozen=True)
 class Equations:
     """`residuals` (runs,): ln(measured / predicted) without factors; `slopes` (runs, parameters):
-    derivatives of ln(predicted) by the logs of the factors of `parameters_of(figure)`."""
+    derivatives of ln(predicted) by the logs of `parameters_of(figure)`."""
 
     figure: Figure
     residuals: Array
@@ -61,25 +61,25 @@ class Equations:
 
 
 def no_equations(figure: Figure) -> Equations:
-    """None of a figure."""
+    """An empty set of equations."""
     return Equations(figure, np.zeros(0), np.zeros((0, len(parameters_of(figure)))))
 
 
 def measured_log(prediction: Prediction, figure: Figure) -> float | None:
-    """Logarithm of a run's measured seconds or bytes; None where it has none of use."""
+    """ln of a run's measured seconds or bytes; None if there is none."""
     pair = known(prediction, figure)
     return math.log(pair[1]) if pair and pair[0] and pair[1] > 0.0 else None
 
 
 def measured_logs(runs: Sequence[Prediction], figure: Figure) -> Array:
-    """`measured_log` of every run, (runs,); nan where there is none. A run of 1 s has 0."""
+    """`measured_log` of every run, (runs,); nan where there is none."""
     logs = (measured_log(run, figure) for run in runs)
     return np.array([math.nan if log is None else log for log in logs])
 
 
 def likeness(runs: Sequence[Prediction], figure: Figure) -> Array:
-    """Covariance of what is alike for like runs, (runs, runs); of memory, whose account is exact
-    where its terms are, nothing is."""
+    """Covariance that similar runs share, (runs, runs); zero for memory, whose account is exact
+    where its terms are."""
     if figure == "memory" or not runs:
         return np.zeros((len(runs), len(runs)))
     found = run_configurations(runs)
@@ -87,7 +87,7 @@ def likeness(runs: Sequence[Prediction], figure: Figure) -> Array:
 
 
 def run_configurations(predictions: Sequence[Prediction]) -> Configurations:
-    """Those of runs, in order."""
+    """The configurations of runs, in order."""
     mapped = [one.mapped for one in predictions if one.mapped]
     found = [configurations(one.job, one.columns) for one in mapped]
     numbers, words = zip(*found, strict=True)
@@ -124,8 +124,8 @@ def tangent(
     widths: Array | None = None,
 ) -> tuple[Array, Array]:
     """Predicted logs under the factors `about`, and their mean slopes by the log of each factor
-    across its width, `_STEP` where less or none is given: traffic that is hidden, or bound by other
-    links, tells nothing of its own ones but across a width at which it is not."""
+    across its width (at least `_STEP`). A wide step matters: traffic that is hidden, or bound by
+    other links, shows its own rates only where it no longer is."""
     at = dict(about or {})
     steps = np.maximum(_STEP, np.zeros(len(parameters_of(figure))) if widths is None else widths)
     base = logs_of(at)

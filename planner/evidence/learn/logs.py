@@ -1,8 +1,8 @@
-"""Training logs as step times: what frameworks print, line by line, in bounded memory; and the
-steady one of them, without warm-up and what disturbed it.
+"""Read training logs line by line, in bounded memory, into step times; then find the steady step
+time without warm-up and disturbances.
 
-A log is told by its lines, not by its name. Figures are seconds of a step, or tokens per second and
-GPU, or samples per second, which the run's configuration makes seconds of.
+The lines of a log tell its format, not its name. Figures are seconds of a step, tokens per second
+and GPU, or samples per second, which the run's configuration turns into seconds.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _NUMBER = r"(?:[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 
 @dataclass
 class LogFigures:
-    """What a format's lines said: figures in the order of steps, peak bytes, global batch
-    in its unit and, where it was rounded, to how many places."""
+    """Figures from the lines of one format, in the order of steps; peak bytes; and the global batch
+    with its unit and, if it was rounded, the number of places."""
 
     values: list[float] = field(default_factory=list)
     kind: str = "step_s"
@@ -59,7 +59,7 @@ class LogFigures:
     averaged: bool = False
 
     def add(self, kind: str, value: float) -> None:
-        """One more step. Figures of the more direct kind replace those of another."""
+        """Add a step. Figures of a more direct kind replace those of another."""
         if kind != self.kind:
             if self.values and _KINDS.index(kind) > _KINDS.index(self.kind):
                 return
@@ -69,7 +69,7 @@ class LogFigures:
         self.values.append(value)
 
     def peak(self, size_bytes: float, kind: str) -> None:
-        """A peak of memory; the largest counts."""
+        """Keep the largest peak of memory."""
         if math.isfinite(size_bytes) and size_bytes > (self.peak_bytes or 0.0):
             self.peak_bytes, self.memory_kind = size_bytes, kind
 
@@ -82,7 +82,7 @@ _PATTERNS = {
 
 
 def _take(match: re.Match[str], found: LogFigures) -> None:
-    """What a line's groups tell."""
+    """Take what the groups of a matched line say."""
     parts_s: list[float] = []
     for name, text in match.groupdict().items():
         if text is None:
@@ -105,7 +105,7 @@ def _take(match: re.Match[str], found: LogFigures) -> None:
 
 
 def _bounded(value: float, name: str) -> float:
-    """A figure that a run can have. ValueError names it; for nan too, which is no step's time."""
+    """A figure that a run can have. ValueError names it otherwise, also for nan."""
     if not abs(value) <= LARGEST_INTEGER:
         shown = f"{value:g}" if isinstance(value, float) else "a number of many digits"
         raise ValueError(f"{name} is {shown}; no run has that")
@@ -145,7 +145,7 @@ WRITERS: Mapping[str, Sequence[str]] = _TABLES["writers"]
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """A log read: its format, figures of its steps, and what it says beside them."""
+    """A log: its format, and the figures of its steps."""
 
     path: Path
     format: str
@@ -153,7 +153,7 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> TrainingLog:
-    """The format that most lines of a file are of. UsageError where no line tells a step time."""
+    """The format that most lines have. UsageError if no line tells a step time."""
     if path.suffix == ".json":
         return _trainer_state(path)
     found = {name: LogFigures() for name in READERS}
@@ -180,7 +180,7 @@ def likeliest(found: Mapping[str, LogFigures]) -> str:
 
 
 def take_line(line: str, found: Mapping[str, LogFigures]) -> None:
-    """What a line tells in each format. ValueError for a figure that no run has."""
+    """Take what a line says in each format. ValueError for a figure that no run has."""
     mlperf(line, found["MLPerf"])
     for name, patterns in _PATTERNS.items():
         for pattern in patterns:
@@ -189,8 +189,8 @@ def take_line(line: str, found: Mapping[str, LogFigures]) -> None:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Lines of a text of any size, each cut at `LONGEST_LINE`, without colours and
-    tags. UsageError or HardwareError for a missing file, a folder, or what is no text."""
+    """Lines of a text of any size, each cut at `LONGEST_LINE`, without colours and tags. UsageError
+    or HardwareError for a missing file, a folder, or binary data."""
     try:
         demand_file(path, path.stat())
         with path.open("rb") as stream:
@@ -216,7 +216,7 @@ def plain_line(line: bytes) -> str:
 
 
 def _trainer_state(path: Path) -> TrainingLog:
-    """`trainer_state.json` of transformers' Trainer: its last entry has the mean over all steps."""
+    """Transformers' `trainer_state.json`, whose last entry has the mean over all steps."""
     try:
         content = json_content(_NOT_A_NUMBER.sub(r"\1null", read_text(path)), str(path))
     except HardwareError as error:
@@ -244,9 +244,9 @@ def _trainer_state(path: Path) -> TrainingLog:
 
 # The first steps compile, allocate and fill caches: those beyond this times the later median.
 _WARM = 1.15
-# Of a run of at least so many steps, the first is dropped in any case.
+# In a run of at least this number of steps, the first is always dropped.
 _ENOUGH = 3
-# Steps farther from the median than so many scaled absolute deviations, and by this share.
+# Odd steps lie farther from the median than both limits: in scaled absolute deviations, as a share.
 _DEVIATIONS, _LEAST_SHARE = 4.0, 0.05
 # A normal distribution's standard deviation over its median absolute deviation.
 _SCALE = 1.4826
@@ -254,8 +254,8 @@ _SCALE = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """`value`: median of the `kept` steps; how many were dropped as warm-up, as odd (checkpoints,
-    evaluation, garbage collection), and as no positive number; `spread`: scaled median absolute
+    """`value`: median of the `kept` steps. Dropped are `warm_up`, `odd` (checkpoints, evaluation,
+    garbage collection) and `unusable` steps (no positive number). `spread`: scaled median absolute
     deviation over the median."""
 
     value: float
@@ -281,7 +281,7 @@ class Steady:
 
 
 def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = False) -> Steady:
-    """The steady figure of steps in their order. UsageError where none is a positive number."""
+    """The steady figure of steps in order. UsageError if none is a positive number."""
     usable = np.array([value for value in values if math.isfinite(value) and value > 0.0])
     if not len(usable):
         raise UsageError(f"{origin}: none of {len(values):,} steps has a time above 0")
@@ -300,8 +300,8 @@ def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = Fal
 
 
 def undisturbed(seconds: np.ndarray) -> tuple[int, np.ndarray]:
-    """How many first steps are warm-up, and the steps after them that nothing disturbed, in their
-    order. `seconds`: at least one, all positive."""
+    """The number of warm-up steps, and the undisturbed steps after them. `seconds`: at least one,
+    all positive."""
     warm = _warm_up(seconds)
     rest = seconds[warm:]
     middle = float(np.median(rest))
@@ -310,7 +310,7 @@ def undisturbed(seconds: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def _warm_up(seconds: np.ndarray) -> int:
-    """How many first steps are slower than the later half; of enough, the first in any case."""
+    """How many first steps are slower than the later half; at least one if there are enough."""
     limit = _WARM * float(np.median(seconds[len(seconds) // 2 :]))
     slow = seconds[: len(seconds) // 2] > limit
     calm = np.flatnonzero(~slow)

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 _TAIL = 3.0
 _NOISE_RUNS = 2.0
 _ROUNDS = 15
-# Noise of an unknown cluster's runs over what published ones scatter by about their fits, with many
+# Noise of an unknown cluster's runs over the scatter of published ones about their fits, with many
 # runs and with one. Chosen by `planner.evidence.learn.study`: with less, single runs mislead.
 _DOUBT, _DOUBT_OF_ONE = 0.8, 2.5
 # Pairs of u and v that say what factors may be: as on published clusters or beyond (u = 2), and
@@ -68,17 +68,17 @@ class Prior:
     noise: float
 
     def doubted(self, runs: int) -> float:
-        """Noise to start from with so many runs."""
+        """Noise to start from with this number of runs."""
         return float(self.noise * np.sqrt(_DOUBT**2 + (_DOUBT_OF_ONE**2 - _DOUBT**2) / runs))
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Mean (parameters,) and covariance (parameters, parameters) of the logs of factors; `noise`:
+    """Mean (parameters,) and covariance (parameters, parameters) of the logs of factors. `noise`:
     standard deviation of a run beside them; `weights` (runs,): below 1 for odd runs; `pull`
-    (runs,): the inverse of the runs' covariance times their residuals, to be multiplied by that of
-    likeness; `left_out` (runs,): ln(measured / predicted) of each run as all others correct it, and
-    `expected` (runs,): the variance of that (Rasmussen & Williams 2006, eq. 5.12)."""
+    (runs,): the inverse of the runs' covariance times their residuals, which multiplies the
+    likeness to them; `left_out` (runs,): ln(measured / predicted) of each run as all others correct
+    it, and `expected` (runs,): its variance (Rasmussen & Williams 2006, eq. 5.12)."""
 
     mean: Array
     covariance: Array
@@ -89,26 +89,25 @@ class Posterior:
     expected: Array
 
     def shrunk(self, share: float, before: Array) -> Posterior:
-        """With a share of what it corrects; `before` (runs,): ln(measured / predicted) of its runs
+        """The posterior with a share of its correction; `before` (runs,): ln(measured / predicted)
         without it."""
         left = before - share * (before - self.left_out)
         return replace(self, mean=share * self.mean, pull=share * self.pull, left_out=left)
 
 
 def bar_width(left_out: Array, halves: Array, shared: float) -> float:
-    """How wide the bar of a further run of a cluster is over that without its runs.
+    """Width of the bar of a further run of a cluster, over that without the cluster's runs.
 
     ln(measured / predicted) of a run is half(job) · (source + noise) with Student's tails
-    (`planner.predict.uncertainty.residuals`); `shared` is the source's share s of the variance,
-    1 - s the noise of a run. After n runs the source's own level is known but for the variance
-    s·(1 - s) / ((1 - s) + n·s), and so a further run has (1 - s) + that. Student's tails are a
-    scale that is the cluster's own, inverse χ² of `DEGREES`, to which each run adds a degree and
-    what it showed as the others correct it (`left_out`, (runs,), over `halves`, that of its bar on
-    its side).
+    (`planner.predict.uncertainty.residuals`); `shared` is the source's share s of the variance, 1 -
+    s the noise of a run. After n runs the source's level is known up to the variance s·(1 - s) /
+    ((1 - s) + n·s), so a further run has (1 - s) plus that. Student's tails are a scale of the
+    cluster, inverse χ² of `DEGREES`, to which each run adds a degree and what it showed as the
+    others correct it (`left_out`, (runs,), over `halves`, that of its bar on its side).
 
-    A single run cannot tell its noise from the level, and narrows nothing: held out, bars that one
-    run does not narrow hold 86 % and score 0.707, narrowed by the above 76 % and 0.718 (117
-    clusters, mean of today's errors and of those at first sight).
+    A single run cannot tell its noise from the level and narrows nothing: held out, bars that one
+    run does not narrow hold 86 % and score 0.707, narrowed as above 76 % and 0.718 (117 clusters,
+    mean of today's errors and of those at first sight).
     """
     runs, noise, usual = len(left_out), 1.0 - shared, at_90(DEGREES)
     expected, further = (
@@ -123,14 +122,14 @@ def bar_width(left_out: Array, halves: Array, shared: float) -> float:
 
 def best_posterior(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
     """The posterior that predicts best. Shapes: (runs, parameters), (runs,), (runs, runs):
-    covariance of what is alike for like runs. A single run cannot tell full spreads from usual."""
+    covariance that similar runs share. One run cannot tell full spreads from usual ones."""
     if len(residuals) == 1:
         return solve(slopes, residuals, prior, like, *_PREDICTING[0])
     return _averaged(slopes, residuals, prior, like, _PREDICTING, _ODDS)
 
 
 def explain(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
-    """The posterior that says what the factors may be; shapes as `learn` has them."""
+    """The posterior that says what each factor may be; shapes as for `best_posterior`."""
     even = (0.0,) * len(_EXPLAINING)
     return _averaged(slopes, residuals, prior, like, _EXPLAINING, even)
 
@@ -143,7 +142,7 @@ def _averaged(
     pairs: Sequence[tuple[float, float]],
     odds: Sequence[float],
 ) -> Posterior:
-    """The average of the posteriors of pairs of u and v, whose odds are given as logs."""
+    """The average of the posteriors of pairs of u and v; `odds`: their logs."""
     each = [solve(slopes, residuals, prior, like, u, v) for u, v in pairs]
     shares = _shares(each, odds)
     averages: dict[str, Any] = {
@@ -157,7 +156,7 @@ def _averaged(
 
 
 def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
-    """What each posterior counts, up to a factor, by how well it predicts runs from the others."""
+    """The weight of each posterior, up to a factor: how well it predicts runs from the others."""
     logs = np.array(odds)
     for place, one in enumerate(each):
         # Student's density of `_TAIL` degrees, but for its constant.
@@ -169,10 +168,10 @@ def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
 def expectation(
     slopes: Array, residuals: Array, prior: Prior, like: Array, more: int
 ) -> tuple[Array, float]:
-    """What is not known of configurations beyond the first `len(residuals)`, which have run:
-    covariance of their ln(measured / predicted) but for noise, as the posteriors that predict have
-    it on average, and the variance of noise once `more` of them have run. Slopes and `like` are
-    of the runs and the configurations. Fewer than two runs leave the odds as they are."""
+    """The unknown part of configurations beyond the first `len(residuals)`, which have run:
+    covariance of their ln(measured / predicted) without noise, averaged over the posteriors that
+    predict, and the variance of noise once `more` of them have run. Slopes and `like` are of both.
+    With fewer than two runs the odds stay as they are."""
     runs = len(residuals)
     known, found, noises = slice(runs), [], []
     each = []
@@ -216,11 +215,10 @@ def solve(
 
 
 def trust(before: Array, left_out: Array) -> float:
-    """Share of a calibration to take, 0 to 1, by ln(measured / predicted) of its runs without it,
-    and of each as the others correct it, (runs,): the mean gain, by how much the logs of errors
-    fall, over `_SURE` of its standard errors; less where most errors are within what repeats
-    scatter by. 0, a refusal, where the errors do not fall at all. A single run, or none, cannot
-    tell: 1."""
+    """Share of a calibration to take, 0 to 1, from ln(measured / predicted) of its runs without it
+    and of each as the others correct it, (runs,): the mean fall of the logs of errors, over `_SURE`
+    of its standard errors, and less if most errors are within the scatter of repeats. 0, a refusal,
+    if the errors do not fall at all; 1 for a single run or none, which cannot tell."""
     if len(before) < 2:
         return 1.0
     errors, rest = np.abs(before), np.abs(left_out)
@@ -232,8 +230,3 @@ def trust(before: Array, left_out: Array) -> float:
     scatter = min(_SCATTER, 2.0 * float(rest.mean()) + _NOTHING)
     real = min(1.0, max(_LEAST, float(np.median(errors)) / scatter))
     return real * min(1.0, max(0.0, float(gains.mean())) / sure)
-
-
-def error(logs: Array) -> float:
-    """Mean |ln(measured / predicted)|."""
-    return float(np.abs(logs).mean())

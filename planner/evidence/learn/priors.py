@@ -38,12 +38,12 @@ _START, _LEAST, _MOST = 0.15, 1e-3, 0.5
 _NOISE = 0.1
 _ROUNDS = 60
 _TAIL = 4.0
-# Clusters below say little of spreads; of larger ones so many runs are taken, evenly.
+# Smaller clusters say little of spreads; at most this number of runs of a cluster, evenly spread.
 _FEWEST, _MOST_RUNS = 3, 40
 
 
 class CalibratedCluster(NamedTuple):
-    """What one calibration is about."""
+    """The cluster of one calibration."""
 
     source: str
     gpu: str
@@ -61,14 +61,14 @@ def cluster_of(prediction: Prediction) -> CalibratedCluster:
 
 @dataclass(frozen=True)
 class Published:
-    """Equations of published runs of a figure, and the cluster of each."""
+    """Equations of published runs for a figure, and the cluster of each run."""
 
     predictions: tuple[Prediction, ...]
     equations: Equations
     clusters: tuple[CalibratedCluster, ...]
 
     def by_cluster(self, *, without: str = "") -> dict[CalibratedCluster, list[int]]:
-        """Runs of every cluster, but for those of a source."""
+        """Runs of every cluster, without those of one source."""
         kept = (index for index, one in enumerate(self.clusters) if one.source != without)
         return grouped(kept, self.clusters.__getitem__)
 
@@ -86,13 +86,13 @@ def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
 
 
 def model_without(source: str) -> ModelOf:
-    """Cost models by the constants that leave a source out."""
+    """Cost models with the constants that leave a source out."""
     factors = left_out_factors().get(source, {})
     return lambda job, learnt: LearningModel(job, learnt, multiplied(job, factors))
 
 
 def fitted_prior(runs: Published, *, without: str = "") -> Prior:
-    """The likeliest spreads of clusters, and noise of a run, but for one source."""
+    """The likeliest spreads of clusters and noise of a run, without one source."""
     chosen = [
         list(spread_out(indices, _MOST_RUNS))
         for indices in runs.by_cluster(without=without).values()

@@ -1,8 +1,8 @@
-"""Benchmarks of the machine at hand, with torch: what a job's plan needs, and nothing else.
+"""Benchmark the machine at hand with torch: what a job's plan needs, and nothing else.
 
-torch is imported here alone and only when asked for. Each figure is the median of repeated runs
-between CUDA events, after a warm-up; a probe lasts some minutes. Collectives need a process for
-each GPU (torchrun), the rest runs on the first GPU.
+Only this module imports torch, and only when asked. Each figure is the median of repeated runs
+between CUDA events, after a warm-up; a probe takes some minutes. Collectives need a process for
+each GPU (torchrun); the rest runs on the first GPU.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def wanted(mapped: MappedRow, world: int, nodes: int) -> list[Bench]:
 
 
 def usual_configuration(torch: Any, world: int) -> MappedRow:
-    """Llama 3 8B on `world` of this machine's GPUs, whole on each: what is measured where no plan
-    is given. UsageError for a GPU that the catalogue lacks."""
+    """Llama 3 8B, whole on each of `world` GPUs: measured if no plan is given. UsageError for a GPU
+    that the catalogue lacks."""
     name = torch.cuda.get_device_name().removeprefix("NVIDIA ")
     try:
         gpu = load_gpu(name)
@@ -93,7 +93,7 @@ def usual_cells(name: str, half: str) -> dict[str, str]:
 
 
 def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, float]]:
-    """Forward, gradient of the input, gradient of the weights of one linear layer on a rank."""
+    """Forward, input gradient and weight gradient of one linear layer on a rank."""
     width = op.out_width / (tp if op.out_shard != Shard.NONE else 1)
     depth = op.in_width / (tp if op.in_shard != Shard.NONE else 1)
     if width >= 1.0 and depth >= 1.0:
@@ -120,7 +120,7 @@ def load_torch() -> Any:
 
 
 def run_benches(torch: Any, benches: Sequence[Bench], progress: Progress) -> list[Bench]:
-    """The benchmarks with their times; those for which memory is too small are left out."""
+    """The benchmarks with their times, without those that need more memory than there is."""
     found = []
     for number, bench in enumerate(benches):
         progress(f"measuring {bench.kind}", number, len(benches))
@@ -133,7 +133,7 @@ def run_benches(torch: Any, benches: Sequence[Bench], progress: Progress) -> lis
 
 
 def start_group(torch: Any) -> tuple[int, int, bool]:
-    """(processes, nodes, whether this one writes): of torchrun's environment, joined."""
+    """(processes, nodes, whether this one writes), after joining the group of torchrun."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return 1, 1, True

@@ -1,8 +1,8 @@
-"""Real steps of GPT-2 on the machine at hand, for what they hold: rows of measured runs.
+"""Train GPT-2 for a few real steps on the machine at hand, to measure its memory.
 
 The small and the medium GPT-2 as nanoGPT trains them on one GPU, in plain torch: autocast to bf16,
 or to fp16 with scaled losses on a GPU without it, fused AdamW on fp32 weights, torch's attention.
-Some steps each; the longest batch that is tried is 16 sequences of 1,024 tokens, about 20 GiB.
+The longest batch is 16 sequences of 1,024 tokens, about 20 GiB.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Cells = dict[str, str]
 
 
 def real_steps(torch: Any, gpu: Gpu, progress: Progress) -> list[Cells]:
-    """A measured run for each model and micro-batch that the GPU's memory holds."""
+    """A measured run for each model and micro-batch that fits on the GPU."""
     half = half_precision(gpu)
     tried = [
         (layers, width, heads, mbs) for layers, width, heads, batches in _MODELS for mbs in batches

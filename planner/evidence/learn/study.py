@@ -1,11 +1,11 @@
-"""What learning from k runs brings: sources held out, calibrated by some of their runs, judged by
+"""The gain of calibrating with k runs: clusters calibrated with some of their runs and judged by
 the rest.
 
 A cluster is the runs of one source on one GPU under one framework. Constants and priors are fitted
-without the source. Of each cluster k runs are drawn, again and again; the others are predicted
-without them, by one overall factor (the median of measured over predicted of the k), and as
-calibrated, as far as the k runs, each judged by the others, show that to be better (`trust`). The
-calibrated prediction is the linear one, and what like runs say.
+without the source. k runs of each cluster are drawn repeatedly; the others are predicted without
+them, by one overall factor (the median of measured over predicted of the k), and as calibrated, as
+far as the k runs, each judged by the others, support it (`trust`). The calibrated prediction is the
+linear one, plus the correction from similar runs.
 
 Then k runs are chosen for a third of the others, drawn at random, as `planner calibrate --suggest`
 chooses them (`planner.evidence.learn.suggest`), whatever they cost, and that third is judged.
@@ -35,7 +35,7 @@ from planner.evidence.learn.suggest import Unknown, most_telling
 from planner.predict.uncertainty.shipped import shipped_tables
 
 Indices = NDArray[np.int64]
-# Below these a cluster's runs are too few to judge by what is left of them.
+# With fewer runs, a cluster's remaining ones are too few to judge by.
 FEWEST_RUNS = 12
 DRAWS = 40
 _SEED = 19
@@ -43,11 +43,10 @@ _SEED = 19
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Median |predicted / measured - 1| of the runs of a cluster that were not learnt from, mean
-    over draws: `before` without any run, with one overall `factor`, and `after` calibrating, by
-    random runs and by `chosen` ones.
-    `refused`: share of the draws whose calibration was refused; `covered`: share of runs in the
-    80 % intervals of the others."""
+    """Median |predicted / measured - 1| of a cluster's runs that were not learnt from, mean over
+    draws: `before` any run, with one overall `factor`, `after` calibrating with random runs, and
+    with `chosen` ones. `refused`: share of draws whose calibration was refused; `covered`: share of
+    runs in the others' 80 % intervals."""
 
     cluster: CalibratedCluster
     runs: int
@@ -60,7 +59,8 @@ class Learnt:
 
 
 def study(runs: Published, count: int, draws: int = DRAWS) -> list[Learnt]:
-    """Learning from `count` runs of each cluster that has enough, largest first."""
+    """The gain of learning from `count` runs of each cluster with enough runs, largest cluster
+    first."""
     found = []
     priors: dict[str, Prior] = {}
     for cluster, indices in runs.by_cluster().items():
@@ -101,7 +101,7 @@ def _learnt(
 
 @dataclass(frozen=True)
 class _ClusterRuns:
-    """A cluster's: `slopes` (runs, parameters), `residuals` (runs,), covariance of what is alike
+    """A cluster's `slopes` (runs, parameters), `residuals` (runs,), covariance of similar runs
     (runs, runs), the prior without them, half widths of their bars (2, runs), and the share of the
     errors' variance that they have in common."""
 
@@ -113,7 +113,7 @@ class _ClusterRuns:
     shared: float
 
     def draw(self, known: Indices) -> tuple[float, float, float, float, float]:
-        """(before, factor, after, refused, covered) of the others, learning from the known."""
+        """(before, factor, after, refused, covered) of the others, learning from `known`."""
         others = np.setdiff1d(np.arange(len(self.residuals)), known)
         rest = self.residuals[others]
         left, width, share = self._corrected(known, others)
@@ -123,7 +123,7 @@ class _ClusterRuns:
         return before, factor, after, float(share == 0.0), covered
 
     def draw_chosen(self, order: Indices, count: int) -> float:
-        """Median error of the first third in an order, learning from runs chosen of the rest."""
+        """Median error of the first third, learning from runs chosen among the rest."""
         third = min(len(order) // 3, len(order) - count)
         judged, others = order[:third], order[third:]
         nothing = expectation(self.slopes, np.zeros(0), self.prior, self.like, count)
@@ -131,8 +131,8 @@ class _ClusterRuns:
         return median_error(self._corrected(known, judged)[0])
 
     def _corrected(self, known: Indices, judged: Indices) -> tuple[Array, float, float]:
-        """ln(measured / predicted) of the judged runs, calibrated by the known ones; how wide their
-        bars are over those without, and the share of the calibration that was taken."""
+        """ln(measured / predicted) of the judged runs, calibrated by the known ones; the width of
+        their bars over that without; and the share of the calibration that was taken."""
         like, before = self.like[np.ix_(known, known)], self.residuals[known]
         posterior = best_posterior(self.slopes[known], before, self.prior, like)
         share = trust(before, posterior.left_out)
@@ -143,7 +143,7 @@ class _ClusterRuns:
         return left, bar_width(posterior.left_out, known_half, self.shared), share
 
     def _half(self, logs: Array, at: Indices) -> Array:
-        """Half widths of runs' bars on the side that their logs lie on."""
+        """Half widths of the bars, on the side that the logs lie on."""
         half: Array = np.where(logs > 0.0, self.ends[1, at], self.ends[0, at])
         return half
 

@@ -1,10 +1,10 @@
 """Upper bounds that tests of a framework assert, and whether a prediction keeps them.
 
-A bound is no measurement: a prediction above it is wrong, one below proves nothing. Where nothing
-says how long samples were, a prediction is wrong only if even short ones lie above the bound: the
-lower end of what is open. Such tables
-name recipes, whose kind their names tell: reinforcement learning, distillation of a teacher into a
-student that samples (`distillation-TEACHER-to-...`), or training alone (`sft`, `dpo`).
+A bound is no measurement: a prediction above it is wrong, one below proves nothing. If the lengths
+of samples are unknown, a prediction is wrong only if even short samples, the lower end of their
+range, lie above the bound. Such tables name recipes, whose kind their names tell: reinforcement
+learning, distillation of a teacher into a student that samples (`distillation-TEACHER-to-...`), or
+training alone (`sft`, `dpo`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.costing import Costed, cost_run
 from planner.evidence.rl.predict import (
     RESPONSE_LENGTH,
     Cost,
@@ -59,14 +59,15 @@ class Bounded:
         return self.least is not None and self.is_kept
 
 
-def bounded(rows: Iterable[RlRow], cost: Cost | None = None) -> list[Bounded]:
+def bounded(rows: Iterable[RlRow], cost: Cost = cost_run) -> list[Bounded]:
     """Every bound of some rows beside its prediction; those without one have it all the same."""
     predictions = predict_rl(map(run_of, rows), cost, usual_alone=True)
     return [_at_least(each, one, cost) for one in predictions for each in _bounds(one)]
 
 
-def _at_least(one: Bounded, prediction: RlPrediction, cost: Cost | None) -> Bounded:
-    """A bound that the usual lengths break, with what the shortest come to where none is stated."""
+def _at_least(one: Bounded, prediction: RlPrediction, cost: Cost) -> Bounded:
+    """A bound that the usual lengths break, with the prediction for the shortest lengths if none is
+    stated."""
     if one.is_kept or prediction.mapped is None:
         return one
     shorter = [value for value in open_values(prediction.mapped) if value.fact == RESPONSE_LENGTH]
@@ -80,6 +81,7 @@ def run_of(row: RlRow) -> RlRow:
     """The run that a bound is of, in the columns of measured runs."""
     name = _name(row)
     per_node = row.integer("gpus_per_node") or 8
+    alone, teacher = {"reference": "n"}, {"reward": f"model:{_teacher(name)}", "reference": "n"}
     batch = row.integer("train_global_batch") or 2
     cells = {
         "framework": _FRAMEWORK,
@@ -89,26 +91,20 @@ def run_of(row: RlRow) -> RlRow:
         "source": _FRAMEWORK,
     }
     if "off-policy" in name:
-        cells |= _alone(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
+        cells |= _alone(batch) | teacher
     elif name.startswith("distillation"):
-        cells |= _sampled(batch) | {"reward": f"model:{_teacher(name)}", "reference": "n"}
+        cells |= teacher | {
+            "prompts_per_step": str(max(1, batch // 2)),
+            "samples_per_prompt": "2",
+            "minibatches": "1",
+        }
     elif not name.startswith("grpo"):
         # Log-probabilities of a reference are read ahead of the timer of a step
         # (nemo_rl/algorithms/dpo.py, add_ref_logprobs_to_data).
-        cells |= (_of_pairs(row, batch) if name.startswith("dpo") else _alone(batch)) | {
-            "reference": "n"
-        }
+        cells |= (_of_pairs(row, batch) if name.startswith("dpo") else _alone(batch)) | alone
     if "lora" in name:
         cells["algorithm"] += f" LoRA r{_RANK}"
     return replace(row, cells={**row.cells, **cells})
-
-
-def _sampled(batch: int) -> dict[str, str]:
-    return {
-        "prompts_per_step": str(max(1, batch // 2)),
-        "samples_per_prompt": "2",
-        "minibatches": "1",
-    }
 
 
 def _alone(samples: int) -> dict[str, str]:
@@ -134,14 +130,13 @@ def _name(row: RlRow) -> str:
 
 def _bounds(one: RlPrediction) -> list[Bounded]:
     row, costed = one.row, one.costed
-    stated: dict[Figure, float] = {}
-    if (seconds := _bound(row, "step_s_bound")) is not None:
-        stated["step"] = seconds
-    if (size := _bound(row, "mem_gb_bound")) is not None:
-        stated["memory"] = size * GIB
+    columns: dict[Figure, tuple[str, float]] = {
+        "step": ("step_s_bound", 1.0), "memory": ("mem_gb_bound", GIB)
+    }  # fmt: skip
     return [
-        Bounded(_name(row), figure, bound, _predicted(costed, figure), one.error)
-        for figure, bound in stated.items()
+        Bounded(_name(row), figure, bound * unit, _predicted(costed, figure), one.error)
+        for figure, (column, unit) in columns.items()
+        if (bound := _bound(row, column)) is not None
     ]
 
 

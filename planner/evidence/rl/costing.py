@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from planner.evidence.rl.costed import Costed
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from planner.evidence.rl.mapping import RlMapped
 from planner.job.rl.job import RlJob
+from planner.predict.ops.table import parameter_count
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.moves import transfer, usual_way
-from planner.predict.rl.plan import Phase, RlLayout, Side, Training
+from planner.predict.rl.plan import Phase, PhaseName, RlLayout, Side, Training
 from planner.predict.rl.step import RlStep, rl_step
 from planner.predict.rl.training import train
 
 _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 
+@dataclass(frozen=True, slots=True)
+class Costed:
+    """Costs of a run: phases in order on both sides, seconds of a step (None if only a part of one
+    was run), whether it fits and the bytes of one GPU. `binding`: the phases that add up to the
+    step."""
+
+    phases: tuple[Phase, ...]
+    step_s: float | None
+    fits: bool
+    usable_bytes: float
+    binding: tuple[Phase, ...] = ()
+
+    def seconds(self, names: Iterable[PhaseName]) -> float:
+        """Seconds of phases together; those of the hand-over once, which both sides list."""
+        wanted = set(names)
+        by_name: dict[tuple[str, int], Phase] = {}
+        for at, phase in enumerate(self.phases):
+            key = (phase.name, 0 if phase.name == "transfer" else at)
+            by_name.setdefault(key, phase)
+        return math.fsum(one.seconds for one in by_name.values() if one.name in wanted)
+
+
 def cost_run(mapped: RlMapped) -> Costed:
-    """What a run costs. UsageError or CannotTellError for what cannot be costed."""
+    """The costs of a run. UsageError or CannotTellError if they cannot be computed."""
     if mapped.row.is_transfer_alone:
         return _transfer_alone(mapped)
     if mapped.row.is_trainer_alone:
@@ -25,7 +51,7 @@ def cost_run(mapped: RlMapped) -> Costed:
 
 
 def cost_layout(job: RlJob, layout: RlLayout) -> Costed:
-    """What a step of a job costs in a layout."""
+    """The costs of a step of a job in a layout."""
     return costed_step(rl_step(job, layout))
 
 
@@ -36,7 +62,7 @@ def costed_step(step: RlStep) -> Costed:
 
 
 def _binding(step: RlStep, layout: RlLayout) -> tuple[Phase, ...]:
-    """The phases whose sum the step is: all of them, or those of the slower side."""
+    """The phases that add up to the step: all of them, or those of the slower side."""
     if layout.placement == "colocated" or layout.staleness == 0:
         return tuple(step.phases)
     slower = max(_SIDES, key=step.seconds)
@@ -53,8 +79,6 @@ def _transfer_alone(mapped: RlMapped) -> Costed:
 
 def _shard_bytes(mapped: RlMapped) -> float:
     """Weights of the policy on one GPU of a trainer that shards or splits all of them."""
-    from planner.predict.ops.table import parameter_count
-
     return 2.0 * parameter_count(mapped.job.policy).total / mapped.layout.trainer_gpus
 
 

@@ -1,22 +1,22 @@
-"""What is predicted of measured runs of reinforcement learning, over what their rows leave open.
+"""Predict measured runs of reinforcement learning over the facts that their rows leave open.
 
-A row is predicted as it usually is; then once for each other value of each open fact, by itself.
-How far those predictions lie apart, in ln, is the deviation that the fact leaves; those of several
-facts add up in squares, and widen the bar beside the errors of the kind of phase.
+A row is predicted with the usual values; then once for each other value of each open fact, by
+itself. The spread of these predictions, in ln, is the deviation that the fact causes; those of
+several facts add up in squares, and widen the bar beside the errors of the kind of phase.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hardware.schema import Cluster
-from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.costing import Costed, cost_run
 from planner.evidence.rl.lengths import OPEN_DEVIATION, SIGMAS
 from planner.evidence.rl.mapping import RlMapped, map_rl
 from planner.evidence.rl.rows import Figure, RlRow, Timed
-from planner.evidence.rl.settings import Taken, other_gpus
+from planner.evidence.rl.settings import USUAL, Taken, other_gpus
 from planner.evidence.runs.model import UnpredictableRowError
 from planner.job.errors import CannotTellError, UsageError
 from planner.job.quantities import GIB
@@ -44,8 +44,8 @@ class OpenValue:
 
 @dataclass(frozen=True)
 class RlPrediction:
-    """A row and what is predicted of it; `error`: why nothing is. `others`: of each open fact's
-    other values, with their weights."""
+    """A row and its prediction; `error`: why there is none. `others`: costs with the other values
+    of each open fact, with their weights."""
 
     row: RlRow
     mapped: RlMapped | None = None
@@ -62,7 +62,7 @@ class RlPrediction:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """One figure of one run: predicted and measured in seconds or bytes, the 80 % interval, and the
-    standard deviation in ln of what is open, by fact. `parts`: kinds of phase with their seconds.
+    standard deviation in ln from open facts, by fact. `parts`: kinds of phase with their seconds.
     """
 
     figure: Figure
@@ -84,7 +84,7 @@ class Compared:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation in ln of all that is open."""
+        """Standard deviation in ln from all open facts."""
         return math.sqrt(math.fsum(one**2 for one in self.open.values()))
 
     @property
@@ -108,29 +108,22 @@ Cost = Callable[[RlMapped], Costed]
 
 def predict_rl(
     rows: Iterable[RlRow],
-    cost: Cost | None = None,
+    cost: Cost = cost_run,
     *,
     usual_alone: bool = False,
     cluster: Cluster | None = None,
 ) -> list[RlPrediction]:
-    """A prediction per row, in order; `cost`: what costs a run, the planner's own model if None;
-    `usual_alone`: other values of what is open are not tried; `cluster`: what its own runs taught
-    holds for rows on its GPU."""
-    if cost is None:
-        from planner.evidence.rl.costing import cost_run
-
-        cost = cost_run
+    """A prediction per row, in order. `cost`: the model that costs a run; `usual_alone`: do not try
+    other values of open facts; `cluster`: what its own runs taught holds for rows on its GPU."""
     return [_predicted(row, cost, cluster, usual_alone=usual_alone) for row in rows]
 
 
-def predicted_of(row: RlRow, cost: Cost | None, taken: Taken) -> RlPrediction:
-    """A row with one of the values that its open facts may have."""
-    if cost is None:
-        from planner.evidence.rl.costing import cost_run
-
-        cost = cost_run
+def predicted_of(
+    row: RlRow, cost: Cost = cost_run, taken: Taken = USUAL, cluster: Cluster | None = None
+) -> RlPrediction:
+    """A row with the values that are `taken` for its open facts."""
     try:
-        mapped = map_rl(row, taken)
+        mapped = map_rl(row, taken).learnt(cluster)
         return RlPrediction(row, mapped, cost(mapped))
     except (UnpredictableRowError, UsageError, CannotTellError, ValueError) as error:
         return RlPrediction(row, error=str(error))
@@ -139,19 +132,15 @@ def predicted_of(row: RlRow, cost: Cost | None, taken: Taken) -> RlPrediction:
 def _predicted(
     row: RlRow, cost: Cost, cluster: Cluster | None, *, usual_alone: bool
 ) -> RlPrediction:
-    try:
-        mapped = map_rl(row).learnt(cluster)
-        costed = cost(mapped)
-    except (UnpredictableRowError, UsageError, CannotTellError, ValueError) as error:
-        return RlPrediction(row, error=str(error))
-    others: dict[str, list[tuple[OpenValue, Costed]]] = {}
-    for value in [] if usual_alone else open_values(mapped):
-        try:
-            found = cost(map_rl(row, value.taken).learnt(cluster))
-        except (UnpredictableRowError, UsageError, CannotTellError, ValueError):
-            continue
-        others.setdefault(value.fact, []).append((value, found))
-    return RlPrediction(row, mapped, costed, {fact: tuple(some) for fact, some in others.items()})
+    usual = predicted_of(row, cost, USUAL, cluster)
+    if usual.mapped is None or usual_alone:
+        return usual
+    others: dict[str, tuple[tuple[OpenValue, Costed], ...]] = {}
+    for value in open_values(usual.mapped):
+        other = predicted_of(row, cost, value.taken, cluster).costed
+        if other is not None:
+            others[value.fact] = (*others.get(value.fact, ()), (value, other))
+    return replace(usual, others=others)
 
 
 def open_values(mapped: RlMapped) -> list[OpenValue]:
@@ -204,14 +193,14 @@ def compared(prediction: RlPrediction) -> list[Compared]:
     """Every figure of a row that is both measured and predicted, beside its interval."""
     if prediction.costed is None or prediction.mapped is None:
         return []
-    times = [_compared_time(prediction, timed) for timed in prediction.row.timed()]
-    return [one for one in (*times, _compared_memory(prediction)) if one is not None]
+    mapped, costed = prediction.mapped, prediction.costed
+    times = [_compared_time(prediction, mapped, costed, one) for one in prediction.row.timed()]
+    return [one for one in (*times, _compared_memory(prediction, costed)) if one is not None]
 
 
-def _compared_time(prediction: RlPrediction, timed: Timed) -> Compared | None:
-    costed, mapped = prediction.costed, prediction.mapped
-    if costed is None or mapped is None:
-        return None
+def _compared_time(
+    prediction: RlPrediction, mapped: RlMapped, costed: Costed, timed: Timed
+) -> Compared | None:
     parts = _parts(costed, timed)
     seconds = _seconds(costed, timed)
     if seconds is None or seconds <= 0.0 or not parts:
@@ -272,20 +261,15 @@ def _deviations(
     return found
 
 
-def _compared_memory(prediction: RlPrediction) -> Compared | None:
-    """Peak memory, by its kind; computed totals are nothing that was measured."""
-    row, costed = prediction.row, prediction.costed
+def _compared_memory(prediction: RlPrediction, costed: Costed) -> Compared | None:
+    """Peak memory, by its kind; totals that a source computed were not measured."""
+    row, predicted = prediction.row, memory_bytes(prediction.row, costed)
     measured = row.number("peak_mem_gib")
-    if not measured or costed is None or row.says("mem_kind", "computed"):
-        return None
-    predicted = memory_bytes(row, costed)
-    if not predicted:
+    if not measured or not predicted or row.says("mem_kind", "computed"):
         return None
     spread = _deviations(prediction, predicted, lambda one: memory_bytes(row, one))
-    parts = (("memory", predicted),)
-    return _made(
-        "memory", predicted, measured * GIB, rl_errors().ends("memory", row.source), spread, parts
-    )
+    ends = rl_errors().ends("memory", row.source)
+    return _made("memory", predicted, measured * GIB, ends, spread, (("memory", predicted),))
 
 
 def memory_bytes(row: RlRow, costed: Costed) -> float:
@@ -298,7 +282,7 @@ def memory_bytes(row: RlRow, costed: Costed) -> float:
 
 
 def _held(phase: Phase, kind: str) -> float:
-    """What one phase holds: torch counts nothing of contexts and communicators."""
+    """Bytes that one phase holds; torch counts no contexts and communicators."""
     torch = "torch" in kind
     return math.fsum(
         size

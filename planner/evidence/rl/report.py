@@ -13,6 +13,7 @@ import numpy as np
 from planner.evidence.rl.pairs import Pair, pairs
 from planner.evidence.rl.predict import Compared, RlPrediction, compared
 from planner.evidence.rl.rows import FIGURES, Figure
+from planner.evidence.runs.report import FitConfusion
 from planner.evidence.runs.rows import grouped
 from planner.predict.uncertainty.interval_score import interval_scores
 
@@ -42,16 +43,6 @@ class RlSource:
 
 
 @dataclass(frozen=True, slots=True)
-class RlFit:
-    """Runs that ran and that ran out of memory, and how many of each are predicted wrongly."""
-
-    ran: int
-    ran_predicted_not_to_fit: int
-    out_of_memory: int
-    out_of_memory_predicted_to_fit: int
-
-
-@dataclass(frozen=True, slots=True)
 class RlSummary:
     """All rows. `mean_of_sources`: of each figure the mean over sources of each one's median error,
     of its coverage, width and score; `sources_of`: how many sources each figure has."""
@@ -62,7 +53,7 @@ class RlSummary:
     mean_of_sources: Mapping[Figure, Mapping[str, float]]
     sources_of: Mapping[Figure, int]
     sources: tuple[RlSource, ...]
-    fit: RlFit
+    fit: FitConfusion
     pairs: tuple[Pair, ...]
     refusals: Mapping[str, int]
 
@@ -73,7 +64,7 @@ class RlSummary:
 
     @property
     def right(self) -> int:
-        """Of those, the ones in the order that was measured."""
+        """Judged comparisons in the order that was measured."""
         return sum(one.is_right is True for one in self.pairs)
 
 
@@ -160,9 +151,9 @@ def _errors(some: Sequence[Compared]) -> RlErrors:
     )
 
 
-def fit_of(predictions: Sequence[RlPrediction]) -> RlFit:
-    """Whether what ran is predicted to fit, and what ran out of memory not to."""
+def fit_of(predictions: Sequence[RlPrediction]) -> FitConfusion:
+    """Whether runs that ran are predicted to fit, and runs that ran out of memory not to."""
     known = [(one.row.ran_out, one.costed.fits) for one in predictions if one.costed]
     ran = [fits for out, fits in known if out is False]
     died = [fits for out, fits in known if out is True]
-    return RlFit(len(ran), sum(not fits for fits in ran), len(died), sum(died))
+    return FitConfusion(len(ran), sum(not fits for fits in ran), len(died), sum(died))

@@ -66,12 +66,12 @@ class Assessment:
     """
 
     found: Found
-    problems: tuple[Problem, ...]
-    # Rules whose breach is only noted.
-    ignored: tuple[str, ...] = ()
     proposal: Proposal | None = None
     job: Job | None = None
+    problems: tuple[Problem, ...] = ()
     plan: Plan | None = None
+    # Rules whose breach is only noted.
+    ignored: tuple[str, ...] = ()
     # What variables of the environment do to the network, where there is a prediction.
     network: NetworkCost | None = None
     # What no file, default or preset decides, where there is a prediction.
@@ -130,30 +130,22 @@ def assess(
             for item in problems
         ]
         problems.append(_no_machine(None if disagreements else stated_gpus(found)))
-        return Assessment(found, _sorted([*problems, *disagreements], ignored), tuple(ignored))
+        known = _sorted([*problems, *disagreements], ignored)
+        return Assessment(found, problems=known, ignored=tuple(ignored))
     if found.shape is None and found.model is None:
         problems += world_problems(found, None)
-        return Assessment(found, _sorted(problems, ignored), tuple(ignored))
+        known = _sorted(problems, ignored)
+        return Assessment(found, problems=known, ignored=tuple(ignored))
     proposal = as_request(found, gpus, cluster)
     model = proposal.request.find_model()
     assumed = (*found.assumed, *_of_its_config(model), *beside_notes(model.beside))
     found = replace(found, assumed=assumed)
     problems += world_problems(found, _machine(proposal.request))
-    job: Job | None = None
-    if model.left_out:
-        why = modules_not_modelled(found.model or model.asked, model.left_out)
-        problems.append(Problem("not-predictable", why, "warning"))
-    else:
-        try:
-            job = proposal.request.resolve()
-        except (UsageError, HardwareError) as error:
-            refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
-            # A reader that knows the rule says it with its place and what to write.
-            said = {problem.rule for problem in problems if problem.severity == "error"}
-            problems += [] if refusal.rule in said else [refusal]
+    job = _resolved(found, proposal, model, problems)
     if job is None:
         problems += network_problems(found, proposal, None)
-        return Assessment(found, _sorted(problems, ignored), tuple(ignored), proposal)
+        known = _sorted(problems, ignored)
+        return Assessment(found, proposal, problems=known, ignored=tuple(ignored))
     found = replace(found, assumed=(*found.assumed, *image_notes(job)))
     if job.cluster.gpu.traits.launches_in_order:
         problems = [problem for problem in problems if not _is_of_old_gpus(problem)]
@@ -179,8 +171,26 @@ def assess(
             opened = opened_facts(found.left_open, proposal, job, plan)
             plan = plan_in_doubt(plan, job, opened)
     problems += network_problems(found, proposal, network)
-    known = _sorted(problems, ignored), tuple(ignored)
-    return Assessment(found, *known, proposal, job, plan, network, opened)
+    known = _sorted(problems, ignored)
+    return Assessment(found, proposal, job, known, plan, tuple(ignored), network, opened)
+
+
+def _resolved(
+    found: Found, proposal: Proposal, model: ResolvedModel, problems: list[Problem]
+) -> Job | None:
+    """The job of a configuration; None, and one problem more, where it cannot be modelled."""
+    if model.left_out:
+        why = modules_not_modelled(found.model or model.asked, model.left_out)
+        problems.append(Problem("not-predictable", why, "warning"))
+        return None
+    try:
+        return proposal.request.resolve()
+    except (UsageError, HardwareError) as error:
+        refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
+        # A reader that knows the rule says it with its place and what to write.
+        said = {problem.rule for problem in problems if problem.severity == "error"}
+        problems += [] if refusal.rule in said else [refusal]
+        return None
 
 
 def _of_rl(
@@ -196,7 +206,8 @@ def _of_rl(
         problems.append(_no_machine(found.world))
     if check.at_limits and check.step is not None:
         problems.append(_at_limits(check))
-    return Assessment(found, _sorted(problems, ignored), tuple(ignored), rl=check)
+    known = _sorted(problems, ignored)
+    return Assessment(found, problems=known, ignored=tuple(ignored), rl=check)
 
 
 def _at_limits(check: RlCheck) -> Problem:
@@ -272,7 +283,7 @@ def _is_of_old_gpus(problem: Problem) -> bool:
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
     """Rules over shapes that the degrees break, with the places of those degrees."""
     ctx, columns = replace(rule_context(job), given=True), degree_columns([degrees])
-    hidden = _hidden(found)
+    hidden, fitting = _hidden(found), f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
     for rule in RULES:
         if rule.mask(columns, ctx)[0]:
             continue
@@ -296,14 +307,9 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
             + (f"; {unread} may say otherwise" * unsure),
             severity=("missing" if unsure else "error") if modelled else "warning",
             places=tuple(dict.fromkeys(places)),
-            fix=_for_degrees(degrees) if rule.name == WORLD_SIZE and not unsure else "",
+            fix=fitting if rule.name == WORLD_SIZE and not unsure else "",
             late="run time" in rule.source,
         )
-
-
-def _for_degrees(degrees: Degrees) -> str:
-    """The GPUs on which the degrees run."""
-    return f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
 
 
 def _hidden(found: Found) -> dict[str, str]:

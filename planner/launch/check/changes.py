@@ -67,7 +67,7 @@ def best_changes(
 ) -> tuple[LaunchChange, ...]:
     """The three best changes: the fastest that fit safely; where none does, the lightest.
 
-    None where the configuration cannot be costed at all. `over`: asked before each.
+    Empty where the configuration cannot be costed at all. `over`: asked before each.
     """
     proposal, job = assessment.proposal, assessment.job
     if proposal is None or job is None or assessment.unpredictable:
@@ -162,7 +162,8 @@ def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candi
 
 
 def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
-    """Degrees by more than one step, dp making up for the GPUs; and data parallelism alone."""
+    """Degrees changed by more than one step, where dp fills the GPUs; and data parallelism
+    alone."""
     before, rules, gpus = proposal.degrees, job.framework.parallelism, job.cluster.num_gpus
     factors = (2, *_FACTORS)
     offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
@@ -195,8 +196,8 @@ def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
 
 
 def _followed(degrees: Degrees, before: Degrees) -> Degrees:
-    """With etp as tp where it was so, and chunks as they were: how the framework splits layers into
-    them, `_completed` asks it."""
+    """Degrees whose etp follows tp where it did before, with the same chunks; `_completed` asks the
+    framework how it splits layers into them."""
     etp = degrees.tp if before.etp == before.tp else before.etp
     return degrees.model_copy(update={"etp": etp, "vpp": 1 if degrees.pp == 1 else degrees.vpp})
 
@@ -204,13 +205,9 @@ def _followed(degrees: Degrees, before: Degrees) -> Degrees:
 def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
     """`tp 4 (dp 8)`: what was asked for, and what follows from it."""
     first = " ".join(f"{name} {getattr(new, name)}" for name in asked)
-    other = [
-        f"{name.replace('_', '-')} {value}"
-        for name, value in new.model_dump().items()
-        if value != getattr(degrees, name)
-        and name not in asked
-        and name in ("dp", "vpp", "grad_acc")
-    ]
+    following = (name for name in ("vpp", "dp", "grad_acc") if name not in asked)
+    changed = (name for name in following if getattr(new, name) != getattr(degrees, name))
+    other = [f"{name.replace('_', '-')} {getattr(new, name)}" for name in changed]
     if not first:
         return ", ".join(other)
     shown = [text for text in other if not text.startswith("grad")]
@@ -218,7 +215,7 @@ def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
 
 
 def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
-    """Variations taken away, and added."""
+    """Changes that remove or add variations."""
     launched = proposal.request.overrides.launched
     if launched is None:
         return
@@ -236,7 +233,8 @@ def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[
 
 
 def _untried(proposal: Proposal, job: Job) -> Iterator[Technique]:
-    """Techniques that a search would use or try with the launch's degrees, and the launch lacks."""
+    """Techniques that a search would use or try with the launch's degrees and the launch does
+    without."""
     further = further_techniques(job, proposal.degrees, proposal.recompute)
     return (technique for technique in further if technique.use != "asked")
 
@@ -247,7 +245,7 @@ def _launched_as(proposal: Proposal, launched: Launched) -> Proposal:
 
 
 def _completed(proposal: Proposal, base: Proposal, job: Job, found: Found) -> Proposal:
-    """Layers as the file's framework splits them, and shards as the file has them."""
+    """A configuration with the framework's own split of the layers and the file's sharding."""
     if proposal.recompute != base.recompute:
         proposal = replace(proposal, recomputed=None)
     degrees, before = proposal.degrees, base.degrees

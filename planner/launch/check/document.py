@@ -22,7 +22,6 @@ from planner.predict.evaluate import Proposal
 from planner.predict.memory.advice import Advice, advice_record
 from planner.predict.plan import Plan
 from planner.predict.plan_text import fit_verdict
-from planner.predict.uncertainty.differences import Ratio
 from planner.predict.uncertainty.open_mixture import facts_record
 
 Record = dict[str, Any]
@@ -92,7 +91,7 @@ def _fits(assessment: Assessment) -> bool | None:
 
 
 def _rl(assessment: Assessment) -> Record | None:
-    """Reinforcement learning, as it was read, and predicted."""
+    """The launch's reinforcement learning and its prediction."""
     found, check = assessment.found.rl, assessment.rl
     if found is None:
         return None
@@ -183,11 +182,8 @@ def _change(change: LaunchChange) -> Record:
         "change": change.change,
         "configuration": _configuration(change.proposal),
         **picked(change, "faster saved_bytes sufficient"),
-        "expected_faster": None if change.expected is None else _expected(change.expected),
+        # Tokens/s over those of the launch, minus one, as expected of the best of many changes.
+        "expected_faster": change.expected
+        and {name: end - 1.0 for name, end in change.expected.model_dump().items()},
         "plan": change.plan.model_dump(mode="json"),
     }
-
-
-def _expected(ratio: Ratio) -> Record:
-    """Tokens/s over those of the launch, minus one, as expected of the best of many changes."""
-    return {name: end - 1.0 for name, end in ratio.model_dump().items()}

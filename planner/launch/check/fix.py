@@ -1,5 +1,5 @@
-"""Launch files with their problems mended, everything else left as it was written; every mend, and
-the result, is checked again."""
+"""Mends problems of launch files and leaves everything else as it was written. Every mend, and the
+result, is checked again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]
 
 
 def without_line(span: Span) -> Replacement:
-    """A span taken out: with its line, if nothing else but a backslash stands there."""
+    """The replacement that removes a span, with its line if nothing but a backslash is left
+    there."""
     text = span.file.text
     start = text.rfind("\n", 0, span.start) + 1
     end = text.find("\n", span.end)
@@ -118,7 +119,7 @@ def _replacement(found: Found, setting: Setting, value: str, *, at_use: bool) ->
 
 
 def _renaming(setting: Setting | None, edit: Edit) -> Replacement:
-    """The key of a setting, spelt as it should be."""
+    """The replacement that corrects the spelling of a key."""
     whole = setting.whole if setting else None
     if whole is None:
         raise NotInFileError(f"{edit.key} has no place of its own in the file")
@@ -220,14 +221,14 @@ def _first_code(source: SourceFile) -> int:
 
 
 def _sibling(found: Found, table: str) -> Span | None:
-    """First entry of a table in the configuration's file, or in what holds it."""
+    """The first entry of a table in the configuration's file."""
     inside = (one.whole for one in found.settings if one.key.rpartition(".")[0] == table)
     files = (found.main_file,) if found.main_file in found.files else (*found.files,)
     return next((one for one in inside if one and one.file.path in files), None)
 
 
 def _line_insertion(found: Found, table: str, entries: dict[str, str]) -> Replacement:
-    """More lines of a TOML or YAML table: behind its first, else a table at the end."""
+    """Inserts lines behind the first of a TOML or YAML table, or a new table at the end."""
     toml, sibling = _form(found) == "toml", _sibling(found, table)
     lines = [f"{name}{' = ' if toml else ': '}{value}" for name, value in entries.items()]
     places = [item for item in (found.document or Text("")).origin if isinstance(item, tuple)]
@@ -253,7 +254,7 @@ def _line_insertion(found: Found, table: str, entries: dict[str, str]) -> Replac
 
 
 def _python_insertion(found: Found, table: str, entries: dict[str, str]) -> Replacement:
-    """More arguments behind one of the call that configures a table."""
+    """Inserts arguments behind one of the call that configures a table."""
     sibling = _sibling(found, table)
     if sibling is None:
         key = f"{table}.{next(iter(entries))}"
@@ -338,7 +339,7 @@ def fixed_files(
 
 
 def _without_change(files: _Files) -> Fixed:
-    """The mends alone, if they are enough."""
+    """The result of the mends alone, if they are enough."""
     verdict = files.assessment.verdict
     if not files.done or verdict in ("runs and fits", "cannot tell"):
         return Fixed(files.texts, tuple(files.done), tuple(files.left))
@@ -348,7 +349,7 @@ def _without_change(files: _Files) -> Fixed:
 
 
 def _next_problem(files: _Files) -> Problem | None:
-    """The first that says how to mend it and was not tried."""
+    """The first untried problem that says how to mend it."""
     for problem in files.assessment.problems:
         tried = (problem.rule, problem.text) in files.tried
         if problem.edits and problem.severity != "note" and not tried:
@@ -357,7 +358,7 @@ def _next_problem(files: _Files) -> Problem | None:
 
 
 def _mend(files: _Files, problem: Problem) -> None:
-    """Make a problem's edits, if they take it away and bring no other."""
+    """Make a problem's edits, if they solve it and cause no other."""
     files.tried.add((problem.rule, problem.text))
     try:
         texts = files.texts | edited(files.assessment.found, problem.edits)
@@ -401,7 +402,7 @@ def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
 
 
 def _reads_as(found: Found, wanted: Proposal) -> bool:
-    """Whether files read as a configuration."""
+    """Whether a launch reads as a configuration."""
     request = wanted.request
     try:
         one_request = as_request(found, request.gpus, request.cluster)

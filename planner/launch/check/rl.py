@@ -29,6 +29,7 @@ from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
 from planner.job.rl.spec import algorithms
 from planner.job.samples import Lengths
+from planner.job.written import picked
 from planner.launch.check.request import (
     IN_FILES,
     canonical_mode,
@@ -50,6 +51,12 @@ _USUAL_PROMPT = 512
 _SHORT = 16
 # The algorithm of groups of one.
 _ALONE = "reinforce"
+# Fields of a request and where files have them.
+_ALIKE = (
+    "prompts samples_per_prompt framework epochs placement critic reference old_logprobs "
+    "resampling=resamples engine=engine.name rollout_precision=engine.weights "
+    "kv_precision=engine.kv kv_share=engine.kv_share sequences=engine.sequences"
+)
 # Advice on the planner's own options in a refusal.
 _OPTION = re.compile(r"^--[\w-]+ [^:]*: |; give --.*$|, or --rl \w+$")
 
@@ -75,7 +82,11 @@ def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
     """The prediction of a launch on the GPUs given."""
     rl = found.rl
     known = found.model is not None or found.shape is not None
-    if rl is None or not known or any(_hides(one) for one in found.problems):
+    hides = any(
+        one.severity in ("error", "missing") or one.rule == "not-predictable"
+        for one in found.problems
+    )
+    if rl is None or not known or hides:
         return RlCheck()
     at_limits = found.lengths is None
     if at_limits and rl.response_limit is None:
@@ -96,12 +107,9 @@ def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
         field = ".".join(map(str, first["loc"]))
         return RlCheck((Problem("option-value", f"{field}: {first['msg']}"),))
     except (UsageError, HardwareError) as error:
-        return RlCheck((_refusal(str(error)),))
+        # Without the advice on the planner's own options.
+        return RlCheck((not_predictable(_OPTION.sub("", str(error).strip())),))
     return RlCheck(problems, request, job, layout, step, at_limits, short)
-
-
-def _hides(problem: Problem) -> bool:
-    return problem.severity in ("error", "missing") or problem.rule == "not-predictable"
 
 
 def _step(job: RlJob, layout: RlLayout) -> RlStep:
@@ -123,43 +131,23 @@ def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None
 def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
     """The job of a request, with the engine's further settings from the files. UsageError."""
     job, engine = request.resolve(), rl.engine
-    chunk = engine.chunk or job.engine.chunk
-    set_engine = replace(job.engine, chunk=chunk, graphs=engine.graphs)
-    return replace(
-        job,
-        engine=set_engine,
-        token_limit_read=rl.token_limit_read,
-        fused_rotary=rl.fused_rotary,
-    )
+    set_engine = replace(job.engine, chunk=engine.chunk or job.engine.chunk, graphs=engine.graphs)
+    return replace(job, engine=set_engine, **picked(rl, "token_limit_read fused_rotary"))
 
 
 # --- the request ----------------------------------------------------------------------------------
 
 
 def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> RlRequest:
-    """The request that files make. UsageError for a machine that is none."""
-    engine = rl.engine
+    """The request that files describe. UsageError for an impossible machine."""
     return RlRequest(
         trainer=_trainer(found, rl, gpus, cluster),
         algorithm=_algorithm(rl),
-        prompts=rl.prompts,
-        samples_per_prompt=rl.samples_per_prompt,
-        framework=rl.framework,
         minibatches=_dividing(rl.samples, rl.minibatches),
-        epochs=rl.epochs,
-        placement=rl.placement,
         staleness=str(rl.staleness),
         reward=rl.reward or "rule",
-        critic=rl.critic,
-        reference=rl.reference,
-        engine=engine.name,
-        rollout_precision=engine.weights,
-        kv_precision=engine.kv,
-        kv_share=engine.kv_share,
-        sequences=engine.sequences,
-        resampling=rl.resamples,
         token_limit=rl.token_limit or _unpadded(found, rl),
-        old_logprobs=rl.old_logprobs,
+        **picked(rl, _ALIKE),
     )
 
 
@@ -174,7 +162,7 @@ def _unpadded(found: Found, rl: RlFound) -> int | None:
 
 
 def _algorithm(rl: RlFound) -> str:
-    """The algorithm; one answer a prompt is compared with nothing, and takes the same passes."""
+    """The algorithm; groups of one answer are compared with nothing, and cost the same."""
     return (
         _ALONE if rl.samples_per_prompt == 1 and algorithms()[rl.algorithm].group else rl.algorithm
     )
@@ -204,7 +192,7 @@ def _lengths(found: Found, rl: RlFound) -> str:
 
 
 def _cut(text: str, lengths: Lengths, limit: int | None) -> str:
-    """A text of lengths, as a histogram where some are beyond a limit."""
+    """A text of lengths; a histogram where some are cut at a limit."""
     if limit is None or lengths.longest <= limit:
         return text
     shares: dict[int, float] = {}
@@ -254,7 +242,7 @@ def _sees(found: Found) -> bool:
 
 def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLayout:
     """The layout that files state, on the GPUs of a job. UsageError for rules that it breaks."""
-    engine, trains = rl.engine, _training_gpus(rl, job)
+    engine, (trains, samples) = rl.engine, _gpus_of(rl, job)
     mbs = found.mbs if rl.padded else 1
     # Frameworks make as many micro-batches as an interleaved pipeline takes.
     passes = found.pp if found.vpp > 1 and found.pp > 1 else 1
@@ -271,7 +259,7 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
         rl.placement,
         proposal.of(part),
         EngineLayout(
-            max(1, _sampling_gpus(rl, job) // engine.engine_gpus),
+            max(1, samples // engine.engine_gpus),
             engine.tp,
             engine.pp,
             engine.ep,
@@ -295,24 +283,18 @@ def _critic(job: RlJob, trainer: Configuration) -> Configuration | None:
     return Configuration.even(own, trainer.degrees, trainer.recompute)
 
 
-def _training_gpus(rl: RlFound, job: RlJob) -> int:
-    total = job.trainer.cluster.num_gpus
-    if rl.trainer_gpus is not None:
-        return rl.trainer_gpus
-    return total if rl.placement == "colocated" else max(1, total - (rl.engine.gpus or 0))
-
-
-def _sampling_gpus(rl: RlFound, job: RlJob) -> int:
-    if rl.engine.gpus is not None:
-        return rl.engine.gpus
-    total = job.trainer.cluster.num_gpus
-    return total if rl.placement == "colocated" else max(1, total - (rl.trainer_gpus or 0))
+def _gpus_of(rl: RlFound, job: RlJob) -> tuple[int, int]:
+    """GPUs that train and GPUs that sample."""
+    total, separate = job.trainer.cluster.num_gpus, rl.placement == "separate"
+    trains, samples = rl.trainer_gpus, rl.engine.gpus
+    left = [max(1, total - (other or 0)) if separate else total for other in (samples, trains)]
+    return (left[0] if trains is None else trains, left[1] if samples is None else samples)
 
 
 def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
-    """The GPUs that files take against those that are given."""
+    """Problems: the files take more or fewer GPUs than are given."""
     total = job.trainer.cluster.num_gpus
-    trains, samples = _training_gpus(rl, job), _sampling_gpus(rl, job)
+    trains, samples = _gpus_of(rl, job)
     taken = max(trains, samples) if rl.placement == "colocated" else trains + samples
     if taken > total:
         text = f"the files take {taken:,} GPUs; this is checked for {total:,}"
@@ -322,32 +304,15 @@ def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
         yield Problem("launched-processes", text, "warning", fix=f"--gpus with {taken} GPUs")
 
 
-def _refusal(text: str) -> Problem:
-    """A refusal of the job or of a plan's rules, without the advice on the planner's own
-    options."""
-    return not_predictable(_OPTION.sub("", text.strip()))
-
-
 def figures(check: RlCheck) -> dict[str, Any]:
     """The prediction as a record of SI units; empty where there is none."""
-    step, layout, job = check.step, check.layout, check.job
-    if step is None or layout is None or job is None:
+    step, job = check.step, check.job
+    if step is None or job is None:
         return {}
     return {
-        "step_time_s": step.step_s,
-        "step_low_s": step.low_s,
-        "step_high_s": step.high_s,
+        **picked(step, "step_time_s=step_s step_low_s=low_s step_high_s=high_s"),
         "samples_per_s": job.rollout.samples / step.step_s,
-        "fits": step.fits,
-        "fit_probability": step.fit_probability,
+        **picked(step, "fits fit_probability"),
         "at_limits": check.at_limits,
-        "phases": [
-            {
-                "name": phase.name,
-                "side": phase.side,
-                "seconds": phase.seconds,
-                "peak_bytes": phase.peak_bytes,
-            }
-            for phase in step.phases
-        ],
+        "phases": [picked(phase, "name side seconds peak_bytes") for phase in step.phases],
     }

@@ -48,7 +48,7 @@ _BATCH = ("mbs", "microbatch", "grad_acc", "gbs")
 
 
 def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """The settings whose values differ, of a file whose settings say one thing each."""
+    """Edits for the settings whose values differ, in files with one setting for each value."""
     tables = run_options(written.dialect)
     options = {ours: row for name in written.options for ours, row in tables[name].items()}
     if {"gbs", "grad_acc"} <= options.keys() and found.setting(options["gbs"].key) is None:

@@ -21,7 +21,7 @@ _PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 
 
 def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
-    """Where launchers disagree with each other, with the degrees, or with the machine."""
+    """Problems: launchers that disagree with each other, with the degrees, or with the machine."""
     counts = _as_nodes_and_processes(found.counts)
     if none := [count for count in counts if count.number < 1]:
         return [_problem(f"{_words(count)}: at least 1 is needed", (count,)) for count in none]
@@ -43,7 +43,7 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
 
 
 def stated_gpus(found: Found) -> int | None:
-    """GPUs that files without disagreement start processes on; None where they do not say."""
+    """The number of GPUs on which the files start processes; None where they do not state it."""
     counts = _as_nodes_and_processes(found.counts)
     stated = processes(counts)
     if stated is None:
@@ -65,7 +65,7 @@ def started(found: Found, cluster: Cluster) -> Started | None:
 
 
 def _stated_start(found: Found, cluster: Cluster) -> Started | None:
-    """Nodes and the processes of each, as far as the files say them for sure."""
+    """Nodes and their processes, as far as the files state them with certainty."""
     sure = [count for count in _as_nodes_and_processes(found.counts) if not count.eased]
     nodes, total = _first(sure, "nodes"), _first(sure, "processes")
     per_node = _first(sure, "processes a node")
@@ -81,8 +81,8 @@ def _stated_start(found: Found, cluster: Cluster) -> Started | None:
 
 
 def _stated_degrees(found: Found) -> Count | None:
-    """As many processes as the degrees need, where the file states all of them and no command, so
-    that whoever starts it has to start so many."""
+    """The number of processes that the degrees need, where a file states all degrees but no
+    command."""
     setting = found.where.get("dp")
     if found.counts or found.dp is None or setting is None:
         return None
@@ -110,19 +110,17 @@ def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
     """Counts in which tasks of Slurm and MPI are processes, or nodes where they start torchrun."""
     inner = any(count.who.startswith(_PER_GPU) for count in counts)
     kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
-    result = []
-    for count in counts:
-        if count.kind not in kinds:
-            if not (count.kind == "nodes" and _is_overridden(count, counts)):
-                result.append(count)
-        elif not inner and not _is_overridden(count, counts):
-            kind = kinds[count.kind]
-            result.append(Count(kind, count.number, count.who, count.setting, count.eased))
-    return tuple(result)
+    may_go = {*kinds, "nodes"}
+    kept = (one for one in counts if one.kind not in may_go or not _is_overridden(one, counts))
+    return tuple(
+        replace(count, kind=kinds.get(count.kind, count.kind))
+        for count in kept
+        if not (inner and count.kind in kinds)
+    )
 
 
 def _is_overridden(count: Count, counts: Sequence[Count]) -> bool:
-    """A directive that srun or mpirun says again; of nodes, for a step on fewer of them."""
+    """Whether srun or mpirun overrides a directive; for nodes, with a smaller number."""
     directive = count.who.startswith("#SBATCH")
     return directive and any(
         other.kind == count.kind
@@ -137,7 +135,8 @@ def _first(counts: Sequence[Count], *kinds: CountKind) -> Count | None:
 
 
 def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Problem]:
-    """Numbers of the same thing that differ: nodes, processes, processes and GPUs of a node."""
+    """Problems: different numbers of the same thing (nodes, processes, processes or GPUs of a
+    node)."""
     groups: tuple[tuple[CountKind, ...], ...] = (
         ("nodes",), ("processes", "gpus"), ("processes a node", "gpus a node"),
     )  # fmt: skip
@@ -160,7 +159,7 @@ def _meaning(one: Count, other: Count) -> str:
 
 
 def _products(counts: Sequence[Count]) -> Iterator[Problem]:
-    """Processes in all against nodes times those of a node."""
+    """Problems: the processes in all are not nodes times the processes of a node."""
     total = _first(counts, "processes") or _first(counts, "gpus")
     per_node = _first(counts, "processes a node", "gpus a node")
     nodes = _first(counts, "nodes")
@@ -172,17 +171,14 @@ def _products(counts: Sequence[Count]) -> Iterator[Problem]:
         return
     spare = per_node.number * nodes.number - total.number
     if spare:
-        idle = (
-            f": {plural(spare, 'GPU')} {_IDLE}"
-            if spare > 0 and per_node.kind == "gpus a node"
-            else ""
-        )
-        text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}{idle}"
+        text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}"
+        if spare > 0 and per_node.kind == "gpus a node":
+            text += f": {plural(spare, 'GPU')} {_IDLE}"
         yield _problem(text, (total, nodes, per_node))
 
 
 def _indivisible(found: Found, counts: Sequence[Count]) -> Iterator[Problem]:
-    """Processes that the degrees do not divide."""
+    """A problem: the degrees do not divide the processes."""
     world, replica = processes(counts), found.tp * found.pp * found.cp
     if world is None or world % replica == 0 or found.format == "plan":
         return
@@ -196,7 +192,7 @@ def _indivisible(found: Found, counts: Sequence[Count]) -> Iterator[Problem]:
 def _machine(
     found: Found, counts: Sequence[Count], cluster: Cluster, nodes: int | None
 ) -> Iterator[Problem]:
-    """Another number of processes than the machine has GPUs: fewer leave GPUs idle."""
+    """Problems: more or fewer processes than the machine has GPUs; fewer leave GPUs idle."""
     use = started(found, cluster)
     world, gpus = use.processes if use else processes(counts) or found.world, cluster.num_gpus
     crowded = _first([count for count in counts if not count.eased], "processes a node")
@@ -231,8 +227,8 @@ def _machine(
 
 
 def _part_words(use: Started, cluster: Cluster, *, by_degrees: bool) -> str:
-    """How many GPUs of the machine stay idle, or that other nodes are used than it has.
-    `by_degrees`: only the degrees say how many processes there are."""
+    """A sentence on GPUs that stay idle, or on nodes that the machine does not have. `by_degrees`:
+    only the degrees tell the number of processes."""
     idle, there = cluster.num_gpus - use.processes, f"{cluster.num_gpus:,} GPUs"
     where = f" ({use.per_node:,} on each of {use.nodes:,} nodes)" if use.nodes > 1 else ""
     does = "the degrees in the file are for" if by_degrees else "the files start"
@@ -257,7 +253,7 @@ def _machine_fix(edits: Sequence[Edit], world: int, use: Started | None, gpus: i
 
 
 def _counting(counts: Sequence[Count]) -> tuple[Count, ...]:
-    """Those that say how many processes there are."""
+    """The counts that give the number of processes."""
     return tuple(count for count in counts if not count.kind.startswith("gpus"))
 
 
@@ -266,7 +262,7 @@ def _words(count: Count) -> str:
 
 
 def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, ...]:
-    """Every count of some kinds made the same."""
+    """Edits that set every count of some kinds to a number."""
     return tuple(
         Edit(count.who, _spelled(count.who, number))
         for count in counts
@@ -281,7 +277,7 @@ def _spelled(who: str, number: int) -> str:
 
 
 def _fix(edits: Sequence[Edit]) -> str:
-    """Options and variables with what they should say."""
+    """Options and variables with the values that they should have."""
     return ", ".join(
         f"{edit.key}{'=' if edit.key in counting_variables() else ' '}{edit.value}"
         for edit in edits

@@ -1,7 +1,7 @@
-"""What starts the processes on the nodes: a script each way, all around the same shell lines.
+"""Scripts that start the processes on the nodes, one per way, around the same shell lines.
 
-On Kubernetes a JobSet, and the same as a Kubeflow TrainJob: one pod a node, the configuration
-beside it.
+For Kubernetes a JobSet, and the same as a Kubeflow TrainJob, with one pod per node and the
+configuration in the file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LAUNCHERS = shipped_toml("planner.launch", "templates/launchers.toml")
 
 
 def start_script(launch: Launch) -> str:
-    """File that starts the job."""
+    """The file that starts the job."""
     return str(_LAUNCHERS[launch.nodes_as]["script"])
 
 
@@ -46,7 +46,7 @@ def how_to_start(launch: Launch) -> str:
 
 
 def launcher_files(launch: Launch, command: RunCommand, configuration: Files) -> Files:
-    """The script of `launch.nodes_as`, filled in. `configuration`: the framework's own files."""
+    """The script of `launch.nodes_as`. `configuration`: the framework's files."""
     if launch.nodes_as == "k8s":
         return _kubernetes_files(launch, command, configuration)
     script, words, several = start_script(launch), _LAUNCHERS[launch.nodes_as], launch.nodes > 1
@@ -72,7 +72,7 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
 
 
 def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """What a batch job asks for, its time limit and the folders that a container sees."""
+    """Resources of a batch job, its time limit, and the folders that a container sees."""
     paths = [entry.name for entry in command.variables if entry.is_path]
     return {
         "job": job_name(launch),
@@ -92,17 +92,17 @@ _AGAIN = (
     f'[[ "${{STATUS}}" != 0 || -n "${{MODE}}" || -z "${{{STOP}}}" ]] ||',
     f"    ((SECONDS < 60 * {STOP})) || requeue",
 )
-# What a dry run says where no node is.
+# What a dry run sets outside any node.
 _FIRST_NODE = ('export NODE_RANK="${NODE_RANK:-0}" MASTER_ADDR="${MASTER_ADDR:-FIRST_NODE}"',)
 
 
 def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """What a SkyPilot task asks a cloud for: `H100:8`, the network, the user's variables."""
+    """Resources of a SkyPilot task: `H100:8`, the network, the user's variables."""
     gpu = launch.job.cluster.gpu.name
     wants = "# The step time counts on the full network between nodes.", "network_tier: best"
     environment: list[str] = []
     for entry in command.needed:
-        # A value of null must be given when the task is submitted: --env NAME=VALUE.
+        # A null value must be given on submission: --env NAME=VALUE.
         environment += [*comment(entry.meaning), f"{entry.name}: null"]
     return {
         "job": job_name(launch),
@@ -117,15 +117,15 @@ def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
 
 JOB_SET, TRAIN_JOB, SUBMIT = "jobset.yaml", "trainjob.yaml", "submit"
 _MOUNT, _WORK = "/launch", "/tmp/launch"
-# Name of the replicated job and of its container: Kubeflow's runtimes have the same. What its
-# plugin sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
+# Name of the replicated job and its container, as in Kubeflow's runtimes. Variables that its plugin
+# sets in each pod: pkg/constants/constants.go. Patches of pods: Trainer 2.2 and newer.
 _GROUP = "node"
 _IMAGE, _CLAIM = "registry.example.com/train:latest", "set-me-claim"
-# Values that a driver gives in place of these.
+# Values that a driver may set.
 IMAGE, CLAIM = "IMAGE", "CLAIM"
-# A job goes on from its last checkpoint so often; a short run has none.
+# How often a job restarts from its last checkpoint; a short run has none.
 _RESTARTS = 3
-# What pods on several nodes want beside GPUs, by a name that only the cluster knows.
+# Devices that pods on several nodes need; only the cluster knows their name.
 _NETWORK = "# Add your cluster's RDMA devices (such as rdma/ib: 8): the step time counts on them."
 _KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MASTER_PORT}"')
 
@@ -155,7 +155,7 @@ def _kubernetes_files(launch: Launch, command: RunCommand, configuration: Files)
 def _job(
     template: str, launch: Launch, command: RunCommand, meeting: Rendezvous, configuration: Files
 ) -> str:
-    """A pod a node, with all its GPUs, shared memory and the script."""
+    """A pod per node, with all its GPUs, shared memory and the script."""
     several, amd = launch.nodes > 1, launch.job.cluster.gpu.vendor == "amd"
     mounts, volumes = _disks(launch, configuration)
     return filled(
@@ -179,7 +179,7 @@ def _key(file: str) -> str:
 def _config_map(name: str, configuration: Files) -> list[str]:
     lines = ["apiVersion: v1", "kind: ConfigMap", "metadata:", f"  name: {name}", "data:"]
     for file, text in configuration.items():
-        # Indentation and last lines as they are.
+        # Keep indentation and trailing lines.
         content = _block(text.removesuffix("\n").split("\n"), 4)
         lines += [f"  {yaml_value(_key(file))}: |2+", *content]
     return [*lines, "---"]
@@ -193,7 +193,7 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
     """`command` and `args` of the container."""
     script = ["set -euo pipefail"]
     if mounted:
-        # A ConfigMap cannot be written to; frameworks write beside their configuration.
+        # A ConfigMap is read-only, and frameworks write beside their configuration.
         script.append(f"mkdir -p {_WORK} && cp -rL {_MOUNT}/* {_WORK} && cd {_WORK}")
     script += ["", *variable_lines(command)]
     script += [*looking_lines(command), *start_notes(command)]
@@ -203,8 +203,8 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
 
 
 def _disks(launch: Launch, configuration: Files) -> tuple[list[str], list[str]]:
-    """Mounts of a pod, and the volumes behind them: shared memory for NCCL and data loaders, a disk
-    of all nodes for data and checkpoints, and the configuration, with its folders."""
+    """Mounts of a pod, and their volumes: shared memory for NCCL and data loaders, a disk of all
+    nodes for data and checkpoints, and the configuration, including folders."""
     claim = yaml_value(launch.given.get(CLAIM, _CLAIM))
     mounts = ["- name: shared-memory", "  mountPath: /dev/shm"]
     mounts += ["- name: shared-disk", "  mountPath: /shared"]

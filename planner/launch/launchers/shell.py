@@ -1,4 +1,4 @@
-"""The shell lines that every launcher shares: environment, arguments, the process launcher."""
+"""Shell lines that all launchers share: environment, arguments, the process launcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = 88
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Shell words for how the nodes find each other: this node's rank and the first's address."""
+    """Shell words by which nodes find each other: the rank of this node and the first's address."""
 
     node_rank: str
     address: str
@@ -28,13 +28,13 @@ class Rendezvous:
 ALONE = Rendezvous("0", "127.0.0.1")
 
 
-# `--dry-run` puts this before the name of a variable that must be set and is not.
+# `--dry-run` puts this before the name of a required variable that is not set.
 UNSET = "/set/"
 
 
 def variable_lines(command: RunCommand) -> list[str]:
-    """The user's variables, each under its meaning, those first that must be set; exported for what
-    the script starts."""
+    """The user's variables, each under its meaning, required ones first; exported for the programs
+    that the script starts."""
     others = [entry for entry in command.variables if not entry.needed]
     lines: list[str] = []
     for title, entries in (("You must set these", command.needed), ("Yours to change", others)):
@@ -46,21 +46,21 @@ def variable_lines(command: RunCommand) -> list[str]:
 def _variable(entry: Variable) -> list[str]:
     if entry.given is not None:
         return [*comment(entry.meaning), f"export {entry.name}={shlex.quote(entry.given)}"]
-    # An empty value of the environment is one where it means something.
+    # An empty value in the environment counts if it has a meaning.
     dash = "-" if "$" in entry.default or "empty:" in entry.meaning else ":-"
     value = f"${{{entry.name}{dash}{entry.default}}}"
     return [*comment(entry.meaning), f'export {entry.name}="{value}"']
 
 
 def unset_lines(command: RunCommand) -> list[str]:
-    """Names in place of what a dry run needs and nobody has set."""
+    """Names in place of required variables that are not set, for a dry run."""
     return [
         f'export {entry.name}="${{{entry.name}:-{UNSET}{entry.name}}}"' for entry in command.needed
     ]
 
 
 def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
-    """Where MODE asks for a dry run, `unset_lines` and some more; elsewhere `setting_tests`."""
+    """For a dry run (in MODE) `unset_lines` and `more`, otherwise `setting_tests`."""
     unset = [f"    {line}" for line in (*unset_lines(command), *more)] or ["    :"]
     tests = [f"    {line}" for line in setting_tests(command)]
     return [
@@ -73,8 +73,8 @@ def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
 
 
 def setting_tests(command: RunCommand, *, container: bool = False) -> list[str]:
-    """A sentence and exit 2 for each variable that must be set and is not, or whose files are not
-    there. `container`: files may be inside of one."""
+    """For each required variable that is not set, and each missing file: a message and exit 2.
+    `container`: files may be inside of one."""
     lines: list[str] = []
     outside = '-z "${CONTAINER}" && ' if container else ""
     for entry in command.variables:
@@ -95,7 +95,7 @@ def _refused(condition: str, sentence: str) -> list[str]:
 
 
 def start_notes(command: RunCommand) -> list[str]:
-    """What the run starts from, said aloud."""
+    """A message about the weights that the run starts from."""
     if not any(entry.name == PRETRAINED and not entry.needed for entry in command.variables):
         return []
     return [
@@ -107,7 +107,7 @@ def start_notes(command: RunCommand) -> list[str]:
 
 
 def branch_lines(command: RunCommand) -> Iterator[str]:
-    """Arguments that hang on the user's variables."""
+    """Arguments that depend on the user's variables."""
     for entry in command.branches:
         yield from (f'if [[ -n "${{{entry.variable}}}" ]]; then', f"    {_added(entry.given)}")
         if entry.otherwise:
@@ -116,7 +116,7 @@ def branch_lines(command: RunCommand) -> Iterator[str]:
 
 
 def _added(words: Sequence[str]) -> str:
-    # Commas look like those of another language: bash lists have none.
+    # Unquoted commas look like those of another language; bash lists have none.
     listed = (
         f"'{word}'" if "," in word and shell_word(word) == word else shell_word(word)
         for word in words
@@ -125,7 +125,7 @@ def _added(words: Sequence[str]) -> str:
 
 
 def mode_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """`--dry-run` and `--preflight`, by a function in the place of the process launcher."""
+    """`--dry-run` and `--preflight`: a function that replaces the process launcher."""
     options = _launcher(launch, command, meeting)
     words = " ".join((*options, *command.launcher_arguments)).split()
     name, first = words[0], f'"${{@:1:{len(words) - 1}}}"'
@@ -145,12 +145,12 @@ def environment_lines(command: RunCommand) -> Iterator[str]:
 
 
 def program_words(command: RunCommand) -> tuple[str, ...]:
-    """What the process launcher starts: a file, or `-m` and a module."""
+    """The program of the process launcher: a file, or `-m` and a module."""
     return command.argv[:2] if command.argv[0] == "-m" else command.argv[:1]
 
 
 def argument_lines(command: RunCommand) -> list[str]:
-    """The program's arguments as a bash array, an option a line, groups under their comments."""
+    """The program's arguments as a bash array: an option per line, groups under their comments."""
     lines, current = ["ARGUMENTS=("], ""
     first = len(program_words(command))
     if len(command.argv) == first:
@@ -168,7 +168,7 @@ def argument_lines(command: RunCommand) -> list[str]:
 
 
 def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """The process launcher of one node, around the program."""
+    """The call of the process launcher on one node."""
     lines = _launcher(launch, command, meeting)
     for number, word in enumerate(command.launcher_arguments):
         if word.startswith("-") or not number:
@@ -202,7 +202,7 @@ def _launcher(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[
 
 
 def _python(nodes: int, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """One process a node, told by its environment where the others are."""
+    """One process per node, which finds the others by its environment."""
     if nodes == 1:
         return ["env python3"]
     values = {
@@ -214,7 +214,7 @@ def _python(nodes: int, command: RunCommand, meeting: Rendezvous) -> list[str]:
 
 
 def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """Everything that runs on one node."""
+    """Everything that runs on a node."""
     parts = (
         [*environment_lines(command)],
         [*argument_lines(command), *branch_lines(command)],
@@ -225,7 +225,7 @@ def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> l
 
 
 def headline(launch: Launch) -> str:
-    """What a script starts, in a line."""
+    """A line about what a script starts."""
     degrees, job = launch.plan.degrees, launch.job
     return comment_text(
         f"{job.model.name} with {launch.target} on {degrees.gpus} x {job.cluster.gpu.name}, "
@@ -234,7 +234,7 @@ def headline(launch: Launch) -> str:
 
 
 def job_name(launch: Launch) -> str:
-    """Letters, digits and dashes: also a Kubernetes name."""
+    """A name of letters, digits and dashes, valid in Kubernetes."""
     if launch.name:
         return launch.name
     name = re.sub(r"[^a-z0-9]+", "-", f"{launch.job.model.name}-{launch.target}".lower())

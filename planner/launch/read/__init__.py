@@ -1,5 +1,2 @@
-"""What people launch with, read back: one reader a format, text in, `Found` out.
-
-`planner.launch.read.launch.read_launch` is the way in. Nothing that is read is ever executed or
-imported.
-"""
+"""Reading launch files: each format has a reader, from text to `Found`. The entry point is
+`planner.launch.read.launch.read_launch`. Files are never executed or imported."""

@@ -1,4 +1,4 @@
-"""Files that a launch file names, found in the folders around it; what reading them may take."""
+"""Files that a launch file names, found in the folders around it; limits of reading."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from planner.launch.languages.limits import LimitError
 from planner.launch.languages.text import HOLE, Files, SourceFile
 
 MOST_BYTES = 2**20
-# Keys of a configuration file, of which each unknown one is looked at.
+# Keys of a configuration file; each unknown one is examined.
 MOST_SETTINGS = 2_000
 
 
 @contextmanager
 def within_limits() -> Iterator[None]:
-    """Reading inside it. CannotTellError where it goes beyond its limits."""
+    """A context for reading. CannotTellError if a limit is exceeded."""
     try:
         yield
     except LimitError as error:
@@ -29,17 +29,17 @@ def within_limits() -> Iterator[None]:
         ) from None
 
 
-# A script names files from its folder or from the top of its repository.
+# Scripts name files relative to their folder or to the top of their repository.
 _MOST_FOLDERS_UP = 8
 _LONGEST_NAME = 1_000
 
 
 def beside(name: str, folder: Path, *, whole: bool = False) -> Path | None:
-    """The file that a launch file in a folder names; None where it is not there.
+    """The file that a launch file in `folder` names; None if it does not exist.
 
-    What is not known in the name (`$HERE/configs/x.json`) is left out from the front; a name
-    without folders is looked for beside the launch file alone. `whole`: no part of the name may be
-    left out, as of a module that is imported.
+    Unknown parts at the front of a name (`$HERE/configs/x.json`) are dropped; a name without
+    folders is only looked for beside the launch file. `whole`: no part may be dropped, as for
+    imported modules.
     """
     if not name or len(name) > _LONGEST_NAME or "\0" in name:
         return None
@@ -48,13 +48,13 @@ def beside(name: str, folder: Path, *, whole: bool = False) -> Path | None:
 
 
 def _around(folder: Path) -> list[Path]:
-    """A folder and those that hold it."""
+    """A folder and its parents."""
     absolute = folder.absolute()
     return [absolute, *list(absolute.parents)[:_MOST_FOLDERS_UP]]
 
 
 def _places(name: str, folder: Path) -> Iterator[Path]:
-    """Where it may be, the likeliest first."""
+    """Where the file may be, by likelihood."""
     known = name.rpartition(HOLE)[2].strip("/") if HOLE in name else name
     path = Path(known)
     if HOLE not in name and not path.is_absolute():
@@ -75,20 +75,20 @@ def _is_file(path: Path) -> bool:
 
 
 def source_beside(name: str, folder: Path, files: Files) -> SourceFile | None:
-    """The file that a launch file in a folder names, remembered; None where there is no text."""
+    """The file that a launch file in `folder` names, added to `files`; None if there is no text."""
     path = beside(name, folder)
     text = None if path is None else text_of(path)
     return None if path is None or text is None else files.add(str(path), text)
 
 
 def text_beside(name: str, folder: Path, *, whole: bool = False) -> str:
-    """The text of the file that a launch file in a folder names; empty where there is none."""
+    """The text of the file that a launch file in `folder` names; empty if there is none."""
     path = beside(name, folder, whole=whole)
     return "" if path is None else text_of(path) or ""
 
 
 def text_of(path: Path) -> str | None:
-    """A file's text; None for one that is none, or too large."""
+    """A file's text; None if it has none or is too large."""
     try:
         text = read_text(path, MOST_BYTES)
     except (UsageError, HardwareError, OSError):

@@ -1,5 +1,4 @@
-"""A command line taken apart: the launcher with its processes, the program and what its name says,
-its arguments."""
+"""A command line in parts: the launcher with its process counts, the program, its arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from planner.launch.registry import Program, dialects, function, program_named, 
 
 _WORDS = shipped_toml("planner.launch.read", "commands.toml")
 _IS: Mapping[str, Sequence[str]] = _WORDS["words"]
-# How commands that are no Python file are told of nodes and processes, beside a variable of theirs.
+# Variables by which commands other than Python files are told nodes and processes.
 _OF_COMMANDS = ("NNODES", "NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES")
 _PYTHON = re.compile(r"^python[\d.]*$")
 _PER_GPU_LAUNCHERS = (*_IS["launchers"], *_IS["module_launchers"])
@@ -27,8 +26,8 @@ _PER_GPU_LAUNCHERS = (*_IS["launchers"], *_IS["module_launchers"])
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """`launcher`: torchrun, accelerate, deepspeed, srun or none of them; `program`: script or
-    module; `nodes`, `per_node`, `total`: processes as its options say."""
+    """`launcher`: torchrun, accelerate, deepspeed, srun or empty; `program`: a script or module;
+    `nodes`, `per_node`, `total`: process counts in its options."""
 
     launcher: str
     program: str
@@ -41,7 +40,7 @@ class LaunchCommand:
 
     @property
     def folder(self) -> Path:
-        """Where the script stands."""
+        """The script's folder."""
         return Path(self.command.file).parent
 
     @property
@@ -72,7 +71,7 @@ class LaunchCommand:
 
     @property
     def overrides(self) -> dict[str, Setting]:
-        """What a command says in place of its YAML file, LLaMA-Factory's `name=value` too."""
+        """Settings that replace those of its YAML file, including LLaMA-Factory's `name=value`."""
         found = dict(self.given)
         for word in self.arguments:
             if given := re.match(r"([A-Za-z_]\w*)=", word.text.value):
@@ -83,7 +82,7 @@ class LaunchCommand:
 
     @property
     def world(self) -> int | None:
-        """Processes in all; None where the command does not say."""
+        """The total number of processes; None if the command does not say."""
         total = whole_number(self.total)
         if total is not None and self.launcher != "torchrun":
             return total
@@ -94,12 +93,12 @@ class LaunchCommand:
 
 
 def counting_variables() -> tuple[str, ...]:
-    """Variables that count the processes of commands that are no Python file."""
+    """Variables that set the number of processes for commands other than Python files."""
     return (*_OF_COMMANDS, *(one.gpus for one in programs().values() if one.gpus))
 
 
 def whole_number(setting: Setting | None) -> int | None:
-    """A setting's value as a number; `2:4` (elastic nodes) counts the most."""
+    """A setting's value as a number; `2:4` (elastic nodes) counts as the maximum."""
     if setting is None or setting.unknown:
         return None
     match = re.fullmatch(r"(?:\d+:)?(\d+)", str(setting.value).strip())
@@ -107,7 +106,7 @@ def whole_number(setting: Setting | None) -> int | None:
 
 
 def split_command(command: Command) -> LaunchCommand | None:
-    """The launch that a command is; None if it starts no Python program."""
+    """The launch in a command; None if it starts no Python program."""
     words = command.words
     spelled = [word.text.known or word.written for word in words]
     at = _program_index(spelled)
@@ -121,7 +120,7 @@ def split_command(command: Command) -> LaunchCommand | None:
     if any(word.text.value.endswith("jsrun") for word in before):
         found["total"] = _of_jsrun(options)
     if not launcher:
-        # A program of its own is one process, and has one GPU where it may see no other.
+        # A program with subcommands is one process, which has one GPU if it sees only one.
         names = _OF_COMMANDS if own and own.verbs else _OF_COMMANDS[-1:]
         found |= _of_environment(command, own, names)
     gpus = command.environment.get(own.gpus) if own else None
@@ -129,11 +128,11 @@ def split_command(command: Command) -> LaunchCommand | None:
         each = setting_of(own.gpus, gpus)
         found |= {"per_node": each, "nodes": _numbered(each, 1)}
     if launcher in _PER_GPU_LAUNCHERS:
-        # srun's tasks are nodes here.
+        # Here srun's tasks are nodes.
         own_words = _WORDS["counting_of_its_own"]
         found["total"] = _last(options, own_words["total"])
         if launcher == "deepspeed":
-            # `--include localhost:0,1`: the GPUs of each host, by number, which are counted.
+            # `--include localhost:0,1` lists the GPUs of each host.
             named = _last(options, ("include", "i"))
             number = included_gpus(str(named.value)) if named and not named.unknown else None
             found["total"] = _numbered(named, number)
@@ -142,7 +141,7 @@ def split_command(command: Command) -> LaunchCommand | None:
 
 
 def _of_jsrun(options: Sequence[Setting]) -> Setting | None:
-    """`jsrun -n 4 -a 6`: sets of resources, and the processes in each."""
+    """`jsrun -n 4 -a 6`: resource sets, and processes in each."""
     sets, each = _last(options, ("n", "nrs")), _last(options, ("a", "tasks_per_rs"))
     number, processes = whole_number(sets), whole_number(each) if each else 1
     if number is None or processes is None:
@@ -151,14 +150,14 @@ def _of_jsrun(options: Sequence[Setting]) -> Setting | None:
 
 
 def _numbered(setting: Setting | None, number: int | None) -> Setting | None:
-    """A setting from which a number was worked out, which cannot be replaced in its file."""
+    """A setting with a derived number, which cannot be replaced in its file."""
     if setting is None or number is None:
         return None
     return replace(setting, value=str(number), spans=())
 
 
 def included_gpus(hosts: str) -> int | None:
-    """GPUs of `host:0,1@host:2`; None where a host has all of its own."""
+    """GPUs of `host:0,1@host:2`; None if a host is listed without numbers."""
     parts = [re.fullmatch(r"[^:@]*:(\d+(?:,\d+)*)", part.strip()) for part in hosts.split("@")]
     if None in parts:
         return None
@@ -168,8 +167,8 @@ def included_gpus(hosts: str) -> int | None:
 def _of_environment(
     command: Command, own: Program | None, names: Sequence[str]
 ) -> dict[str, Setting | None]:
-    """Nodes and processes where a trainer's own command starts torchrun; `names`: the variables
-    that it minds."""
+    """Nodes and processes if a trainer's command starts torchrun. `names`: the variables that it
+    reads."""
     texts = {name: command.environment.get(name) for name in _OF_COMMANDS if name in names}
     texts = dict.fromkeys(_OF_COMMANDS) | texts
     nodes, per_node, visible = (
@@ -183,7 +182,7 @@ def _of_environment(
 
 
 def hidden_program(command: Command) -> str:
-    """Why the program that a launcher starts is not known; empty where none is started."""
+    """Why the program that a launcher starts is unknown; empty if there is none."""
     words = [word.text for word in command.words]
     for at, text in enumerate(words):
         before = words[at - 1].value
@@ -200,13 +199,13 @@ def made_launch(
     program: str = "",
     environment: Mapping[str, Text] = MappingProxyType({}),
 ) -> LaunchCommand:
-    """A launch of arguments that stand in a file, without a launcher."""
+    """A launch whose arguments are in a file, without a launcher."""
     command = Command(tuple(words), environment, path, 1)
     return LaunchCommand("", program, command.words, (), command)
 
 
 def _program_index(words: Sequence[str]) -> int | None:
-    """Index of the script or module that is trained with; behind `--` that of the inner launch."""
+    """Index of the script or module that trains; after `--`, that of the inner launch."""
     if "--" in words[1:]:
         start = words.index("--", 1) + 1
         inner = _program_index(words[start:])
@@ -219,7 +218,7 @@ def _program_index(words: Sequence[str]) -> int | None:
             if words[at + 1] not in _IS["module_launchers"]:
                 return at + 1
         elif re.fullmatch(r"[^-\s]\S*\.py|\.py", value):
-            # A file may be the value of the option before it.
+            # A file may be the value of the preceding option.
             before = words[at - 1] if at else ""
             is_free = (
                 not before.startswith("-") or "=" in before or before in _IS["before_programs"]
@@ -252,7 +251,7 @@ def _launcher(before: Sequence[Word]) -> str:
 
 
 def _options(words: Sequence[Word]) -> Iterator[Setting]:
-    """`--name value` and `--name=value` of the launcher's part."""
+    """`--name value` and `--name=value` before the program."""
     for word, following in zip_longest(words, words[1:]):
         match = re.match(r"^--?([A-Za-z][\w-]*)(=?)", word.text.value)
         if match and match[2]:
@@ -264,7 +263,7 @@ def _options(words: Sequence[Word]) -> Iterator[Setting]:
 def setting_of(
     key: str, value: Text, used: Span | None = None, whole: Span | None = None
 ) -> Setting:
-    """A setting from a word, with where its value is defined and used."""
+    """A setting from a word, with the places where its value is defined and used."""
     place = value.first() or used
     spans = tuple(dict.fromkeys(item for item in (value.span(), used) if item is not None))
     return Setting(
@@ -279,16 +278,16 @@ def setting_of(
 
 
 def switch_of(key: str, word: Word, whole: Span | None = None) -> Setting:
-    """A switch, which has no value that could be replaced."""
+    """A switch, whose value cannot be replaced."""
     return replace(setting_of(key, word.text, word.used, whole), value=True, spans=(), unknown="")
 
 
 def _last(options: Sequence[Setting], names: Sequence[str]) -> Setting | None:
-    """The innermost option of a kind: later options belong to the inner launcher."""
+    """The innermost option of a kind, since later options belong to the inner launcher."""
     return next((option for option in reversed(options) if option.key in names), None)
 
 
-# Parts of a program's name that say that it trains no decoder of text.
+# Parts of a program's name that mean that it does not train a text decoder.
 _OTHER_MODELS = re.compile(
     r"(^|[_/])(bert|t5|ict|retro|vlm|vision|esm\d?|evo|multimodal|mimo|vit|biencoder|msdp|"
     r"reward|ppo|grpo|dpo|rl|eval\w*|generate|generation|server|inference|quantize|ptq|prune|"
@@ -298,7 +297,7 @@ _OTHER_MODELS = re.compile(
 
 
 def other_model(launch: LaunchCommand) -> str:
-    """Why a program's name, or MindSpeed-MM's option, says that it trains something else; empty if
+    """Why a program's name, or MindSpeed-MM's option, means that it trains something else; empty if
     neither does."""
     if any(word.text.value == "--mm-model" for word in launch.arguments):
         return "--mm-model names a multimodal model, described in a file of its own"
@@ -312,21 +311,21 @@ def other_model(launch: LaunchCommand) -> str:
 
 
 def only_evaluates(launch: LaunchCommand) -> bool:
-    """Whether a Trainer's switches (`--do_predict`, `--do_eval`) say that nothing is trained."""
+    """Whether a Trainer's switches (`--do_predict`, `--do_eval`) mean that nothing is trained."""
     given = launch.given
     return "do_train" not in given and bool({"do_predict", "do_eval"} & given.keys())
 
 
-# A program's first arguments that are its configuration: Trainer scripts take YAML and JSON.
+# First arguments that are a configuration: Trainer scripts take YAML and JSON.
 CONFIG_NAME = r"[^-=].*\.(ya?ml|json)"
-# Options whose files hold samples.
+# Options for files with samples.
 _OF_DATA = (
     r"data|image|video|annotation|corpus|samples|input|(train|val\w*|test)[-_](json|file|path)"
 )
 
 
 def names_config(launch: LaunchCommand) -> bool:
-    """Whether what it trains stands in a file that it or its launcher names."""
+    """Whether a configuration file, named by the program or its launcher, says what is trained."""
     return any(True for _ in named_configs(launch)) or launch.launcher in (
         "accelerate", "deepspeed",
     )  # fmt: skip

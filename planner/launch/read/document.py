@@ -1,5 +1,5 @@
-"""TOML, YAML and JSON files as settings: dotted keys with value, line and place; and what the
-readers of them share."""
+"""TOML, YAML and JSON files as settings: dotted keys with value, line and place; and the base of
+their readers."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 # (start and end of the value, start and end of the entry)
 _Places = tuple[int, int, int, int]
 _ENTRY = re.compile(r"^(\s*)([A-Za-z0-9_.\"'-]+)(\s*=\s*)")
-# A value that begins and ends in its line, without the comment behind it.
+# A value within a line, without the comment after it.
 _VALUE = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|[^\s#"'\[{][^#]*?(?=\s*(?:#|$))""")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A configuration as a reader is given it: its text and path, the command that names it, files
-    that were opened, and what the caller knows. `sharding`: a DeepSpeed file given beside it;
-    `adapter`: peft's file of an adapter given beside it."""
+    """A configuration, as passed to a reader: its text and path, the command that names it, files
+    that were opened, and the caller's hints. `sharding`: a DeepSpeed file given with it; `adapter`:
+    peft's file of an adapter given with it."""
 
     text: Text
     path: str
@@ -53,12 +53,12 @@ class Source:
 
     @property
     def given(self) -> dict[str, Setting]:
-        """Arguments of the command, if there is one."""
+        """Arguments of the command, if any."""
         return {} if self.launch is None else self.launch.given
 
     @property
     def folder(self) -> Path:
-        """Where the command stands, else the file."""
+        """The folder of the command, else of the file."""
         return Path(self.path).parent if self.launch is None else self.launch.folder
 
     def yaml(self) -> Document:
@@ -66,7 +66,7 @@ class Source:
         return yaml_document(self.text, self.path, self.hints.environment)
 
     def document(self) -> Document:
-        """The text as JSON where its file is called so, else as YAML. UsageError."""
+        """The text as JSON if the file is named so, else as YAML. UsageError."""
         if not self.path.endswith(".json"):
             return self.yaml()
         return json_document(self.text, self.path, self.hints.environment)
@@ -74,8 +74,8 @@ class Source:
 
 @dataclass
 class Document(Placed):
-    """A configuration file. `settings`: every scalar and list in it by dotted key, in order;
-    `path`: the file."""
+    """A configuration file. `settings`: every scalar and list by dotted key, in order; `path`: the
+    file."""
 
     path: str
     settings: dict[str, Setting] = field(default_factory=dict)
@@ -90,27 +90,27 @@ class Document(Placed):
         return setting.value
 
     def has(self, key: str) -> bool:
-        """Whether a key, or a table of that name, is there."""
+        """Whether a key, or a table of that name, exists."""
         self.used.add(key)
         return any(f"{one}.".startswith(f"{key}.") for one in self.settings)
 
     def names(self, table: str = "") -> list[str]:
-        """Names directly in a table (or at the top)."""
+        """Names directly in a table, or at the top level."""
         inside = below(self.settings, table) if table else self.settings
         return list(dict.fromkeys(key.partition(".")[0] for key in inside))
 
     def override(self, setting: Setting, key: str) -> None:
-        """A value from a command line in place of the file's."""
+        """Replace a value of the file by one from a command line."""
         self.settings[key] = setting
 
 
-# Variables by which placeholders of a file are filled in.
+# Values for the placeholders of a file.
 Variables = Mapping[str, str]
 _NONE: Variables = {}
 
 
 def toml_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
-    """A TOML file. UsageError with the line that is wrong."""
+    """A TOML file. UsageError with the wrong line."""
     places = dict(_toml_places(text))
     return _marked(toml_content(text.value, path), places, text, path, variables)
 
@@ -118,8 +118,8 @@ def toml_document(text: Text, path: str, variables: Variables = _NONE) -> Docume
 def yaml_document(
     text: Text, path: str, variables: Variables = _NONE, *, fill: bool = True
 ) -> Document:
-    """A YAML file. `fill`: its placeholders are filled in, as far as it tells; else they stay, for
-    another file may tell otherwise. UsageError with line and column of what is wrong."""
+    """A YAML file. `fill`: whether placeholders are filled in from the file itself; otherwise
+    another file may do so. UsageError with line and column."""
     try:
         read = read_yaml(text.value)
         content = read.content
@@ -130,8 +130,8 @@ def yaml_document(
 
 
 def json_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
-    """A JSON file. UsageError with the line that is wrong."""
-    # JSON is YAML but for tabs; the places are the same.
+    """A JSON file. UsageError with the wrong line."""
+    # Except for tabs, JSON is YAML, with the same places.
     nodes = documents_of(text.value.replace("\t", " ")).nodes[:1]
     places = dict(_yaml_places(nodes))
     return _marked(json_content(text.value, path), places, text, path, variables)
@@ -146,14 +146,14 @@ def _marked(
     *,
     fill: bool = True,
 ) -> Document:
-    """The settings of a file, each with its place where that is known, with its placeholders filled
-    in as far as variables and the file's other settings tell. UsageError for too many."""
+    """The settings of a file with their places, with placeholders filled in from variables and
+    other settings. UsageError if there are too many."""
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
     found = list(islice(leaves(content), MOST_SETTINGS + 1))
     if len(found) > MOST_SETTINGS:
         raise UsageError(f"{path}: more than {MOST_SETTINGS:,} settings: no launch has as many")
-    # `${model.hidden_size}` stands for another setting of the file.
+    # `${model.hidden_size}` refers to another setting of the file.
     told = {key: value for key, value in found if isinstance(value, str | int | float)}
     told |= variables
     settings = [_setting(key, value, places.get(key), text, path) for key, value in found]
@@ -163,7 +163,7 @@ def _marked(
 
 
 def _filled(setting: Setting, told: Mapping[str, object]) -> Setting:
-    """A setting with its placeholders filled in; with why it is not known where one is left."""
+    """A setting with its placeholders filled in, or marked as unknown if one remains."""
     if not isinstance(setting.value, str):
         return setting
     result = filled(setting.value, told)
@@ -172,14 +172,14 @@ def _filled(setting: Setting, told: Mapping[str, object]) -> Setting:
         return replace(setting, value=None, unknown=why, variable=result.name)
     if result.value == setting.value:
         return setting
-    # As YAML would read the value in the placeholder's place; what is filled in is not mended.
+    # Convert the value as YAML would; filled-in values are not edited.
     read = documents_of(result.value).contents
     value = read[0] if len(read) == 1 and isinstance(read[0], int | float | bool) else result.value
     return replace(setting, value=value, spans=())
 
 
 def below(settings: Mapping[str, Setting], table: str) -> dict[str, Setting]:
-    """The settings of a table by what they are called in it."""
+    """The settings in a table, by their names inside it."""
     start = f"{table}."
     return {key.removeprefix(start): one for key, one in settings.items() if key.startswith(start)}
 
@@ -219,7 +219,7 @@ def _yaml_places(nodes: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
-    """Offsets of `key = value` lines under their tables, the whole to the line's end."""
+    """Offsets of `key = value` lines in their tables; the entry extends to the end of the line."""
     table, at = "", 0
     for line in text.value.splitlines(keepends=True):
         if header := _TABLE.match(line.rstrip("\n")):
@@ -233,14 +233,14 @@ def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
 
 
 def unknown_key(document: Document, key: str, says: str, close: str, **more: Any) -> Problem:
-    """A key that the framework does not have: what it does of it, and the nearest that it has."""
+    """A key that the framework does not know: what happens to it, and the nearest known key."""
     below = (o.place for name, o in document.settings.items() if f"{name}.".startswith(f"{key}."))
     more |= {"places": tuple(below)[:1], "edits": _respelt(document, key, close) if close else ()}
     return Problem("unknown-option", f"{key}: {says}", fix=close, **more)
 
 
 def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
-    """The edit that spells a key as it should be, where it can only be a slip."""
+    """The edit that corrects a key, if it is certainly a slip."""
     table, _, name = key.rpartition(".")
     place, _, meant = close.rpartition(".")
     whole = f"{table}.{meant}" if table else meant
@@ -249,20 +249,19 @@ def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
     return (Edit(key, None, whole),) if sure else ()
 
 
-# Stand for a sequence length that nobody states, and for recomputation that nobody speaks of.
+# Stand for a sequence length, and for recomputation, that nothing states.
 NO_LENGTH, NO_RECOMPUTE = "no --seq", "no --recompute"
-# Stands for samples of which only the limit is stated, where they are padded to the longest of a
-# micro-batch.
+# Stands for samples with only a limit, if they are padded to the longest of a micro-batch.
 LIMIT_ALONE = "samples below the limit"
 
 
 class DocumentReader:
-    """A file's settings, and what is gathered from them."""
+    """Reads a file's settings and gathers the result."""
 
-    # Whether the format takes "8" for 8, or 8.0.
+    # Whether the format accepts "8" or 8.0 for 8.
     quoted_numbers = False
     plain_floats = False
-    # What its messages call the framework, and a value that leaves a setting to something else.
+    # The framework's name in messages, and a value that leaves a setting to others.
     called = ""
     open_value: str | None = None
 
@@ -270,7 +269,7 @@ class DocumentReader:
         self.document, self.launch, self.hints = document, source.launch, source.hints
         self.problems: list[Problem] = []
         self.assumed: list[str] = []
-        # As `Found` has them.
+        # As in `Found`.
         self.unmodelled: tuple[tuple[Setting, str], ...] = ()
 
     @property
@@ -279,15 +278,16 @@ class DocumentReader:
         return self.launch.world if self.launch else None
 
     def unpredictable(self, text: str, *keys: str) -> None:
-        """Note what settings ask for and the model does not have."""
+        """Note a request that the model does not cover."""
         self.problems.append(self.document.unpredictable(text, *keys))
 
     def refuse(self, rule: str, text: str, *keys: str, **more: Any) -> None:
-        """Note a problem of settings."""
+        """Note a problem with settings."""
         self.problems.append(self.document.problem(rule, text, *keys, **more))
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
-        """A whole number; anything else, or less, is a problem, and the default."""
+        """A whole number; otherwise, or if it is too small, a problem is noted and the default
+        returned."""
         value = self.document.get(key)
         if value in (None, self.open_value):
             return default
@@ -303,7 +303,7 @@ class DocumentReader:
         return value
 
     def share(self, key: str, default: float) -> float:
-        """A number from 0 to 1; anything else is a problem, and the default."""
+        """A number from 0 to 1; otherwise a problem is noted and the default returned."""
         value = self.document.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             self.problems.append(self.document.wrong(f"{key}: {value!r} is not from 0 to 1", key))
@@ -311,7 +311,8 @@ class DocumentReader:
         return float(value)
 
     def choice(self, key: str, default: Any, choices: Iterable[Any], otherwise: Any = None) -> Any:
-        """One of some values; any other is a problem, and `otherwise`, or the default."""
+        """One of some values; otherwise a problem is noted and `otherwise` or the default
+        returned."""
         value = self.document.get(key, default)
         if value in choices:
             return value
@@ -328,8 +329,8 @@ class DocumentReader:
         /,
         **fields: Any,
     ) -> Found:
-        """What was found. `known`: whether the format has a key; `keys`: those of `Found`'s
-        fields; `script`: where a program's arguments say them."""
+        """The result. `known`: whether the format has a key; `keys`: the keys for fields of
+        `Found`; `script`: the same for a program's arguments."""
         settings = self.document.settings
         unknown = tuple(setting for setting in settings.values() if not known(setting.key))
         asked = (settings[key] for key in settings if key in self.document.used)

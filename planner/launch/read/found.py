@@ -1,4 +1,4 @@
-"""What was found in launch files: settings with their places, and what is wrong with them."""
+"""The content of launch files: settings with their places, and problems."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from planner.launch.languages.shell import OF_THE_MACHINE
 from planner.launch.languages.text import SourceFile, Span, Text
 from planner.launch.read.rl_found import RlFound
 
-# Likeness from which an unknown name is taken for a misspelt one.
+# Similarity above which an unknown name counts as a misspelling.
 SURELY_MEANT = 0.9
 
-# How the reason begins for which a value that is still to be filled in is not known.
+# The start of the reason why a value with a placeholder is unknown.
 PLACEHOLDER = "a placeholder"
 
 Severity = Literal["error", "missing", "warning", "note"]
@@ -28,13 +28,12 @@ Severity = Literal["error", "missing", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as it was written.
+    """A setting as it was written.
 
-    `key` as its format spells it (`--tensor-model-parallel-size`,
-    `training.local_batch_size`); `file` and `line` of the value, line 0 where it stands in no file.
-    `spans`: where its value could be replaced, the place where it is defined first, the place
-    where it is used after; `whole`: key and value together, for removal. `unknown`: why the value
-    is not known, and `variable`: what `--env` calls that which would tell it.
+    `key` as in its format (`--tensor-model-parallel-size`, `training.local_batch_size`); `file` and
+    `line` of the value, line 0 if it is not in a file. `spans`: where its value can be replaced,
+    first where it is defined, then where it is used; `whole`: key and value, for removal.
+    `unknown`: why the value is unknown, and `variable`: the name by which `--env` can give it.
     """
 
     key: str
@@ -54,10 +53,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Another value for one key of a file: `value` None removes it, `""` is a switch.
-
-    `rename`: the key is misspelt, and this is what it should be; its value stays.
-    """
+    """A new value for a key of a file: None removes it, `""` is a switch. `rename`: the correct
+    spelling of the key, whose value stays."""
 
     key: str
     value: str | None
@@ -66,11 +63,11 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong, by the name of the rule it breaks.
+    """A problem, by the name of the rule that is broken.
 
-    `error`: it will not run; `missing`: nothing can be told without it; `warning`: it runs, and
-    not as one would think; `note`: worth knowing. `edits`: what to write instead, for --fix; `fix`:
-    the same in words. `late`: the framework finds it out only at run time.
+    `error`: the launch will not run; `missing`: no prediction is possible without it; `warning`: it
+    runs, but not as expected; `note`: worth knowing. `edits`: changes for --fix; `fix`: the same in
+    words. `late`: the framework only detects it at run time.
     """
 
     rule: str
@@ -87,14 +84,14 @@ class Problem:
 
 
 def _in_words(edits: Sequence[Edit]) -> str:
-    """What edits add or change; where there is none such, what they leave out."""
+    """The settings that edits add or change, otherwise those that they remove."""
     kept = [f"{edit.key} {edit.value}".rstrip() for edit in edits if edit.value is not None]
     renamed = [edit.rename for edit in edits if edit.rename]
     return " ".join(kept or renamed) or f"leave {', '.join(edit.key for edit in edits)} out"
 
 
 class Placed:
-    """Settings by key, those of them that were asked for, and problems of them."""
+    """Settings by key, with those that were used, and problems with them."""
 
     settings: dict[str, Setting]
     used: set[str]
@@ -105,47 +102,47 @@ class Placed:
         return tuple(dict.fromkeys(found))
 
     def rest(self) -> Iterator[Setting]:
-        """Settings that no reading function asked for."""
+        """Settings that no reading function used."""
         return (setting for key, setting in self.settings.items() if key not in self.used)
 
     def problem(self, rule: str, text: str, *keys: str, **more: Any) -> Problem:
-        """A problem of settings; `more`: fields of `Problem`."""
+        """A problem with settings. `more`: fields of `Problem`."""
         return Problem(rule, text, places=self.place(*keys), **more)
 
     def unpredictable(self, text: str, *keys: str) -> Problem:
-        """What settings ask for and the model does not have."""
+        """A request that the model does not cover."""
         return not_predictable(text, *self.place(*keys))
 
     def wrong(self, text: str, key: str, value: str = "", **more: Any) -> Problem:
-        """A value that the framework does not take; `value`: the nearest that it does."""
+        """A value that the framework does not accept. `value`: the nearest that it does."""
         edits = (Edit(key, value),) if value else ()
         return self.problem("option-value", text, key, edits=edits, **more)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The known name that is most like one; empty where none is near."""
-    # What differs too much in length alone is not compared, which takes longer.
+    """The known name most similar to `name`; empty if none is similar."""
+    # Names of very different lengths are skipped to save time.
     near = [one for one in known if 2 * min(map(len, (one, name))) >= cutoff * len(one + name)]
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=cutoff)), "")
 
 
 def is_slip(name: str, meant: str) -> bool:
-    """Whether a name is so near to another that it can only be a slip."""
+    """Whether a name is so similar to another that it must be a slip."""
     return difflib.SequenceMatcher(None, name, meant).ratio() >= SURELY_MEANT
 
 
 def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model NAME") -> Problem:
-    """The files do not say which model it is; `fix`: the option that does."""
+    """The files do not name the model. `fix`: the option that does."""
     return Problem("model-unknown", text, "missing", places, fix)
 
 
 def not_predictable(text: str, *places: str) -> Problem:
-    """What files ask for and the model does not have."""
+    """A request that the model does not cover."""
     return Problem("not-predictable", text, "warning", places)
 
 
 def telling(unknown: str) -> str:
-    """What the user may give for what is not known, from why it is not."""
+    """The option that resolves an unknown value, from the reason why it is unknown."""
     if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
         named = re.match(r"\$(\w+)", unknown)
         return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
@@ -156,7 +153,7 @@ def telling(unknown: str) -> str:
 
 
 def unresolved(setting: Setting) -> Problem:
-    """A setting that decides, and whose value is not known."""
+    """A decisive setting whose value is unknown."""
     fix = telling(setting.unknown)
     if setting.variable:
         fix = f"--env {setting.variable}=VALUE"
@@ -166,20 +163,20 @@ def unresolved(setting: Setting) -> Problem:
     return Problem("unresolved", text, "missing", (setting.place,), fix)
 
 
-# Rule of a checkpoint with a vision part of which it is not known whether it is loaded.
+# Rule for a checkpoint with a vision part that may or may not be loaded.
 CHECKPOINT_TOWER = "checkpoint-tower"
-# Images of the size that the model's family has unless told.
+# Images of the usual size for the model's family.
 USUAL = "usual"
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the caller knows beside the files; it wins over what they say.
+    """Facts that the caller knows besides the files; they override the files.
 
-    `environment`: values of shell variables; `model`: a catalogue
-    name or path; sequences in tokens, batches in sequences; `lengths`: of the samples, as a request
-    takes them, and `images`, or `USUAL`, or `image_tokens`; `gpus`: world size; `nodes` and
-    `gpus_per_node`: of the machine, of which a launch may use a part.
+    `environment`: values of shell variables; `model`: a catalogue name or path; sequences in
+    tokens, batches in sequences; `lengths` of the samples and `images` (or `USUAL`) or
+    `image_tokens`, as in a request; `gpus`: world size; `nodes` and `gpus_per_node` of the machine,
+    of which a launch may use a part.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -198,15 +195,15 @@ class Hints:
     gpus_per_node: int | None = None
 
 
-# `tasks`: what srun starts, a process a GPU or, around torchrun, a node's launcher.
+# `tasks`: started by srun, a process per GPU or, around torchrun, a launcher per node.
 CountKind = Literal["nodes", "gpus a node", "gpus", "processes a node", "processes",
                     "tasks a node", "tasks"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One number of nodes, GPUs or processes. `who`: the option as its program spells it;
-    `eased`: a default that the environment may replace (`${NNODES:-1}`)."""
+    """A number of nodes, GPUs or processes. `who`: the option that states it; `eased`: a default
+    that the environment may override (`${NNODES:-1}`)."""
 
     kind: CountKind
     number: int
@@ -217,11 +214,9 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """When a run saves, beside its time limit; None: not said.
-
-    `limit_s`: seconds of the limit, `place` of its directive; `every`: steps between checkpoints;
-    `stop_s`: seconds after which the run saves and ends; `steps`: of the whole run.
-    """
+    """When a run saves, compared with its time limit; None: unknown. `limit_s`: the limit in
+    seconds, `place` of its directive; `every`: steps between checkpoints; `stop_s`: seconds after
+    which the run saves and ends; `steps`: of the whole run."""
 
     limit_s: float
     limit: str
@@ -231,7 +226,8 @@ class Saving:
     steps: int | None
 
     def loss_at_limit(self, step_time_s: float) -> str:
-        """Why the limit ends the run before it saves; empty where it does not, or none can tell."""
+        """Why the limit ends the run before it saves; empty if it does not, or if this is
+        unknown."""
         whole_s = None if self.steps is None else self.steps * step_time_s
         ends = whole_s is not None and whole_s < self.limit_s
         if ends or (self.stop_s is not None and self.stop_s < self.limit_s):
@@ -244,7 +240,7 @@ class Saving:
         return f"a checkpoint every {self.every:,} steps is one every {hours:.1f} h as predicted"
 
 
-# Fields of `Found` that a request has under the same names and with the same meanings.
+# Fields of `Found` that have the same name and meaning in a request.
 ASKED = (
     "seq", "framework", "precision", "dtype", "optimizer", "attention", "schedule", "dropout",
     "expert_imbalance", "cp_comm_type", "cp_sizes", "sharp", "gradient_as_bucket_view",
@@ -258,14 +254,14 @@ ASKED = (
 class Found:
     """A launch as its files describe it, in the planner's words. None: the files do not say.
 
-    `format`: how its files are written (`[formats]` of a `dialect.toml`, or "plan"); `framework`:
-    profile; `variations`: names of `planner.launch.check.request` that the settings
-    switch on; `shape`: the model where the files describe it, else `model` names it. `world`:
-    processes that the launcher starts; `dp`: as stated. `block_layers`: layers of each pipeline
-    block in order; `mtp_standalone`: multi-token prediction in the block before the last.
-    `settings`: all that were read, by field of this class in `where`; `unused`: known and without
-    effect on memory and time; `unmodelled`: with an effect that the prediction leaves out, and
-    which; `unknown`: no such setting exists. `plan_gpus`: the machine, from a plan file.
+    `format`: of its files (`[formats]` of a `dialect.toml`, or "plan"); `framework`: the profile;
+    `variations`: names of `planner.launch.check.request` that the settings switch on; `shape`: the
+    model if the files describe it, else `model` names it. `world`: processes that the launcher
+    starts; `dp`: as stated. `block_layers`: layers of each pipeline block in order;
+    `mtp_standalone`: multi-token prediction in the block before the last. `settings`: all settings,
+    in `where` by field of this class; `unused`: known, without effect on memory and time;
+    `unmodelled`: with an effect that the prediction leaves out; `unknown`: not known to the
+    framework. `plan_gpus`: the machine, from a plan file.
     """
 
     format: str
@@ -287,7 +283,7 @@ class Found:
     mbs: int = 1
     gbs: int | None = None
     grad_acc: int | None = None
-    # A batch ramp that ends with `gbs` (`planner.job.batch_ramp`).
+    # A batch ramp that ends at `gbs` (`planner.job.batch_ramp`).
     batch_ramp: str | None = None
     seq: int | None = None
     block_layers: tuple[int, ...] | None = None
@@ -297,7 +293,7 @@ class Found:
     optimizer: str = "adamw"
     optimizer_kernel: str | None = None
     optimizer_offload: float = 0.0
-    # Modules whose activations are kept on the host, joined by commas, or `off`.
+    # Modules whose activations are kept on the host, separated by commas, or `off`.
     activation_offload: str = "off"
     activation_offload_fraction: float = 1.0
     precision: str = "bf16"
@@ -306,28 +302,28 @@ class Found:
     attention: Literal["flash", "eager"] = "flash"
     dropout: bool = False
     expert_imbalance: float = 1.0
-    # How context parallelism exchanges, and the ranks of its levels; None: as is usual.
+    # How context parallelism communicates, and the sizes of its levels; None: the default.
     cp_comm_type: ContextKind | None = None
     cp_sizes: tuple[int, ...] = ()
-    # Switches reduce gradients (SHARP).
+    # Whether switches reduce gradients (SHARP).
     sharp: bool = False
-    # The request's own switches (`planner.job.frameworks.switches`) and what goes with them.
+    # The request's switches (`planner.job.frameworks.switches`) and what belongs to them.
     gradient_as_bucket_view: bool = False
     set_to_none: bool = True
     cublas_workspace_config: str | None = None
-    # None: those of `shape`, else as the framework does by default.
+    # None: as in `shape`, else the framework's default.
     mtp_layers: int | None = None
     bias: bool = True
-    # How weights are trained, and what is frozen, as a request says it.
+    # How weights are trained and what is frozen, as in a request.
     train: str = "full"
     freeze: tuple[str, ...] = ()
-    # What training minimises, as a request says it.
+    # The objective, as in a request.
     objective: str = "lm"
-    # Lengths of the samples, and how they become rows: asked for where the former are known.
+    # Sample lengths, and how samples become rows, which only matters if lengths are known.
     lengths: str | None = None
     packing: Packing | None = None
     balance: Balance | None = None
-    # Images of a sample, or their tokens, as a request says them.
+    # Images of a sample, or their tokens, as in a request.
     images: str | None = None
     image_tokens: int | None = None
     plan_gpus: str | None = None
@@ -345,29 +341,29 @@ class Found:
     environment: Mapping[str, str] = field(default_factory=dict)
     # Variables of NCCL and libfabric that the command sees (`hardware.transport`).
     network: tuple[Setting, ...] = ()
-    # The configuration file, where there is one; it may stand inside another.
+    # The configuration file, which may be inside another file.
     document: Text | None = None
-    # What the launch takes further settings from, and that was not there to read.
+    # A source of further settings that could not be read.
     unseen: str = ""
-    # Every number of nodes, GPUs and processes that the files state; whether one process drives all
-    # GPUs of its node, so that tasks of Slurm count no GPUs.
+    # Every stated number of nodes, GPUs and processes; whether one process drives all GPUs of its
+    # node, so that Slurm's tasks do not count GPUs.
     counts: tuple[Count, ...] = ()
     one_process_a_node: bool = False
-    # The job's time limit and when the run saves, where both can be told.
+    # The job's time limit and when the run saves, if both are known.
     saving: Saving | None = None
-    # Reinforcement learning beside the trainer, which the other fields describe.
+    # Reinforcement learning; the other fields then describe its trainer.
     rl: RlFound | None = None
 
     def asked(self) -> dict[str, Any]:
-        """What is asked of the job, by field of `Request`."""
+        """Requested properties of the job, by field of `Request`."""
         asked = {name: getattr(self, name) for name in ASKED}
         return asked if self.lengths else asked | {"packing": None, "balance": None}
 
     def transport(self) -> TransportSettings:
-        """What those variables make of the links."""
+        """The effect of those variables on the links."""
         return read_transport({one.key: str(one.value) for one in self.network})
 
     def setting(self, key: str) -> Setting | None:
-        """The setting of a key, unknown ones too; the last where it is given again."""
+        """The setting of a key, including unknown ones; the last if it is repeated."""
         every = (*(count.setting for count in self.counts), *self.unknown, *self.settings)
         return next((item for item in reversed(every) if item.key == key), None)

@@ -1,5 +1,5 @@
-"""From files to `Found`: what each file is, by its content, the commands of its scripts, in one
-shell, and which reader they take; why files start nothing that can be read."""
+"""From files to `Found`: recognising each file by its content, running the scripts' commands in one
+simulated shell, choosing a reader; and why files start nothing readable."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def read_plan(path: Path, hints: Hints, number: int | None = None) -> Found:
     plan, request = pick_plan(result, number or result.recommended or 1), result.request
     degrees = plan.degrees
     recomputes = plan.recompute != "none"
-    # Techniques that the job uses where nobody says otherwise.
+    # Techniques that the job uses by default.
     usual = request.model_copy(update={"use": (), "without": ()}).resolve().techniques
-    # As the request says, but for what the search decided.
+    # As in the request, except for what the search decided.
     asked = {name: getattr(request, name) for name in ASKED} | {
         "seq": hints.seq or plan.seq,
         "attention": request.attention or load_framework(request.framework).attention,
@@ -94,7 +94,7 @@ def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
     configs = {name.value: name for name in named_configs(launch)}
     if configs and not re.search("maxtext", program, re.IGNORECASE):
         return f"{command} trains {_with(configs)}"
-    # Suites for reinforcement learning fine-tune too.
+    # Suites for reinforcement learning also fine-tune.
     supervised = re.search(r"[._]sft(?![a-z])", program)
     for word in () if supervised else re.split(r"[^a-zA-Z0-9]+", program):
         refuse_unmodelled(word, f"{command} runs {program}")
@@ -103,7 +103,7 @@ def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
 
 
 def _with(configs: Mapping[str, Text]) -> str:
-    """What is wanted of the configuration files that a command names."""
+    """Description of the missing configuration files that a command names."""
     if any("a placeholder" in text.unknown or "{{" in name for name, text in configs.items()):
         return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
     shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
@@ -114,7 +114,8 @@ def _with(configs: Mapping[str, Text]) -> str:
 
 
 def _no_command(read: Opened, names: str, missing: list[str]) -> list[str]:
-    """Why scripts start nothing that trains; what was not followed, where that may be why."""
+    """Why scripts do not start training; includes what was not followed if that may be the
+    reason."""
     slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
     if slips:
         place, what = slips[0].places[0], slips[0].text
@@ -122,7 +123,7 @@ def _no_command(read: Opened, names: str, missing: list[str]) -> list[str]:
     if read.hidden:
         return [f"{names}: {read.hidden[-1]} (--env NAME=VALUE sets a variable)"]
     texts = [text.value for text in read.texts.values()]
-    # Other scripts that the scripts given start, also inside a string for a container.
+    # Scripts that the given scripts start, including in a string for a container.
     calls = [item[1] for text in texts for item in _CALL.finditer(text)]
     by_name = {Path(name).name for name in (*calls, *read.kinds)}
     calls += [name for name in read.absent if name.endswith(".sh") and name not in by_name]
@@ -144,12 +145,12 @@ def read_launch(
     plan: int | None = None,
     contents: Mapping[str, str] | None = None,
 ) -> Found:
-    """What launch files describe, together.
+    """The launch that some files describe together.
 
     Scripts are read one after another in one shell; a configuration file that a script names, or
-    that is given beside it, completes it. `plan`: which plan of a plan file, else the recommended
-    one; `contents`: texts to read in place of the files'. UsageError for files that are none of
-    what can be read.
+    that is given, completes it. `plan`: the number of a plan in a plan file, by default the
+    recommended one; `contents`: texts that replace those of files. UsageError if the files are not
+    readable.
     """
     hints = hints or Hints()
 
@@ -180,7 +181,7 @@ def _opened(paths: Sequence[str | Path], contents: Mapping[str, str]) -> Opened:
 
 
 def _found_in(read: Opened, hints: Hints) -> Found:
-    """The launch of files whose scripts have been read."""
+    """The launch in files whose scripts have been read."""
     launch_found = replace(_found(read, hints), files=read.files.by_path, lengths=hints.lengths)
     found = world.with_environment(launch_found, read.launch, hints.environment)
     problems, saving = found.problems, None
@@ -201,7 +202,7 @@ def _scripts(read: Opened) -> list[Text]:
 
 
 def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
-    """What the files state of nodes, GPUs and processes."""
+    """The numbers of nodes, GPUs and processes that the files state."""
     jobs = [read.texts[path] for path in read.of_kind(JOB)]
     counts = world.stated_counts(_scripts(read), jobs, read.launch)
     if found.one_process_a_node:
@@ -213,7 +214,7 @@ def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
 
 
 def _found(read: Opened, hints: Hints) -> Found:
-    """The reader that the files call for."""
+    """The result of the reader for these files."""
     launch = read.launch = _choose_command(read)
     command = None if launch is None else kind_of("command", launch)
     config = None if command and command.before_files else _config_path(read, launch, command)
@@ -226,7 +227,7 @@ def _found(read: Opened, hints: Hints) -> Found:
 
 
 def _configured(read: Opened, config: str, hints: Hints) -> Found:
-    """The launch that a configuration file describes, with the command that names it, if any."""
+    """The launch in a configuration file, with the command that names it, if any."""
     kind, launch = kinds()[read.kinds[config]], read.launch
 
     def beside_it(part: str) -> str:
@@ -250,13 +251,13 @@ def _part(read: Opened, path: str) -> str:
 
 
 def _choose_command(read: Opened) -> LaunchCommand | None:
-    """The command that trains: the last of those with most arguments that say so."""
+    """The command that trains: the last of those that are recognised."""
     if not read.commands:
         return None
-    # What a script only shows is run where nothing else is.
+    # Commands that a script only prints count if there are no others.
     shown = [command for command in read.commands if not _is_shown(command)]
     read.commands = shown or read.commands
-    # One that a Trainer's switches have predict or evaluate alone trains nothing.
+    # Commands that only predict or evaluate do not train.
     training = [command for command in read.commands if not only_evaluates(command)]
     read.commands = training or read.commands
     others = [command for command in read.commands if not other_model(command)] or read.commands
@@ -266,7 +267,7 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
         for command, kind in kinds_of
         if (kind and kind.surely) or (names_config(command) and command in others)
     ]
-    # What a launcher starts trains rather than what runs before or after it.
+    # A command with a launcher trains rather than those before or after it.
     chosen = (trains or [command for command in others if command.launcher] or others)[-1]
     if len(trains) > 1:
         text = f"{len(trains)} commands that train; the last one is read"
@@ -280,20 +281,20 @@ def _is_shown(launch: LaunchCommand) -> bool:
     return bool(words) and words[0].text.value in ("echo", "printf")
 
 
-# What a file says where several make one launch, in the order in which the first that is there
-# names the others, or is completed by them.
+# Roles of files in a launch of several, by priority: the first names the others, or is completed by
+# them.
 _PARTS = ("starts", "trains", "shards", "adapts")
 
 
 def is_one_launch(names: Sequence[str]) -> bool:
-    """Whether configurations of these kinds, given together, describe one launch."""
+    """Whether configurations of these kinds form one launch."""
     parts = [kinds()[name].part for name in names]
     return len(set(parts)) == len(parts) and set(parts) <= set(_PARTS)
 
 
 def _config_path(read: Opened, launch: LaunchCommand | None, command: Kind | None) -> str | None:
-    """The configuration file: given, written by the script, or named by it and there. `command`:
-    the kind of the command."""
+    """The configuration file: given, written by the script, or named by it. `command`: the kind of
+    the command."""
     given = read.of_kind(*kinds())
     named = [name.value for name in named_configs(launch)] if launch else []
     matches = (item for name in named for item in given if Path(item).name == Path(name).name)

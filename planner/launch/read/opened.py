@@ -1,5 +1,5 @@
-"""The files of one launch as they are read: what each is, by its content, and what scripts bring
-in."""
+"""The files of one launch while they are read: what each is, by its content, and what scripts
+add."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from planner.launch.read.found import Problem
 from planner.launch.read.yaml_text import documents_of, is_embedding
 from planner.launch.registry import Kind, dialects, kind_of, kinds
 
-# Kinds of files that are no dialect's configuration.
+# Kinds of files that are not a dialect's configuration.
 SHELL, ARGUMENTS, PLAN, JOB = "shell", "arguments", "plan", "job"
 
 
 def readable() -> str:
-    """What is read, as a list in a sentence."""
+    """The readable kinds of files, as a list in a sentence."""
     phrases = [phrase for one in dialects().values() for phrase in one.reads]
     job = "a Kubernetes or SkyPilot job with such a script"
     return ", ".join((*phrases, job)) + ", or a plan file"
@@ -38,11 +38,11 @@ _NOTHING = (None, False, "none", "null")
 
 
 def file_kind(name: str, text: str) -> str | None:
-    """What a file is, by its content: the name of a kind of the registry, or one of those above;
-    its ending only says in which order to look."""
+    """The kind of a file, by its content: a kind of the registry, or one of those above. The file's
+    suffix only decides in which order to try."""
     stripped = text.lstrip()
     if name.endswith(".toml"):
-        # With its message with the line, if it is no TOML.
+        # The reader's message names the line if it is not TOML.
         usual = next(one.name for one in kinds().values() if one.by == "toml")
         return _toml_kind(text) or usual
     if name.endswith((".yaml", ".yml")):
@@ -57,7 +57,7 @@ def _named(kind: Kind | None) -> str | None:
 
 
 def _plain_kind(name: str, text: str) -> str | None:
-    """A file whose ending says nothing."""
+    """A file whose suffix says nothing."""
     python = kind_of("python", text)
     if python is not None and python.by_text_alone:
         return python.name
@@ -117,7 +117,7 @@ def _yaml_kind(name: str, text: str) -> str:
             f"{name}: holds {count} YAML documents, none of which starts a training program in a "
             "way that is read; give the script that it starts"
         )
-    # With its message with the line, if it is no YAML.
+    # The message names the line if it is not YAML.
     settings = yaml_document(Text.made(text), name).settings
     off = tuple(
         key.rpartition(".")[0] + "."
@@ -139,13 +139,13 @@ def _yaml_kind(name: str, text: str) -> str:
 
 
 def _mapping_kind(text: str) -> str | None:
-    """The kind of a YAML text that holds one table."""
+    """The kind of a YAML text that is a single table."""
     documents = documents_of(text).contents
     content = documents[0] if len(documents) == 1 else None
     return _named(kind_of("table", content)) if isinstance(content, dict) else None
 
 
-# Files that the scripts of one launch may bring in.
+# How many files the scripts of a launch may add.
 _MOST_FILES = 64
 
 
@@ -159,19 +159,19 @@ class Opened:
     commands: list[LaunchCommand] = field(default_factory=list)
     # Files that a script starts or reads.
     opened: set[Path] = field(default_factory=set)
-    # Where a launcher starts a program whose name is not known, and why it is not.
+    # Launchers whose program is unknown, and why.
     hidden: list[str] = field(default_factory=list)
-    # Scripts that are started and not there.
+    # Scripts that are started but missing.
     absent: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     submitted: list[Text] = field(default_factory=list)
     contents: Mapping[str, str] = field(default_factory=dict)
-    # Python programs that the files hold, by name.
+    # Python programs that the files contain, by name.
     programs: dict[str, str] = field(default_factory=dict)
     # The command that trains.
     launch: LaunchCommand | None = None
-    # Branches of scripts that are taken, those that reading cannot decide, and whether tests are
-    # taken as met.
+    # Branches of scripts that are taken, those that cannot be decided, and whether tests count as
+    # true.
     chosen: Mapping[Site, int] = field(default_factory=dict)
     undecided: Mapping[Site, Undecided] = field(default_factory=dict)
     hopeful: bool = False
@@ -182,7 +182,7 @@ class Opened:
         return "" if self.launch is None else self.launch.name
 
     def open_beside(self, name: str, script: str) -> Text | None:
-        """A file that a script names, from the folders around it; None where it is not there."""
+        """A file that a script names, from the folders around it; None if it is missing."""
         path = beside(name, Path(script).parent)
         if path is None or len(self.files.by_path) >= _MOST_FILES:
             return None
@@ -192,7 +192,7 @@ class Opened:
         return None if text is None else self.files.add(str(path), text).as_text()
 
     def not_opened(self, paths: Sequence[str]) -> list[str]:
-        """Those of some paths that no script read so far starts or reads."""
+        """Those paths that no script so far starts or reads."""
         return [path for path in paths if Path(path).resolve() not in self.opened]
 
     def of_kind(self, *kinds: str) -> list[str]:
@@ -201,7 +201,8 @@ class Opened:
 
 
 def open_file(path: Path, read: Opened) -> None:
-    """Read one file and see what it is. HardwareError, UsageError for what is no launch file."""
+    """Read a file and determine its kind. HardwareError or UsageError if it is not a launch
+    file."""
     name = str(path)
     if name in read.kinds:
         raise UsageError(f"{name} is given twice")

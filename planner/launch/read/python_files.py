@@ -1,4 +1,4 @@
-"""Python files of a launch, and those beside them that they import."""
+"""Python files of a launch, and the files beside them that they import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.launch.read.beside import beside, text_of, within_limits
 
 # The modules that a file imports, from the folders around it.
 _BESIDE = Neighbours(partial(beside, whole=True), text_of)
-# nemo_run's calls that stand for a call of their first argument.
+# nemo_run's calls that represent a call of their first argument.
 _PARTIALS = ("Config", "Partial")
 _MOST_NAMED = 6
 
@@ -22,8 +22,8 @@ _MOST_NAMED = 6
 def read_python(
     text: Text, path: str, special: Mapping[str, Callable[..., Any]] | None = None, only: str = ""
 ) -> PythonFile:
-    """A file whose functions are read, not run; arguments as `Reader`. UsageError with the line of
-    a slip."""
+    """A file whose functions are interpreted, not run; arguments as for `Reader`. UsageError with
+    the line of a syntax error."""
     try:
         return Reader(special or {}, _PARTIALS, only, _BESIDE).read(text.value, path)
     except PythonError as error:
@@ -32,7 +32,7 @@ def read_python(
 
 @contextmanager
 def evaluating(path: str) -> Iterator[None]:
-    """Calls of a file's functions inside it. CannotTellError beyond the limits of reading."""
+    """A context for interpreting a file's functions. CannotTellError if a limit is exceeded."""
     try:
         with within_limits():
             yield
@@ -41,7 +41,7 @@ def evaluating(path: str) -> Iterator[None]:
 
 
 def chosen_words(name: str, others: Sequence[str], what: str, variable: str) -> str:
-    """Which of a file's functions is read, and what names another."""
+    """Note about the function of a file that is read, and how to choose another."""
     more = ", …" * (len(others) > _MOST_NAMED)
     shown = ", ".join(others[:_MOST_NAMED]) + more
     return f"{name}, of the file's {what} ({shown}; --env {variable}=NAME chooses)"

@@ -1,4 +1,4 @@
-"""What launch files of reinforcement learning say beside their trainer, in the planner's words."""
+"""Settings of reinforcement learning besides those of the trainer, in the planner's words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from planner.job.rl.spec import Placement, ReferenceHome
 
 @dataclass(frozen=True)
 class EngineFound:
-    """How the engine that samples is set. `tp`, `pp`, `dp`, `ep`: of one engine; `gpus`: that
-    sample, in all; `kv_share`: of a GPU; `sequences`: that run at once in one engine; `chunk`:
-    tokens of a prefill step; None: as the framework has it. `weights`, `kv`: formats; `way` of new
-    weights (`planner/predict/rl/transfer.toml`), empty: the framework's usual one."""
+    """Settings of the engine that samples. `tp`, `pp`, `dp`, `ep`: of one engine; `gpus`: for
+    sampling, in total; `kv_share`: of a GPU; `sequences`: concurrent in one engine; `chunk`: tokens
+    of a prefill step; None: the framework's default. `weights`, `kv`: formats; `way`: how new
+    weights arrive (`planner/predict/rl/transfer.toml`), empty: the default."""
 
     name: str = "vllm"
     tp: int = 1
@@ -36,21 +36,20 @@ class EngineFound:
 
 @dataclass(frozen=True)
 class RlFound:
-    """Reinforcement learning as files describe it; `planner.launch.read.found.Found` has the
-    trainer's side.
+    """Reinforcement learning as files describe it; `planner.launch.read.found.Found` describes the
+    trainer.
 
-    `framework`: by `planner.job.rl.frameworks`; `algorithm`: by `planner.job.rl.spec`. `prompts`,
-    `samples_per_prompt`: of a step, from one transfer of weights to the next; `minibatches`:
-    optimizer steps over them, each `epochs` times. `prompt_limit`, `response_limit`: tokens that
-    are allowed, None where the files do not say. `token_limit`: tokens of a data-parallel rank's
-    micro-batch where samples are packed by tokens, None where a micro-batch counts samples;
-    `token_limit_read`: of a pass that only reads; `padded`: samples of one that counts them are
-    padded to the longest. `streams`: engines take the next prompts while
-    others are answered, over an update too. `trainer_gpus`: that train, in all. `critic`,
-    `reward`: models by their names in the catalogue; `reward` empty: rules. `resamples`: batches of
-    prompts that are generated for each that is trained on, None where that is not known. `leaves`:
-    whether weights and states of the trainer leave the GPU while the engine samples, None: as the
-    framework has it. `fused_rotary`: one kernel rotates all samples of a micro-batch.
+    `framework`: a name in `planner.job.rl.frameworks`; `algorithm`: in `planner.job.rl.spec`.
+    `prompts`, `samples_per_prompt`: of a step, between two weight transfers; `minibatches`:
+    optimizer steps over them, repeated for `epochs`. `prompt_limit`, `response_limit`: maximum
+    tokens, None if unknown. `token_limit`: tokens of a data-parallel rank's micro-batch if samples
+    are packed by tokens, None if a micro-batch counts samples; `token_limit_read`: the same for
+    passes without gradients; `padded`: whether counted samples are padded to the longest.
+    `streams`: whether engines start the next prompts while others are answered, even during an
+    update. `trainer_gpus`: for training, in total. `critic`, `reward`: models of the catalogue;
+    empty `reward`: rules. `resamples`: generated batches of prompts per trained batch, None if
+    unknown. `leaves`: whether the trainer's weights and states leave the GPU during sampling, None:
+    the default. `fused_rotary`: whether one kernel rotates all samples of a micro-batch.
     """
 
     framework: str
@@ -84,7 +83,7 @@ class RlFound:
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest sample that is allowed; None where the files do not say."""
+        """Tokens of the longest possible sample; None if unknown."""
         if self.prompt_limit is None or self.response_limit is None:
             return None
         return self.prompt_limit + self.response_limit

@@ -1,4 +1,5 @@
-"""The commands of all scripts of a launch, in one shell, and the files that they would write."""
+"""The commands of all scripts of a launch, in one shell, and the files that the scripts would
+write."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from planner.launch.read.yaml_text import embedded_environment, embedded_texts
 
 
 def read_shells(read: Opened, hints: Hints) -> None:
-    """Commands of all scripts, in one shell; files that they would write join the others."""
+    """Commands of all scripts, in one shell; files that they would write are added."""
     for path in read.of_kind(ARGUMENTS):
         text = _blank_comments(read.texts[path])
         read.commands.append(made_launch([Word(word, word.span()) for word in text.split()], path))
@@ -50,7 +51,7 @@ def read_shells(read: Opened, hints: Hints) -> None:
 
 
 def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
-    """The command that starts a Trainer's settings under accelerate's: the two that were given."""
+    """The command for a pair of given files: a Trainer's settings and accelerate's."""
     sharding = read.of_kind("accelerate")
     settings = read.of_kind("trainer", "llamafactory", "axolotl")
     if len(sharding) == len(settings) == 1:
@@ -60,7 +61,7 @@ def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
 
 
 def _noted_once(notes: Sequence[str]) -> Iterator[str]:
-    """Notes, those of the same on several lines as one."""
+    """Notes, without repetition for several lines."""
     lines: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
         match = re.fullmatch(r"line (\d+): (.*)", note, re.DOTALL)
@@ -71,8 +72,8 @@ def _noted_once(notes: Sequence[str]) -> Iterator[str]:
 
 
 def starting_scripts(paths: Sequence[Path]) -> list[Path]:
-    """Those of several scripts and jobs that none of the others starts or reads; all of them where
-    each is started. CannotTellError as `read_launch`."""
+    """Those scripts and jobs that none of the others starts or reads; all if each is started by
+    another. CannotTellError as for `read_launch`."""
     read = Opened(Files())
     for path in paths:
         open_file(path, read)
@@ -83,7 +84,7 @@ def starting_scripts(paths: Sequence[Path]) -> list[Path]:
 
 
 def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Scripts:
-    """What all scripts do; `hopeful`: tests beyond reading are taken as met."""
+    """The effects of all scripts. `hopeful`: tests that cannot be decided count as true."""
     around = Around(
         given=hints.environment,
         machine=machine_variables(hints.nodes, hints.gpus_per_node),
@@ -103,13 +104,13 @@ def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Scripts:
     given = read.of_kind(SHELL)
     jobs = [script for path in read.of_kind(JOB) for script in _of_job(read.texts[path])]
     scripts = walked(given)
-    # One that another starts is read there, with what it is given there, and only there.
+    # A script that another starts is read there, with its arguments, and only there.
     first = read.not_opened(given) or given
     return walked(first, jobs) if jobs or len(first) < len(given) else scripts
 
 
 def _of_job(job: Text) -> Iterator[Script]:
-    """What a job's containers run, with their variables and the files beside them."""
+    """Scripts of a job's containers, with their variables and files."""
     texts = list(embedded_texts(job))
     files = {one.name: one.text for one in texts if one.name}
     yield Script(Text(""), embedded_environment(job), files)
@@ -117,14 +118,14 @@ def _of_job(job: Text) -> Iterator[Script]:
 
 
 def _blank_comments(text: Text) -> Text:
-    """A list of arguments with its comments, continuation marks and quotes blanked out."""
+    """A list of arguments, with comments, line continuations and quotes blanked out."""
     plain = re.sub(r"(?m)^\s*#.*$|(?<=\s)#.*$", lambda item: " " * len(item[0]), text.value)
     plain = re.sub(r"\\\n", "  ", plain)
     return Text(plain, text.origin)
 
 
 def _add_written(path: str, text: Text, read: Opened) -> None:
-    """A file that a script writes (a here-document), if it is one that can be read."""
+    """A file that a script writes (a here-document), if it can be read."""
     read.files.written[path] = text
     if path.endswith(".py"):
         read.programs[Path(path).name] = text.value

@@ -1,7 +1,7 @@
-"""What a launch would be if the branches that reading cannot decide were others.
+"""Launches under other outcomes of the branches that reading cannot decide.
 
-A script is read again with each such branch taken. Where all of the readings are the same launch,
-the branch decides nothing. Where they differ, nothing that one of them alone has is certain.
+The scripts are read again for each such branch. If all readings agree, the branch does not matter.
+Where they differ, nothing that only one of them has is certain.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from planner.launch.languages.shell import Site, Undecided
 from planner.launch.read.found import Found, Problem
 
 RULE = "undecided-branch"
-# One launch is read so often, and for so long, at most.
+# Limits for reading a launch again: how often, and for how many seconds.
 _MOST_READINGS, _MOST_SECONDS = 24, 4.0
-# What differs between two readings of the same launch.
+# Fields that may differ between two readings of the same launch.
 _APART = {
     "files", "settings", "unused", "where", "document", "main_file", "problems", "counts",
     "environment", "unknown", "unmodelled", "assumed", "left_open",
 }  # fmt: skip
 _MOST_NAMED = 4
 
-# A launch with some branches chosen, and the program that it starts; no launch where nothing that
-# trains is started.
+# A launch with some branches chosen, and the program that it starts; None if nothing that trains is
+# started.
 Reading = tuple[Found | None, str]
 ReadAgain = Callable[[Mapping[Site, int]], Reading]
 
 
 @dataclass(frozen=True)
 class _Other:
-    """A reading with another branch taken; `found` None where that one cannot be read."""
+    """A reading with another branch taken; `found` is None if it cannot be read."""
 
     undecided: Undecided
     branch: int
@@ -45,8 +45,7 @@ class _Other:
 def settled(
     found: Found, program: str, undecided: Mapping[Site, Undecided], again: ReadAgain
 ) -> Found:
-    """A launch of a program, with what is not certain of it said, for the branches that could
-    change it."""
+    """A launch with notes about what is uncertain, because of branches that could change it."""
     gist = _gist(found)
     others = [
         other
@@ -64,7 +63,7 @@ def settled(
 def first_readable(
     error: CannotTellError, undecided: Mapping[Site, Undecided], again: ReadAgain
 ) -> Found:
-    """The first launch that a branch which was not taken starts; the error where none does."""
+    """The first launch that an untaken branch starts; the error if there is none."""
     for other in _others(undecided, again):
         if other.found is not None:
             text = f"whether it is started depends on {other.undecided.why}"
@@ -74,7 +73,7 @@ def first_readable(
 
 
 def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_Other]:
-    """Readings with one branch taken otherwise, those that start no training left out."""
+    """Readings with one branch changed, except those that start no training."""
     started = time.monotonic()
     choices = (
         (site, one, branch)
@@ -95,7 +94,7 @@ def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_
 
 
 def _gist(found: Found) -> tuple[object, ...]:
-    """What decides what a launch does, without where it is written."""
+    """The facts that determine a launch's behaviour, without places."""
     told = tuple(getattr(found, field.name) for field in fields(found) if field.name not in _APART)
     counts = tuple((count.kind, count.number) for count in found.counts)
     left_out = tuple((setting.key, setting.value, why) for setting, why in found.unmodelled)
@@ -103,7 +102,7 @@ def _gist(found: Found) -> tuple[object, ...]:
 
 
 def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """What keeps a launch from running, or from a prediction."""
+    """Problems that prevent a launch or a prediction."""
     for problem in problems:
         if problem.severity in ("error", "missing") or problem.rule == "not-predictable":
             yield problem.rule, problem.text
@@ -112,11 +111,11 @@ def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
 def _certain(
     problems: Sequence[Problem], others: Sequence[_Other], *, asked: bool
 ) -> Iterator[Problem]:
-    """Problems as far as they are certain whichever branch runs.
+    """Problems, as far as they are certain whichever branch runs.
 
-    An error that a branch would take away keeps nothing from running for sure. `asked`: a branch is
-    asked for; then a question that its answer answers too is left out, for the value of a variable
-    that a branch sets would hide what else the branch sets.
+    An error that a branch would remove is not certain. `asked`: the user is asked about a branch;
+    questions that the answer would also settle are left out, since the value of a variable alone
+    would hide what else the branch sets.
     """
     readings = [other.found.problems for other in others if other.found is not None]
     said = [{(problem.rule, problem.text) for problem in reading} for reading in readings]
@@ -131,10 +130,8 @@ def _certain(
 
 
 def _said(found: Found, program: str, other: _Other) -> Problem:
-    """What a branch decides, and what would tell whether it runs.
-
-    A reading that lacks and breaks at least as much would tell no more.
-    """
+    """The question about a branch: its effect, and the value that decides whether it runs. A
+    reading with at least the same problems is not worth a question."""
     text = f"{_differing(found, program, other)} depends on {other.undecided.why}"
     is_soft = other.found and set(_broken(found.problems)) <= set(_broken(other.found.problems))
     if is_soft and other.undecided.unset:
@@ -143,7 +140,7 @@ def _said(found: Found, program: str, other: _Other) -> Problem:
 
 
 def _differing(found: Found, program: str, other: _Other) -> str:
-    """What two readings have otherwise, in words."""
+    """How two readings differ, in words."""
     if other.found is None:
         return "the launch"
     if program != other.program:

@@ -1,5 +1,5 @@
-"""Where launch files count nodes, GPUs or processes, each with its place; what a script asks its
-scheduler for, and the variables that this sets; what the environment of the command says."""
+"""Where launch files state numbers of nodes, GPUs or processes; what a script requests from its
+scheduler, and the variables that result; what the command's environment says."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LINE = re.compile(r"(?m)^[ \t]*#SBATCH[ \t]+([^#\n]*)")
 _PBS_LINE = re.compile(r"(?m)^[ \t]*#(?:PBS|\$)[ \t]+([^#\n]*)")
 _RESOURCES = re.compile(r"(?<!\S)-l[ \t]*(\S+)")
 _RESOURCE = re.compile(r"(\w+)=([^:,]+)")
-# `--nodes=8`, `--nodes 8`, `-N 8` and `-N8`, of which a line may hold several.
+# `--nodes=8`, `--nodes 8`, `-N 8` and `-N8`; a line may contain several.
 _OPTION = re.compile(r"(?<!\S)(?:(--[\w-]+)(?:[= \t]+|$)|(-[A-Za-z])[= \t]*)([^\s-]\S*)?")
-# Who counts nodes, GPUs and processes, and how.
+# Which settings count nodes, GPUs and processes.
 _COUNTS = shipped_toml("planner.launch.read", "counts.toml")
 _VARIABLES: Mapping[str, Sequence[str]] = _COUNTS["variables"]
 _PBS: Mapping[str, CountKind] = _COUNTS["pbs"]
@@ -39,7 +39,7 @@ _SAME: Mapping[str, str] = _COUNTS["same"]
 
 
 def slurm_options(source: Text) -> Mapping[str, Text]:
-    """Options with a value that `#SBATCH` lines state, the last of each; none of a job of several
+    """Options with a value in `#SBATCH` lines, the last of each; none for jobs of several
     components."""
     found: dict[str, Text] = {}
     if "#SBATCH hetjob" in source.value or "#SBATCH packjob" in source.value:
@@ -53,7 +53,7 @@ def slurm_options(source: Text) -> Mapping[str, Text]:
 
 
 def pbs_resources(source: Text) -> Iterator[tuple[str, Text]]:
-    """Resources and amounts of `#PBS -l` lines; none of those that ask for nodes of two kinds."""
+    """Resources and amounts in `#PBS -l` lines, except requests for several kinds of nodes."""
     for line in _PBS_LINE.finditer(source.value):
         for asked in _RESOURCES.finditer(line[1]):
             at = line.start(1) + asked.start(1)
@@ -62,13 +62,13 @@ def pbs_resources(source: Text) -> Iterator[tuple[str, Text]]:
 
 
 def scheduler_variables(source: Text) -> dict[str, Text]:
-    """Variables that a script's directives bring, each with its place."""
+    """Variables that result from a script's directives, each with its place."""
     return _of_pbs(source) | _of_slurm(source)
 
 
 def _of_pbs(source: Text) -> dict[str, Text]:
-    """PBS_NP counts the lines of PBS_NODEFILE; PBS Pro itself sets only the file. PBS_NGPUS is no
-    variable of PBS: the GPUs of a node, which scripts count."""
+    """PBS_NP counts the lines of PBS_NODEFILE, the only variable of the two that PBS Pro sets.
+    PBS_NGPUS, the GPUs of a node, is defined by scripts."""
     found: dict[str, Text] = {}
     asked = dict(pbs_resources(source))
     counted = (asked[name] for name, kind in _PBS.items() if kind == "nodes" and name in asked)
@@ -96,11 +96,11 @@ def _of_slurm(source: Text) -> dict[str, Text]:
     return found
 
 
-# Of a variable, with what stands before its value.
+# For a variable and what precedes its value.
 _LONGEST_NAME = 100
-# What says that there is one node.
+# An option that means a single node.
 ALONE = "torchrun --standalone"
-# A job with parts of several kinds: what is one node of what is not known.
+# A job with several kinds of parts, whose nodes are not comparable.
 _PARTS = re.compile(r"replicatedJobs\.1\.|pytorchReplicaSpecs")
 
 
@@ -111,13 +111,13 @@ def stated_counts(
     found = [count for text in texts for count in _directives(text)]
     found += [count for text in jobs for count in _of_job(text)]
     if launch is not None:
-        # Nobody but srun starts the tasks that a directive counts.
+        # Only srun starts the tasks that a directive counts.
         if launch.launcher not in ("srun", "mpirun"):
             found = [count for count in found if not count.kind.startswith("tasks")]
         words = launch.command.words[: len(launch.command.words) - len(launch.arguments)]
         found += _of_words(words)
-        # A task that is a launcher has as many processes as it may say elsewhere: in a variable, or
-        # in accelerate's YAML.
+        # A task that is itself a launcher takes its number of processes from elsewhere: a variable,
+        # or accelerate's YAML.
         starters = _LAUNCHERS.keys() - {"srun", "mpirun"}
         if any(_SAME.get(word.base, word.base) in starters for word in words):
             found = [count for count in found if not count.kind.startswith("tasks")]
@@ -126,20 +126,20 @@ def stated_counts(
 
 
 def _of_trainer(launch: LaunchCommand) -> Iterator[Count]:
-    """Those that a trainer's own command takes from the environment."""
+    """Counts that a trainer's command takes from the environment."""
     stated: tuple[tuple[CountKind, Setting | None], ...] = (
         ("nodes", launch.nodes), ("processes a node", launch.per_node),
     )  # fmt: skip
     for kind, setting in stated:
         number = whole_number(setting)
         if setting is not None and setting.key in counting_variables() and number is not None:
-            # Of the GPUs that swift sees it takes as many as it is told, and one where it is not.
+            # swift uses the stated number of visible GPUs, and one by default.
             takes = "NPROC_PER_NODE" if launch.name == "swift" else setting.key
             yield Count(kind, number, takes, setting, _is_default(setting))
 
 
 def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
-    """Those of accelerate's YAML, which options of `accelerate launch` replace."""
+    """Counts in accelerate's YAML, unless options of `accelerate launch` override them."""
     kinds: Mapping[str, CountKind] = {"num_machines": "nodes", "num_processes": "processes"}
     for key, kind in kinds.items():
         setting = found.setting(key) if found.format == "accelerate" else None
@@ -185,7 +185,8 @@ def _of_words(words: Sequence[Word]) -> Iterator[Count]:
 
 
 def _count(kind: CountKind, who: str, value: Text, word: Word | None = None) -> Iterator[Count]:
-    """A count, if its value is a number: `8`, `h100:8`, `gpu:h100:8`, of nodes `1:8` the most."""
+    """A count, if its value is a number: `8`, `h100:8`, `gpu:h100:8`; of `1:8` nodes the
+    maximum."""
     match = re.fullmatch(r"(?:[\w.-]*:)*(-?\d{1,9})", value.value)
     if match is not None and not value.unknown:
         number = value[match.start(1) : match.end(1)]
@@ -194,8 +195,8 @@ def _count(kind: CountKind, who: str, value: Text, word: Word | None = None) -> 
 
 
 def _is_default(setting: Setting) -> bool:
-    """Whether a value stands as the default of a variable that the environment may set:
-    `${N:-1}`, or `N=1` where `[ -z "$N" ]`."""
+    """Whether a value is the default of a variable that the environment may set: `${N:-1}`, or
+    `N=1` after `[ -z "$N" ]`."""
     for span in setting.spans:
         text = span.file.text[: span.start]
         if text.endswith((":-", ":=")) or re.search(r"\w-$", text[-2:]):
@@ -216,7 +217,7 @@ def _of_job(text: Text) -> Iterator[Count]:
         if any(_PARTS.search(path) for path, _ in leaves):
             continue
         counts = [count for path, node in leaves for count in _yaml_count(path, node, text)]
-        # A JobSet has replicas of pods that run in parallel: one of the numbers is 1.
+        # A JobSet may have several replicas, or several parallel pods; the other number is 1.
         if any(count.kind == "nodes" and count.number > 1 for count in counts):
             counts = [one for one in counts if (one.kind, one.number) != ("nodes", 1)]
         yield from counts
@@ -232,7 +233,7 @@ def _yaml_count(path: str, node: Any, text: Text) -> Iterator[Count]:
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Scalars of a document by dotted path, list items by their index."""
+    """Scalars of a document by dotted path; list items by index."""
     if node.id == "scalar":
         yield path.removeprefix("."), node
     for name, value in (*enumerate(items(node)), *pairs(node)):
@@ -246,7 +247,8 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 def stated_saving(
     scripts: Sequence[Text], launch: LaunchCommand | None, found: Found
 ) -> Saving | None:
-    """Time limit and checkpoints of a launch; None without a limit, or where a signal saves."""
+    """Time limit and checkpoints of a launch; None without a limit, or if a signal triggers a
+    save."""
     options = [slurm_options(text) for text in scripts]
     limits = [one[name] for one in options for name in ("--time", "-t") if name in one]
     seconds = _seconds(limits[-1].value) if limits else None
@@ -269,7 +271,7 @@ def stated_saving(
 
 
 def _seconds(text: str) -> float | None:
-    """Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on."""
+    """Slurm's formats: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None
@@ -281,7 +283,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _number(names: Sequence[str], launch: LaunchCommand, found: Found) -> int | None:
-    """The first of some settings that is stated as a whole number."""
+    """The first of some settings that is a whole number."""
     words = (word.text.value.partition("=") for word in launch.arguments)
     overrides = {key: value for key, _, value in reversed(list(words))}  # the first of several
     for name in names:
@@ -295,11 +297,11 @@ _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
 def with_environment(found: Found, launch: LaunchCommand | None, given: Mapping[str, str]) -> Found:
-    """With what the command's environment says whatever the framework: launches that the CPU waits
-    for, and the variables of NCCL and libfabric.
+    """A launch, with the effects of the command's environment under any framework: blocking kernel
+    launches, and the variables of NCCL and libfabric.
 
-    `given`: variables by the user, who is right. One whose value is not known is noted, and counts
-    as not set.
+    `given`: variables stated by the user, which take priority. A variable with an unknown value is
+    noted and counts as unset.
     """
     seen = {} if launch is None else launch.command.environment
     problems, variations = list(found.problems), found.variations
@@ -325,7 +327,8 @@ def with_environment(found: Found, launch: LaunchCommand | None, given: Mapping[
 def as_unread_may_set(
     problems: Sequence[Problem], launch: LaunchCommand | None, noted: Sequence[Problem]
 ) -> Iterator[Problem]:
-    """A variable that is not set may be in a file of them that was not there, which is `noted`."""
+    """A problem about an unset variable is a warning if files of variables could not be read
+    (`noted`)."""
     words = () if launch is None else launch.command.words
     unread = [item.text for item in noted if item.text.startswith("source ")]
     unread += [one.text.value for one in words if one.text.value.startswith("--env-file")]
@@ -338,16 +341,16 @@ def as_unread_may_set(
         yield replace(problem, severity="warning", text=text)
 
 
-# Launchers and schedulers as programs that start others.
+# Launchers and schedulers, which start other programs.
 STARTERS = Starters(**_COUNTS["starters"])
-# What a script counts, and the variables that say the same.
+# What a script may count, and the variables with the same value.
 _COUNTED = tuple(
     (re.compile(row["command"], re.DOTALL), row["variables"]) for row in _COUNTS["counted"]
 )
 
 
 def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str, str]:
-    """Variables that a scheduler sets on such a machine, by name; none for what is not known."""
+    """Variables that a scheduler sets on such a machine, as far as it is known."""
     found: dict[str, str] = {}
     for kind, number in (("nodes", nodes), ("gpus a node", gpus_per_node)):
         if number is not None:
@@ -356,5 +359,5 @@ def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str,
 
 
 def counted_by(command: str) -> Sequence[str]:
-    """The variables, first come, that say the number which `$(...)` counts; none for another."""
+    """The variables with the number that `$(...)` counts, by priority; empty for other commands."""
     return next((names for what, names in _COUNTED if what.match(command)), ())

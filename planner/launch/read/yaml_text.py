@@ -1,5 +1,5 @@
-"""YAML within limits: of size, of depth, of what aliases and merges multiply to; the values in it
-that somebody still has to fill in; the scripts and files inside it."""
+"""YAML with limits on size, depth, aliases and merges; placeholders in values; and the scripts and
+files that YAML may contain."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from hardware.errors import HardwareError
 from hardware.files import DEEPEST, demand_bounded, number_error
 from planner.launch.languages.text import Text, join, spaced
 
-# Placeholders: `--env X=VALUE` fills in one that has a name; one that nobody fills in is a value
-# that is not known. A text that holds one: of Jinja, of a shell or OmegaConf.
+# Placeholders: `--env X=VALUE` fills in those with a name; values with others are unknown. A text
+# may contain them in the syntax of Jinja, of a shell or of OmegaConf.
 _INSIDE = re.compile(
     r"\{\{-?\s*(?P<jinja>[^{}]*?)\s*-?\}\}"
     r"|\$\{(?:oc\.env:|env:)?(?P<braced>[A-Za-z_][\w.]*)(?:(?P<mark>,|:-|:=|-)(?P<default>[^{}]*))?\}"
 )
-# A text that is one as a whole: `$NAME`, `<YOUR MODEL>`, `{name}`, OmegaConf's `???`.
+# Texts that consist of a placeholder: `$NAME`, `<YOUR MODEL>`, `{name}`, OmegaConf's `???`.
 _WHOLE = re.compile(
     r"\$(?P<plain>[A-Za-z_]\w*)|<(?P<angle>[A-Za-z][\w ./:-]*)>|\{\s*(?P<single>[A-Za-z_][\w. ]*)\}"
     r"|\?\?\?"
 )
-# An unquoted `key: {{ X }}`, which is no YAML, and `key: {name}`, which would be a table.
+# An unquoted `key: {{ X }}`, which is not YAML, and `key: {name}`, which would be a table.
 _KEY, _END = r"(?m)^(\s*(?:- )?[\w.\"'-]+\s*:[ \t]+)", r"(?=[ \t]*(?:#.*)?$)"
 _DOUBLE = re.compile(_KEY + r"\{\{([^{}'\"\n]*)\}\}" + _END)
 _SINGLE = re.compile(_KEY + r"\{([A-Za-z_]\w*)\}" + _END)
-# Names in angle brackets that are tokens of a vocabulary, not placeholders: `<pad>`, `<s>`.
+# Names in angle brackets that are tokens of a vocabulary: `<pad>`, `<s>`.
 _TOKEN = re.compile(r"[a-z0-9_]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """`value`: the text with all that is known filled in. `unknown`: the placeholder that nobody
-    fills in, as it is written, and `name`: the variable that would fill it, if it has a name."""
+    """`value`: the text with all known placeholders filled in. `unknown`: the first that is not, as
+    written, and `name`: the variable that would fill it, if any."""
 
     value: str
     unknown: str = ""
@@ -47,13 +47,13 @@ class Filled:
 
 
 def as_yaml(text: str) -> str:
-    """A template's unquoted placeholders as texts of the same length, so that places stay."""
+    """A template with its unquoted placeholders replaced by texts of the same length."""
     text = _DOUBLE.sub(lambda found: f"{found[1]}'{{{found[2]}}}'", text)
     return _SINGLE.sub(lambda found: f"{found[1]}${found[2]} ", text)
 
 
 def filled(text: str, variables: Mapping[str, object]) -> Filled:
-    """A text with its placeholders filled in from variables, as far as these go."""
+    """A text with its placeholders filled in from variables, as far as possible."""
     whole = _WHOLE.fullmatch(text.strip())
     if whole is not None and not _TOKEN.fullmatch(whole["angle"] or ""):
         names = whole.groupdict()
@@ -61,7 +61,7 @@ def filled(text: str, variables: Mapping[str, object]) -> Filled:
         return _one(text.strip(), name, None, variables)
     result = Filled(text)
     for found in _INSIDE.finditer(text):
-        # OmegaConf fills in a default after a comma itself; a shell's does not stand for YAML.
+        # OmegaConf applies a default after a comma; a shell's default does not apply in YAML.
         default = found["default"] if found["mark"] == "," else None
         part = _one(found[0], (found["jinja"] or found["braced"] or "").strip(), default, variables)
         if part.unknown:
@@ -78,25 +78,25 @@ def _one(written: str, name: str, default: str | None, variables: Mapping[str, o
     return Filled("", written, name if re.fullmatch(r"[A-Za-z_]\w*", name) else "")
 
 
-# PyYAML reads about a tenth of a megabyte a second.
+# PyYAML reads about a tenth of a megabyte per second.
 MOST_CHARACTERS = 2**18
 _MOST_MERGED = 10_000
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(ValueError):
-    """Why a text is no YAML that is read, with line and column where they are known."""
+    """Why a text is not readable YAML, with line and column if known."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Merges (`<<: *base`) may not multiply without end.
+    """Limits how far merges (`<<: *base`) multiply.
 
-    Counted as written: PyYAML drops repeated keys from 6.0.4 on, and before, it does not.
+    Entries are counted as written: PyYAML drops repeated keys only since 6.0.4.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        # Entries of a table with all that it merges, by the identity of its node.
+        # Number of entries of a table with its merges, by the identity of its node.
         self._entries: dict[int, int] = {}
 
     def flatten_mapping(self, node: MappingNode) -> None:
@@ -119,14 +119,14 @@ class _Loader(yaml.SafeLoader):
 
 @dataclass(frozen=True)
 class YamlText:
-    """The documents of a text: their values, and the nodes that say where each stands."""
+    """The documents of a text: their values, and nodes with their places."""
 
     contents: tuple[Any, ...]
     nodes: tuple[Any, ...]
 
     @property
     def content(self) -> Any:
-        """The value of a text of one document, None of an empty one. YamlError for several."""
+        """The value of a single document, None if the text is empty. YamlError for several."""
         if len(self.contents) > 1:
             raise YamlError(f"holds {len(self.contents)} documents; one is read")
         return self.contents[0] if self.contents else None
@@ -141,14 +141,14 @@ def read_yaml(text: str) -> YamlText:
 
 
 def documents_of(text: str) -> YamlText:
-    """Values and nodes of a text; none of one that is no YAML."""
+    """Values and nodes of a text; empty if it is not YAML."""
     read = _read_once(text)
     return YamlText((), ()) if isinstance(read, YamlError) else read
 
 
 @lru_cache(maxsize=4)
 def _read_once(text: str) -> YamlText | YamlError:
-    """What reading comes to, either way: a file is looked at several times."""
+    """The result or the error; a file is examined several times."""
     try:
         return _read(text)
     except YamlError as error:
@@ -178,13 +178,13 @@ def _read(text: str) -> YamlText:
     except yaml.YAMLError as error:
         raise YamlError(str(error)) from None
     except (LookupError, TypeError, AttributeError):
-        # What PyYAML raises for `!!int ""`, `!!timestamp x`.
+        # Raised by PyYAML for `!!int ""`, `!!timestamp x`.
         raise YamlError("a value does not have the form of its tag") from None
     return YamlText(tuple(map(_text_keys, contents)), tuple(nodes))
 
 
 def _text_keys(value: Any) -> Any:
-    """A value whose tables have texts for keys: YAML takes numbers and dates, too."""
+    """A value in which all keys of tables are texts; YAML also has numbers and dates."""
     if isinstance(value, dict):
         return {str(key): _text_keys(inner) for key, inner in value.items()}
     return [_text_keys(inner) for inner in value] if isinstance(value, list) else value
@@ -194,33 +194,33 @@ _JOBS = (
     "JobSet", "TrainJob", "Job", "Pod", "PyTorchJob", "MPIJob", "StatefulSet", "LeaderWorkerSet",
     "Deployment", "CronJob", "TrainingRuntime", "ClusterTrainingRuntime", "RayJob",
 )  # fmt: skip
-# What a SkyPilot task has one of, beside what it runs.
+# A SkyPilot task has one of these besides `run`.
 _OF_TASKS = {"resources", "num_nodes", "workdir"}
-# Where they say what runs.
+# Keys with what runs.
 _RUN = ("command", "args", "run", "entrypoint")
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """A text in a YAML file; `name` "": a script that runs, else the file that it becomes."""
+    """A text in a YAML file. `name`: the file that it becomes, or "" for a script that runs."""
 
     name: str
     text: Text
 
 
 def pairs(node: Any) -> Iterator[tuple[str, Any]]:
-    """The entries of a table whose keys are scalars; none of another node."""
+    """The entries of a table with scalar keys; empty for other nodes."""
     if node.id == "mapping":
         yield from ((key.value, value) for key, value in node.value if key.id == "scalar")
 
 
 def items(node: Any) -> Sequence[Any]:
-    """The items of a list; none of another node."""
+    """The items of a list; empty for other nodes."""
     return node.value if node.id == "sequence" else []
 
 
 def is_embedding(text: str) -> bool:
-    """Whether a YAML text starts a job with a script of its own."""
+    """Whether a YAML text contains a job with a script."""
     tables = [content for content in documents_of(text).contents if isinstance(content, dict)]
     return any(
         table.get("kind") in _JOBS or ("run" in table and _OF_TASKS & table.keys())
@@ -229,7 +229,7 @@ def is_embedding(text: str) -> bool:
 
 
 def embedded_texts(source: Text) -> Iterator[Embedded]:
-    """The files of the ConfigMaps first, then what the containers run."""
+    """The files of the ConfigMaps, then what the containers run."""
     documents = read_yaml(source.value).nodes
     for name, value in _data_of(documents):
         blocks = (item for item in _scalars(value) if item.style == "|")
@@ -245,7 +245,7 @@ def _data_of(documents: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def embedded_environment(source: Text) -> dict[str, Text]:
-    """Variables of the containers' `env` and `envFrom` and a SkyPilot task's `envs`, the first of
+    """Variables in `env` and `envFrom` of containers and in `envs` of a SkyPilot task; the first of
     each name."""
     found: dict[str, Text] = {}
     documents = read_yaml(source.value).nodes
@@ -270,7 +270,7 @@ def _variables(document: Any, source: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _tables(node: Any) -> Iterator[dict[str, Any]]:
-    """A table and those inside it, in the order in which they begin."""
+    """A table and those inside it, in order."""
     for item in items(node):
         yield from _tables(item)
     table = dict(pairs(node))
@@ -280,12 +280,13 @@ def _tables(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _scalars(node: Any) -> list[Any]:
-    """The node, or the items of a list, that are scalars."""
+    """The scalars among a node or its items."""
     return [item for item in (items(node) or [node]) if item.id == "scalar"]
 
 
 def _scripts(document: Any, source: Text) -> Iterator[Text]:
-    """What `command`, `args` and `run` say: literal blocks, what a shell is given, else words."""
+    """Scripts in `command`, `args` and `run`: literal blocks, the argument of a shell, else
+    words."""
     for table in _tables(document):
         said = [item for name in _RUN if name in table for item in _scalars(table[name])]
         blocks = [_block(item, source) for item in said if item.style == "|"]
@@ -295,14 +296,14 @@ def _scripts(document: Any, source: Text) -> Iterator[Text]:
 
 
 def _word(node: Any, source: Text) -> Text:
-    """A scalar as it stands in its file, without its quotes; made where it is written otherwise."""
+    """A scalar as in its file, without quotes; a made text if it is written differently."""
     written = source[node.start_mark.index : node.end_mark.index]
     plain = written[1:-1] if node.style else written
     return plain if plain.value == node.value else Text.made(node.value)
 
 
 def _block(node: Any, source: Text) -> Text:
-    """A literal block without its indentation, every character with its place."""
+    """A literal block without indentation; each character keeps its place."""
     lines = node.value.split("\n")
     at = source.value.index("\n", node.start_mark.index) + 1
     pieces: list[Text] = []

@@ -172,9 +172,15 @@ def _trainer_changes(
             try:
                 made = Proposal(request.trainer, other, layout.trainer.recompute).of(part)
             except UsageError as error:
-                yield words, str(error).splitlines()[0]
+                yield words, _reason(error)
                 continue
             yield words, replace(layout, trainer=made, critic=critic_of(job, made))
+
+
+def _reason(error: Exception) -> str:
+    """The first rule that a refusal lists, else its first line."""
+    first, *rules = str(error).splitlines()
+    return rules[0].strip().removeprefix("- ") if rules and first.endswith(":") else first
 
 
 # --- what changes would bring ---------------------------------------------------------------------
@@ -189,7 +195,7 @@ def _changed_rows(
         try:
             plan = _fastest(changed, until, progress)
         except (UsageError, NothingFitsError) as error:
-            yield RlChange(change=words, note=str(error).splitlines()[0])
+            yield RlChange(change=words, note=_reason(error))
             continue
         effect = None if best_s is None or plan is None else plan.step_s / best_s - 1.0
         yield RlChange(

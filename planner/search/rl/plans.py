@@ -10,6 +10,7 @@ from planner.job.rl.request import RlRequest
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
 from planner.predict.costed_plan import configured_plan
+from planner.predict.memory.serving.formats import multiplies, weight_format
 from planner.predict.ops.table import parameter_count
 from planner.predict.rl.plan import RlLayout
 from planner.predict.rl.step import RlStep
@@ -110,7 +111,9 @@ def summary_of(job: RlJob) -> RlSummary:
 
 def _engine_text(job: RlJob) -> str:
     engine = job.engine
-    return f"{engine.name}, weights in {engine.weights}, KV cache in {engine.kv}"
+    weights = weight_format(engine.weights, "--rollout-precision")
+    how = multiplies(weights, job.sampling_cluster.gpu)
+    return f"{engine.name}, weights in {engine.weights}{how}, KV cache in {engine.kv}"
 
 
 def _reward_text(job: RlJob) -> str:

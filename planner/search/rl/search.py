@@ -91,17 +91,20 @@ def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
 
 
 def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Within, ...]:
-    """The shortest step, then steps with less and less memory, until they are far slower."""
+    """The shortest step, then steps with less and less memory, until they are far slower.
+    `fastest_only`: the shortest step alone, with the least memory.
+    """
     found = [explorer.within(1.0)]
-    while (best := found[-1].pair) is not None and not fastest_only:
+    slowest = 1.0 + TIE if fastest_only else SLOWEST
+    while (best := found[-1].pair) is not None:
         if len(found) >= MOST_PLANS or explorer.ending.is_over:
             break
         first_s = found[0].pair.step.step_s if found[0].pair else inf
-        lighter = explorer.within(best.share - SHARE_STEP, SLOWEST * first_s)
-        if lighter.pair is None or lighter.pair.step.step_s > SLOWEST * first_s:
+        lighter = explorer.within(best.share - SHARE_STEP, slowest * first_s)
+        if lighter.pair is None or lighter.pair.step.step_s > slowest * first_s:
             break
         found.append(lighter)
-    return tuple(_lightest(explorer, one) for one in found)
+    return tuple(_lightest(explorer, one) for one in found[: 1 if fastest_only else None])
 
 
 def _lightest(explorer: RlExplorer, within: Within) -> Within:
@@ -142,7 +145,7 @@ def _counts(explorer: RlExplorer, seconds: float) -> RlCounts:
 
 
 def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
-    """Notes on what was not examined."""
+    """What was not examined. Splits of the GPUs matter to whoever asks for sides on their own."""
     if explorer.ending.stopped == "time-limit":
         yield "the time limit ended the search: what is not proven says so"
     behind = [one for one in job.staleness if one > 0]
@@ -151,7 +154,11 @@ def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
             f"staleness: {behind[0]} stands for more as well: samples that are further behind make "
             "no step shorter by the cost model"
         )
-    if "separate" in job.placements and len(splits_of(job)) >= MOST_SPLITS:
+    if "colocated" in job.placements and job.trainer.cluster.num_gpus not in explorer.sides:
+        yield f"no colocated plan: {explorer.refused}"
+    if job.placements != ("separate",):
+        return
+    if len(splits_of(job)) >= MOST_SPLITS:
         yield f"splits of the GPUs: {MOST_SPLITS} at most were tried, evenly between"
     if explorer.refused:
         yield f"some splits have no trainer: {explorer.refused}"

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.job.errors import NothingFitsError, UsageError
-from planner.job.quantities import GIB
+from planner.job.quantities import GIB, short_count
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
+from planner.predict.ops.table import parameter_count
 from planner.search.rl.explorer import RlExplorer, Within
 from planner.search.rl.trainers import jobs_of
 
@@ -48,7 +49,26 @@ def does_not_fit(
     """The error of a search that found no plan. `remedies`: search for what would fit."""
     proven = within.gap == 0.0 and not explorer.broken
     found = tuple(_remedies(request, explorer)) if remedies else ()
-    return RlDoesNotFitError(RlWhy(tuple(_reasons(explorer)), proven, found))
+    beside = tuple(_beside(request, explorer)) if remedies else ()
+    return RlDoesNotFitError(RlWhy(beside or tuple(_reasons(explorer)), proven, found))
+
+
+def _beside(request: RlRequest, explorer: RlExplorer) -> Iterator[str]:
+    """Models beside the policy without which the job fits, each searched."""
+    job = explorer.jobs[0]
+    models = (
+        (job.reward.model, "judge", "--reward rule", {"reward": "rule"}),
+        (job.critic, "critic", "a critic of the policy's size", {"critic": None}),
+    )
+    for model, word, instead, change in models:
+        if model is None or explorer.ending.is_over:
+            continue
+        if (step_s := fastest_s(_changed(request, **change), explorer)) is not None:
+            yield (
+                f"the {word} does not fit beside the rest: {model.name}, "
+                f"{short_count(parameter_count(model).total)} parameters; with {instead} the job "
+                f"fits, at {step_s:,.0f} s a step"
+            )
 
 
 def _reasons(explorer: RlExplorer) -> Iterator[str]:
@@ -60,11 +80,18 @@ def _reasons(explorer: RlExplorer) -> Iterator[str]:
     least = min((float(side.least.min()) for side in explorer.sides.values()), default=0.0)
     if least > usable:
         yield (
-            f"the lightest update of {job.policy.name} takes {least / GIB:,.1f} GiB on a GPU of "
-            f"the trainer, of {usable / GIB:,.1f} GiB"
+            f"the lightest update of {job.policy.name}{_with_models(job)} takes "
+            f"{least / GIB:,.1f} GiB on a GPU of the trainer, of {usable / GIB:,.1f} GiB"
         )
     elif not explorer.no_engine_fits:
         yield "trainers and engines that fit alone do not fit together surely enough"
+
+
+def _with_models(job: RlJob) -> str:
+    """`, beside the judge llama-3-70b and the critic qwen3-8b,`: models on the trainer's GPUs."""
+    models = {"judge": job.reward.model, "critic": job.critic}
+    named = [f"the {word} {model.name}" for word, model in models.items() if model is not None]
+    return f", beside {' and '.join(named)}," if named else ""
 
 
 def _engine_reason(job: RlJob) -> str:

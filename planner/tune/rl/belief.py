@@ -1,11 +1,11 @@
-"""What is believed of steps of reinforcement learning: errors of phases, by kind, make up a step's.
+"""The belief about steps of reinforcement learning, from the errors of their phases by kind.
 
-ln(measured / predicted) of a phase of kind k in plan i is f(i, k) = e(k) + r(i, k): what the
-cluster, the lengths and the framework do to phases of a kind, which all candidates share, and what
-is left of the plan, which plans of equal engines share in sampling, and those of equal trainers in
-training. A step is off by the sum of its binding phases' errors, by their share of it, and by what
-lies between phases. Half widths are those of the shipped bars, or of what own runs have left of
-them (`planner.predict.rl.errors`). Steps and phases of a trial are measured together, and both
+ln(measured / predicted) of a phase of kind k in plan i is f(i, k) = e(k) + r(i, k). e is the effect
+of the cluster, the lengths and the framework on phases of a kind, which all candidates share. r is
+the rest of a plan, which plans with equal engines share in sampling, and plans with equal trainers
+in training. The error of a step is the sum of its binding phases' errors, weighted by their share
+of it, plus the time between phases. Half widths are those of the shipped bars, or those after own
+runs (`planner.predict.rl.errors`). Steps and phases of a trial are measured together, and both
 condition the normal distribution, at every scale of the errors (`planner.tune.belief`).
 
 Ignores that lengths may grow between two trials.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from statistics import median
 
 import numpy as np
@@ -26,8 +25,8 @@ from planner.evidence.rl.rows import Timed
 from planner.predict.rl.errors import KINDS, WIDTH, rl_errors
 from planner.predict.rl.plan import Phase
 from planner.predict.uncertainty.intervals import log_bounds, spread_of
-from planner.tune.belief import LEAST_NOISE, Belief, Component, mixed
-from planner.tune.errors import SCALES, Array
+from planner.tune.belief import Belief
+from planner.tune.errors import Array
 from planner.tune.fits import Memory, margin_of
 from planner.tune.rl.candidates import RlCandidate
 from planner.tune.rl.follow import AND
@@ -46,7 +45,7 @@ _OF_TRAINER = ("training", "reading")
 
 @dataclass(frozen=True)
 class RlBelief(Belief):
-    """`whole`: covariance at scale 1 of the candidates' steps, then of f(i, k), plan by plan;
+    """`together`: covariance at scale 1 of the candidates' steps, then of f(i, k), plan by plan;
     `kinds`: of phases; `parts`: places there, with ln(measured / predicted)."""
 
     together: Array = field(default_factory=lambda: np.zeros((0, 0)))
@@ -83,42 +82,25 @@ class RlBelief(Belief):
         found = tuple((start + self.kinds.index(kind), median(some)) for kind, some in logs.items())
         return replace(self, parts=(*self.parts, *found))
 
-    @cached_property
-    def components(self) -> tuple[Component, ...]:
-        """The mixture of ln(step time), one component for each scale."""
-        known = ((one, one.step_s) for one in self.observations)
-        timed = [(one, step_s) for one, step_s in known if step_s is not None]
-        steps = [one for one, _ in timed]
-        places = [self.place(one.candidate_key) for one in steps]
-        rest = [
-            math.log(step_s) - float(self.log_s[place])
-            for (_, step_s), place in zip(timed, places, strict=True)
-        ]
-        noise = [max(one.relative_sd, LEAST_NOISE) ** 2 for one in steps]
-        at = [*places, *(place for place, _ in self.parts)]
-        rest += [log for _, log in self.parts]
-        noise += [_PHASE_NOISE**2] * len(self.parts)
-        found = [self._scaled(scale, at, np.array(rest), np.array(noise)) for scale in SCALES]
-        return mixed(found)
+    @property
+    def joint(self) -> Array:
+        """Covariance at scale 1 of the candidates' steps, then of their phases by kind."""
+        return self.together
 
-    def _scaled(
-        self, scale: float, at: list[int], rest: Array, noise: Array
-    ) -> tuple[float, Array, Array]:
-        """ln of the density of what was measured, and what it leaves of the steps."""
-        count = len(self.keys)
-        prior = scale**2 * self.covariance
-        if not at:
-            return 0.0, self.log_s, prior
-        known = scale**2 * self.together[np.ix_(at, at)] + np.diag(noise)
-        factor = np.linalg.cholesky(known)
-        white = np.linalg.solve(factor, rest)
-        gain = np.linalg.solve(factor, scale**2 * self.together[at, :count])
-        log = -float(np.log(np.diag(factor)).sum()) - 0.5 * float(white @ white)
-        return log, self.log_s + gain.T @ white, prior - gain.T @ gain
+    @property
+    def measurements(self) -> tuple[list[int], Array, Array]:
+        """Those of steps, then those of phases."""
+        at, rest, noise = super().measurements
+        logs = [log for _, log in self.parts]
+        return (
+            [*at, *(place for place, _ in self.parts)],
+            np.concatenate([rest, logs]),
+            np.concatenate([noise, [_PHASE_NOISE**2] * len(logs)]),
+        )
 
 
 def _phases(candidates: Iterable[RlCandidate]) -> list[Phase]:
-    """Those that steps are the sums of, but for what takes no time."""
+    """The phases that steps are the sums of, without those that take no time."""
     return [phase for one in candidates for phase in one.costed.binding if phase.seconds > 0.0]
 
 
@@ -143,7 +125,7 @@ def _together(candidates: Sequence[RlCandidate], kinds: Sequence[str]) -> Array:
 
 
 def _variance(phases: Iterable[Phase], kind: str) -> float:
-    """Of ln(measured / predicted) of a kind, by the bars of its longest phase."""
+    """Variance of ln(measured / predicted) of a kind, by the bars of its longest phase."""
     longest = max((one for one in phases if KINDS[one.name] == kind), key=lambda one: one.seconds)
     return float((0.5 * math.log(longest.high / longest.low) / WIDTH) ** 2)
 
@@ -164,7 +146,7 @@ def _equal(sides: Sequence[object]) -> Array:
 
 
 def _shares(candidate: RlCandidate, kinds: Sequence[str]) -> Array:
-    """Of a step, by kind."""
+    """Shares of a step, by kind of phase."""
     found = dict.fromkeys(kinds, 0.0)
     for phase in _phases([candidate]):
         found[KINDS[phase.name]] += phase.seconds

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.evidence.rl.costed import Costed
-from planner.evidence.rl.costing import costed_step
+from planner.evidence.rl.costing import Costed, costed_step
 from planner.job.errors import UsageError
 from planner.job.quantities import plural
 from planner.job.rl.job import RlJob
@@ -59,7 +58,7 @@ class RlCandidate:
 
     @property
     def engine_degrees(self) -> tuple[int, ...]:
-        """Of its engines, without their cache and sequences."""
+        """The degrees of its engines, without their cache and sequences."""
         engine = self.launch.layout.engine
         return engine.replicas, engine.tp, engine.pp, engine.dp, engine.ep
 

@@ -1,4 +1,4 @@
-"""`--run 'COMMAND {folder}'`: whatever trains a folder, and ends when the training ends."""
+"""Trials as processes of this machine: the folder's start script, or a command of the user's."""
 
 from __future__ import annotations
 
@@ -28,10 +28,30 @@ def command_words(text: str) -> list[str]:
     return words
 
 
-class CommandRunner:
-    """A command of the user's: a program and its words, not a line for a shell."""
+class LocalRunner:
+    """`--on local`: the folder's own start script, on this machine."""
 
     nodes_as: NodesAs = "torchrun"
+
+    def submit(self, folder: Path, job_name: str, limit_s: float) -> str:  # noqa: ARG002
+        """Start `launch.sh`; the driver ends it at its limit."""
+        return process.start(folder, job_name, ["bash", "launch.sh"])
+
+    def find(self, folder: Path, job_name: str) -> Job:
+        """The job, by the files that its script left in the folder."""
+        return process.find(folder, job_name)
+
+    def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:
+        """End its processes."""
+        process.cancel(folder, job_name, force=force)
+
+    def logs(self, folder: Path, job_name: str) -> Sequence[Path]:  # noqa: ARG002
+        """The one log."""
+        return (folder / LOG,)
+
+
+class CommandRunner(LocalRunner):
+    """`--run 'COMMAND {folder}'`: a program of the user's and its words, not a line for a shell."""
 
     def __init__(self, text: str, nodes_as: NodesAs = "torchrun") -> None:
         self.words, self.nodes_as = command_words(text), nodes_as
@@ -44,15 +64,7 @@ class CommandRunner:
             words = [word.replace(place, value) for word in words]
         return process.start(folder, job_name, words)
 
-    def find(self, folder: Path, job_name: str) -> Job:
-        """By what the script left."""
-        return process.find(folder, job_name)
-
-    def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:
-        """End its processes."""
-        process.cancel(folder, job_name, force=force)
-
     def logs(self, folder: Path, job_name: str) -> Sequence[Path]:  # noqa: ARG002
-        """What the command prints, and logs that it writes into the folder."""
+        """The output of the command, and the logs that it writes into the folder."""
         others = chain(folder.glob("*.log"), folder.glob("*.out"))
         return (folder / LOG, *sorted(path for path in others if path.name != LOG))

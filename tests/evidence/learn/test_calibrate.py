@@ -22,7 +22,6 @@ from planner.evidence.learn.linear import Equations, measured_log
 from planner.evidence.learn.posterior import (
     Prior,
     best_posterior,
-    error,
     explain,
     solve,
     trust,
@@ -33,6 +32,11 @@ from planner.job.errors import CannotTellError, UsageError
 from tests.evidence.learn import runs
 
 TRUE = {"gemm_rate": 0.92, "inside_rate": 0.7}
+
+
+def error(logs: np.ndarray) -> float:
+    """Mean |ln(measured / predicted)|."""
+    return float(np.abs(logs).mean())
 
 
 def fitted(measured: Sequence[Prediction], figure: Figure, *more: Equations) -> FigureFit:

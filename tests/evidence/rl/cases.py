@@ -3,7 +3,7 @@ planner's own."""
 
 from __future__ import annotations
 
-from planner.evidence.rl.costed import Costed
+from planner.evidence.rl.costing import Costed
 from planner.evidence.rl.mapping import RlMapped
 from planner.evidence.rl.rows import RlRow
 from planner.predict.rl.plan import Phase, PhaseName, Side

@@ -1,9 +1,9 @@
 """Reader of NeMo AutoModel's YAML.
 
-Keys: NVIDIA-NeMo/Automodel 0.7.0, examples/ and nemo_automodel/recipes/llm/train_ft.py; those of
-a run stand in options.toml. Defaults: of adapters from components/_peft/lora.py (`tuning.py`), of
-sharding from components/distributed/config.py. Weights, gradients and states have the type in which
-the model is held (`torch_dtype`), by default the checkpoint's, which is bf16.
+Keys: NVIDIA-NeMo/Automodel 0.7.0, examples/ and nemo_automodel/recipes/llm/train_ft.py; those of a
+run are in options.toml. Defaults: adapters from components/_peft/lora.py (`tuning.py`), sharding
+from components/distributed/config.py. Weights, gradients and states have the model's format
+(`torch_dtype`), by default that of the checkpoint, which is bf16.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPTIMIZERS = {
     "Adam": "adamw", "AdamW": "adamw", "FusedAdam": "adamw", "Muon": "muon", "SGD": "sgd",
     "Adafactor": "adafactor",
 }  # fmt: skip
-# AutoModel's own mixtures: its published runs of them are met under torchtitan's profile.
+# Its published runs of its own mixture models are predicted best by torchtitan's profile.
 _PROFILE, _MIXTURES = "automodel", "torchtitan"
 
 
@@ -52,11 +52,11 @@ def is_automodel(content: Mapping[str, object]) -> bool:
 
 
 def read(source: Source) -> Found:
-    """A recipe's file, with what the command says beside it."""
+    """A recipe's file, with overrides from the command."""
     document = source.yaml()
     given = {} if source.launch is None else source.launch.given
     for key, setting in given.items():
-        # A variable that is not set yet leaves the file's value.
+        # A variable that is not set yet leaves the file's value unchanged.
         if "." in key and setting.value not in (None, ""):
             number = digits(str(setting.value))
             value = setting.value if number is None else number
@@ -65,7 +65,7 @@ def read(source: Source) -> Found:
 
 
 class AutomodelReader(DocumentReader):
-    """The launch that an AutoModel file describes."""
+    """The launch described by an AutoModel file."""
 
     called = "AutoModel"
 
@@ -119,14 +119,15 @@ class AutomodelReader(DocumentReader):
         )  # fmt: skip
 
     def _recipe(self) -> None:
-        """Recipes of other models."""
+        """Recipes for other kinds of models."""
         named = str(self.document.get("recipe", "") or self.document.get("recipe._target_", ""))
         kind, target = named.rpartition(".")[2], self._text("model._target_")
         plain, other = _NEXT_TOKEN.search(kind), _OTHER_CLASSES.search(target)
         self._say("recipe", kind=kind, target=target, plain=plain, other_class=other)
 
     def _model(self) -> str | None:
-        """A folder's config.json, beside the file or the command, or a model of the catalogue."""
+        """The model: a config.json in a folder beside the file or the command, or a catalogue
+        name."""
         named = next((str(value) for name in _MODELS if (value := self.document.get(name))), "")
         for folder in self.folders if named else ():
             if (folder / named / "config.json").is_file():
@@ -141,7 +142,7 @@ class AutomodelReader(DocumentReader):
     # --- how it is split --------------------------------------------------------------------------
 
     def _size(self, name: str) -> int:
-        """A degree; `none` and null leave it to the others, or to 1."""
+        """A degree; `none` and null mean 1 or let others decide."""
         for table in ("distributed", "parallelism"):
             key = f"{table}.{RUN[name].key.partition('.')[2]}"
             if self.document.get(key) not in (None, "none"):
@@ -149,7 +150,7 @@ class AutomodelReader(DocumentReader):
         return 1
 
     def _degrees(self, model: str | None, train: str) -> dict[str, int]:
-        """Degrees, ZeRO stage and ranks of a group that shards."""
+        """Degrees, ZeRO stage and the size of a sharding group."""
         found = {name: self._size(name) for name in ("tp", "pp", "cp", "ep")}
         mixture = model is not None and load_model(model).spec.moe is not None
         if found["ep"] > 1 and train != "full":
@@ -161,11 +162,11 @@ class AutomodelReader(DocumentReader):
         replicas, world = self._size("replicate"), self.hints.gpus or self._world()
         ranks = None if world is None else world // max(1, found["tp"] * found["pp"])
         found["shard"] = ranks // replicas if ranks and replicas > 1 else 0
-        # One rank shards over itself.
+        # A single rank does not shard.
         return found | {"zero": 0 if ranks == 1 else self._zero(found["pp"])}
 
     def _zero(self, pp: int) -> int:
-        """ZeRO stage: weights stay gathered in a pipeline unless the file says otherwise."""
+        """ZeRO stage; in a pipeline, weights stay gathered by default."""
         strategy = self._text("distributed.strategy", "fsdp2")
         target = self._text("distributed._target_")
         if strategy == "ddp" or target.endswith("DDPManager"):
@@ -178,7 +179,7 @@ class AutomodelReader(DocumentReader):
         return 3 if (pp == 1 if reshards is None else reshards is not False) else 2
 
     def _layout(self, pp: int, model: str | None) -> dict[str, Any]:
-        """Chunks, layers of each block and schedule of a pipeline."""
+        """Virtual stages, layers per block and schedule of a pipeline."""
         if pp == 1:
             return {}
         name = str(self._run("schedule", "1f1b"))
@@ -200,7 +201,7 @@ class AutomodelReader(DocumentReader):
         return {"vpp": stages // pp, "block_layers": stage_layers(layers, stages)}
 
     def _batches(self, degrees: Mapping[str, int]) -> dict[str, Any]:
-        """Micro-batch, global batch, accumulation: a pipeline runs once for each local batch."""
+        """Micro-batch, global batch and accumulation; the pipeline runs once per local batch."""
         local = self.whole(RUN["mbs"].key, 1)
         gbs = self.whole(RUN["gbs"].key, 1) if RUN["gbs"].key in self.document.settings else None
         mbs = self.whole(RUN["microbatch"].key, 1) if degrees["pp"] > 1 else local
@@ -218,7 +219,7 @@ class AutomodelReader(DocumentReader):
         }
 
     def _world(self) -> int | None:
-        """`--nproc-per-node 8`, else what torchrun starts."""
+        """`--nproc-per-node 8`, else the number of processes that torchrun starts."""
         given = {} if self.launch is None else self.launch.given
         setting = given.get("nproc-per-node") or given.get("nproc_per_node")
         return self.world or (None if setting is None else digits(str(setting.value)))
@@ -228,7 +229,7 @@ class AutomodelReader(DocumentReader):
     def _variations(
         self, degrees: Mapping[str, int], adapters: Adapters, train: str
     ) -> tuple[str, ...]:
-        """What differs from the profile, by the tables of `rules.toml`."""
+        """Differences from the profile, by the tables of `rules.toml`."""
         names: dict[str, Any] = {
             "get": self.document.get,
             "run": self._run,
@@ -257,12 +258,12 @@ class AutomodelReader(DocumentReader):
         return tuple(row["name"] for row in rows)
 
     def _in_fp32(self) -> bool:
-        """Whether the model is held in fp32."""
+        """Whether the weights are stored in fp32."""
         held = self._text("model.torch_dtype", self._text("model.dtype"))
         return re.search("float32|fp32", held) is not None
 
     def _accumulates(self, degrees: Mapping[str, int]) -> None:
-        """Gradients that stay whole from one micro-batch to the next, as is AutoModel's default."""
+        """Notes that gradients stay unsharded between micro-batches, AutoModel's default."""
         key = RUN["synchronised"].key
         once = degrees["zero"] == 0 or degrees["pp"] > 1 or self._run("mbs") == self._run("gbs")
         if once or self.document.get(key, True) is False:
@@ -281,7 +282,7 @@ class AutomodelReader(DocumentReader):
         return "full" if any(word in on for word in words) else "none"
 
     def _whole_layers(self, degrees: Mapping[str, int]) -> bool:
-        """Whether a checkpoint is a whole layer: of transformers' models that are sharded, or on
+        """Whether whole layers are checkpointed: for transformers' models that are sharded or on
         one GPU (components/distributed/parallelizer.py and ddp.py)."""
         compiled = self.document.get("distributed.enable_compile", False) is True
         own = self.document.get("model.force_hf", False) is True
@@ -295,7 +296,7 @@ class AutomodelReader(DocumentReader):
         return known or "adamw"
 
     def _kernel(self) -> str | None:
-        """torch's AdamW is one kernel for many tensors unless the file asks for the fused one."""
+        """torch's AdamW updates by foreach unless the file asks for the fused kernel."""
         if "torch.optim.Adam" not in self._text("optimizer._target_"):
             return None
         return "fused" if self.document.get("optimizer.fused", False) is True else "foreach"
@@ -303,7 +304,7 @@ class AutomodelReader(DocumentReader):
     # --- rows -------------------------------------------------------------------------------------
 
     def _pack(self) -> int:
-        """Tokens of a pack; 0 where samples are not packed."""
+        """Tokens of a pack; 0 if samples are not packed."""
         pack = self.document.get(_PACK)
         return pack if isinstance(pack, int) and pack > 0 else 0
 
@@ -313,7 +314,7 @@ class AutomodelReader(DocumentReader):
         return "limit" if self.document.get("dataset.padding") == "max_length" else "longest"
 
     def _length(self) -> int | None:
-        """Tokens of a pack, or the limit of samples."""
+        """Tokens of a pack, or the limit for samples."""
         if pack := self._pack():
             if not self.hints.lengths:
                 every = f"samples are packed, so every sequence is full: {pack:,} tokens"
@@ -331,7 +332,7 @@ class AutomodelReader(DocumentReader):
         return None if stated is None else self.whole(stated, 1)
 
     def _objective(self) -> str:
-        """Next-token prediction, a class of a sequence, or a teacher's logits."""
+        """Next-token prediction or distillation; classification is refused."""
         kind = self._text("recipe")
         if teacher := self.document.get("teacher_model.pretrained_model_name_or_path"):
             if (known := known_model(str(teacher))) is not None:

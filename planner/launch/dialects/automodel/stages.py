@@ -1,8 +1,8 @@
-"""How AutoModel splits layers over a pipeline's stages.
+"""How AutoModel splits layers over pipeline stages.
 
 NVIDIA-NeMo/Automodel 0.7.0, components/distributed/pipelining/functional.py:
-`calculate_virtual_stages` counts them, `generate_hf_model_fqn_per_model_part` gives the first ones
-a layer more where they do not divide evenly.
+`calculate_virtual_stages` counts the stages, `generate_hf_model_fqn_per_model_part` gives the first
+ones an extra layer if needed.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Sequence
 
 
 def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage in order, virtual stages each by itself."""
+    """Layers of each virtual stage, in order."""
     least, more = divmod(layers, stages)
     return tuple(least + (stage < more) for stage in range(stages))
 
 
 def layers_a_stage(layers: int, stages: int) -> int:
-    """`layers_per_stage` of so many stages: the most that one has."""
+    """`layers_per_stage` for a number of stages: the most that one has."""
     return -(-layers // stages)
 
 
 def stages_of(
     layers: int, per_stage: int | None, pp: int, *, interleaved: bool, rounded: str = ""
 ) -> int | None:
-    """How many stages a file asks for; None where they do not come out as a multiple of `pp`.
-    `rounded`: `up` or `down` to one."""
+    """The number of stages that a file asks for; None if it is not a multiple of `pp`. `rounded`:
+    `up` or `down` to one."""
     if per_stage is None:
         return pp * (2 if interleaved else 1)
     stages = -(-layers // per_stage)
@@ -35,7 +35,7 @@ def stages_of(
 
 
 def module_names(blocks: Sequence[int]) -> list[list[str]]:
-    """Modules of each stage of a model of transformers, by the layers that it holds."""
+    """Modules of each stage of a transformers model, from the number of its layers."""
     parts: list[list[str]] = []
     first = 0
     for count in blocks:
@@ -43,12 +43,12 @@ def module_names(blocks: Sequence[int]) -> list[list[str]]:
         first += count
     parts[0].insert(0, "model.embed_tokens")
     parts[-1] += ["model.norm", "lm_head"]
-    # Every stage turns queries and keys.
+    # Every stage applies rotary positions.
     return [[*part, "model.rotary_emb"] for part in parts]
 
 
 def layers_of(parts: object) -> tuple[int, ...] | None:
-    """Layers of each part of `module_fqns_per_model_part`; None if it is no such list."""
+    """Layers of each part of `module_fqns_per_model_part`; None if it is not such a list."""
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
         return None
     return tuple(sum(".layers." in f".{name}" for name in part) for part in parts)

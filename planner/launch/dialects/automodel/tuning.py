@@ -1,9 +1,9 @@
-"""How the weights of an AutoModel run are trained, as its file says it.
+"""How an AutoModel file trains the weights.
 
 NVIDIA-NeMo/Automodel 0.7.0: defaults of adapters from components/_peft/lora.py (dim 8, alpha 32, no
-dropout, weights in the base's type), which modules they match from module_matcher.py
-(`match_all_linear` matches the head too), of packed weights from components/quantization/qlora.py
-(NF4 whose scales are packed once more).
+dropout, weights in the base's format), matching of modules from module_matcher.py
+(`match_all_linear` includes the head), packed weights from components/quantization/qlora.py (NF4
+with double quantisation).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Adapters:
 
     @property
     def stand(self) -> bool:
-        """Whether the file has any."""
+        """Whether the file has adapters."""
         return any(key.startswith("peft.") for key in self.document.settings)
 
     @property
     def are_plain(self) -> bool:
-        """Whether they are LoRA without dropout beside weights that are not packed."""
+        """Whether they are LoRA without dropout and the base is not packed."""
         plain = self._get("dora", False) is not True and not self._get("dropout", 0.0)
         return self.stand and plain and not self._base()
 
     def train(self, model: str | None) -> str:
-        """`--train`."""
+        """The value of `--train`."""
         if not self.stand:
             if self.document.has("freeze_config"):
                 frozen = (key for key in self.document.settings if key.startswith("freeze_config"))
@@ -62,13 +62,13 @@ class Adapters:
         return f"{method}:" + ",".join(f"{name}={value}" for name, value in said.items() if value)
 
     def _type(self) -> str:
-        """`lora_dtype`, where it is another than that of the weights beside."""
+        """`lora_dtype`, if it differs from the format of the base."""
         stated = str(self.document.get("peft.lora_dtype", "")).rpartition(".")[2]
         named = _TYPES.get(stated, stated)
         return named if named in ("fp32", "fp16") else ""
 
     def _base(self) -> str:
-        """`quantization:` of NF4 or int8."""
+        """The packed format: NF4 or int8."""
         if self._get("eight-bits", False) is True:
             return "int8"
         if self._get("four-bits", False) is not True:
@@ -76,7 +76,7 @@ class Adapters:
         return "nf4-double" if self._get("double", True) is not False else "nf4"
 
     def _targets(self, model: str | None) -> tuple[str, ...]:
-        """Linear layers that patterns name, but for exclusions."""
+        """Linear layers that match the patterns and no exclusion."""
         stated, left_out = self._get("targets"), _listed(self._get("excluded"))
         if self._get("every", False) is True:
             return (ALL_LINEAR, "head")
@@ -108,5 +108,5 @@ def _listed(value: object) -> list[str]:
 
 
 def _matches(name: str, patterns: list[str]) -> bool:
-    """Whether the last part of a module's name fits one of some wildcards."""
+    """Whether the last part of a module's path matches a wildcard pattern."""
     return any(fnmatch.fnmatch(name, pattern.rpartition(".")[2] or "*") for pattern in patterns)

@@ -1,9 +1,8 @@
 """Writer for NeMo AutoModel 0.7: automodel.yaml, which torchrun hands to its recipe.
 
-Settings: NVIDIA-NeMo/Automodel 0.7.0, nemo_automodel/recipes/_typed_config.py and
-_dist_utils.py, components/_peft/lora.py, components/distributed. The files train transformers' own
-models (`force_hf`), whose memory is counted; AutoModel's own, which expert parallelism needs, are
-refused.
+Settings: NVIDIA-NeMo/Automodel 0.7.0, nemo_automodel/recipes/_typed_config.py and _dist_utils.py,
+components/_peft/lora.py, components/distributed. The files train transformers' models (`force_hf`),
+whose memory was measured; AutoModel's own, which expert parallelism needs, are refused.
 """
 
 from __future__ import annotations
@@ -23,11 +22,7 @@ from planner.launch.contract import (
     Refusal,
     RunCommand,
 )
-from planner.launch.dialects.automodel.stages import (
-    layers_a_stage,
-    module_names,
-    stage_layers,
-)
+from planner.launch.dialects.automodel.stages import layers_a_stage, module_names, stage_layers
 from planner.launch.dialects.hf.files import (
     ENVIRONMENT,
     HF,  # noqa: F401 (the target's table of models)
@@ -55,20 +50,20 @@ RUN = run_options("automodel")["run"]
 
 
 def _names_of_job(job: Job) -> dict[str, Any]:
-    """What the rows of launch.toml may name of a job."""
+    """Names that the rows of launch.toml may use for a job."""
     packs = job.samples.lengths is not None and job.samples.packing == "pack-varlen"
     return names_of_job(job) | {"packs": packs, "frozen": job.tuning.frozen}
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What AutoModel cannot express of the job."""
+    """Refusals of jobs that AutoModel cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from said_refusals("automodel", "job_refusals", _names_of_job(job))
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What AutoModel cannot express of the plan."""
+    """Refusals of plans that AutoModel cannot express."""
     yield from said_refusals("automodel", "plan_refusals", _names(launch))
 
 
@@ -94,7 +89,7 @@ def _names(launch: Launch) -> dict[str, Any]:
 
 
 def _pipeline(launch: Launch) -> dict[str, Value]:
-    """The table `pipeline:` of a plan's stages."""
+    """The table `pipeline:` for a plan's stages."""
     degrees = launch.plan.degrees
     schedule = "interleaved" if degrees.vpp > 1 else "1f1b"
     table: dict[str, Value] = {
@@ -111,7 +106,7 @@ def _pipeline(launch: Launch) -> dict[str, Value]:
 
 
 def _attention(job: Job) -> str:
-    """Its name of the attention: packs are told apart by flash-attention alone."""
+    """The attention implementation; only flash-attention keeps packed samples apart."""
     if job.attention == "eager":
         return "eager"
     packs = job.samples.lengths is not None and job.samples.packing == "pack-varlen"
@@ -119,7 +114,7 @@ def _attention(job: Job) -> str:
 
 
 def _targets(job: Job) -> list[str] | None:
-    """Patterns of the whole names of modules; None for every linear layer but the head."""
+    """Patterns for the paths of modules; None for every linear layer except the head."""
     names = target_modules(job.tuning, job.model)
     return None if names == (ALL_LINEAR,) else [f"*.{name}" for name in names]
 
@@ -130,7 +125,7 @@ def files(launch: Launch) -> Files:
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
-    """The sections of the file, in its recipes' order."""
+    """The sections of the file, in the order of AutoModel's recipes."""
     names, job = _names(launch), launch.job
     wanted = {
         "step_scheduler": True, "model": True, "peft": job.tuning.has_adapters,
@@ -144,7 +139,7 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 
 
 def command(launch: Launch) -> RunCommand:
-    """AutoModel's own program, with what is yours in place of what stands in its file."""
+    """AutoModel's program, with the user's values in place of those in its file."""
     words = {
         "dataset.path_or_dataset_id": "DATASET",
         "step_scheduler.max_steps": "TRAIN_STEPS",
@@ -163,11 +158,11 @@ def command(launch: Launch) -> RunCommand:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """Settings that the README explains."""
     return section_choices(sections(launch))
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the file is written for."""
+    """Packages that the file needs."""
     packs = _names_of_job(launch.job)["packs"]
     return said_needs("automodel", "needs", launch, packs=packs)

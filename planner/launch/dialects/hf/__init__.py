@@ -1,7 +1,5 @@
-"""Hugging Face: programs around its Trainer, and what shards them, accelerate and DeepSpeed.
-
-`options.toml` says how a plan runs.
-"""
+"""Hugging Face: the programs built around its Trainer, and accelerate and DeepSpeed, which shard.
+`options.toml` says how these describe a run."""
 
 from __future__ import annotations
 
@@ -11,5 +9,5 @@ from planner.launch.options import run_options
 from planner.launch.sentences import problems_at
 
 DEEPSPEED, ACCELERATE = run_options("hf")["deepspeed"], run_options("hf")["accelerate"]
-# The problems of a table of `rules.toml`, at the places of settings.
+# The problems in a table of `rules.toml`, at the given places.
 said = partial(problems_at, "hf")

@@ -27,7 +27,7 @@ _STRATEGIES = {
     "HYBRID_SHARD_ZERO2": 2, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2,
 }  # fmt: skip
 _PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "no": "fp32"}
-# accelerate's name -> DeepSpeed's.
+# accelerate's name -> DeepSpeed's name.
 _DEEPSPEED = {
     "zero_stage": DEEPSPEED["zero"].key,
     "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
@@ -47,12 +47,12 @@ _KEYS = {
 
 
 class AccelerateReader(ScriptedReader):
-    """The launch that an accelerate file describes."""
+    """The launch described by an accelerate file."""
 
     quoted_numbers = True
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """Everything that was read from it."""
         self.problems += unknown_keys(self.document)
         world = self.world or self.whole("num_processes", 0, 0)
         framework, zero = self._sharding()
@@ -78,7 +78,7 @@ class AccelerateReader(ScriptedReader):
         return str(self.document.get(key, False)).lower() == "true"
 
     def _sharding(self) -> tuple[str, int]:
-        """Profile and ZeRO stage."""
+        """The framework profile and the ZeRO stage."""
         kind = str(self.document.get("distributed_type", "NO") or "NO")  # YAML takes NO for false
         if kind == "FSDP":
             newer = self.whole(f"{_F}version", 1) > 1
@@ -112,7 +112,8 @@ class AccelerateReader(ScriptedReader):
             self.said("accelerate_wrapping")
 
     def _parallelism(self, world: int, tp: int, cp: int) -> int:
-        """Ranks that share a parameter (0: all), and what ParallelismConfig refuses."""
+        """The number of ranks that share a parameter (0: all of them). Notes what ParallelismConfig
+        refuses."""
         replicate = self.whole(f"{_P}dp_replicate_size", 1)
         stated = f"{_P}dp_shard_size" in self.document.settings
         ranks = self.whole(f"{_P}dp_shard_size", 1)
@@ -150,9 +151,9 @@ class AccelerateReader(ScriptedReader):
 
 
 def _filled(world: int, replicate: int, ranks: int, stated: bool) -> tuple[int, int, bool]:
-    """Sizes of axolotl's mesh, where it works out one of them from the other (utils/distributed.py,
+    """The sizes of axolotl's mesh, one of which it can derive from the other (utils/distributed.py,
     _get_parallel_config_kwargs)."""
-    # Nobody says how many GPUs there are, or that a parameter is on fewer than all of them.
+    # The number of GPUs is unknown, or every parameter is on all of them.
     if world == 1 or (ranks == 1 and replicate == 1):
         return 1, 1, False
     if stated and ranks > 1 and replicate == 1 and world % ranks == 0:
@@ -163,7 +164,8 @@ def _filled(world: int, replicate: int, ranks: int, stated: bool) -> tuple[int, 
 
 
 def deepspeed_in(document: Document, source: Source) -> Document | None:
-    """DeepSpeed's settings as an accelerate file has them: its own names, or a file beside it."""
+    """DeepSpeed's settings in an accelerate file: under accelerate's own names, or in a file beside
+    it."""
     if str(document.get("distributed_type")) != "DEEPSPEED":
         return None
     table = below(document.settings, "deepspeed_config")
@@ -185,7 +187,8 @@ def deepspeed_in(document: Document, source: Source) -> Document | None:
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
-    """Keys that accelerate does not have: refused at the top, ignored inside the tables."""
+    """Keys that accelerate does not know: it refuses them at the top level and ignores them in
+    tables."""
     for key in document.settings:
         if is_known(_TABLES, key):
             continue

@@ -28,9 +28,14 @@ from planner.launch.dialects.hf.files import (
     plan_refusals,  # noqa: F401 (the writers' contract)
     without_scores,
 )
-from planner.launch.dialects.hf.tuned_program import accelerate_pieces, merging, tuning_arguments
+from planner.launch.dialects.hf.program_pieces import (
+    image_arguments,
+    merging,
+    part_pieces,
+    parts_refusals,
+    tuning_arguments,
+)
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
-from planner.launch.dialects.hf.vision_program import image_arguments, parts_refusals
 from planner.launch.sentences import (
     names_of,
     names_of_job,
@@ -44,16 +49,16 @@ from planner.launch.settings_text import SettingsSection, filled, section_choice
 from planner.launch.time_limit import save_steps
 
 CONFIG = "accelerate.yaml"
-# torchao's optimizers, which alone update FSDP2's shards in few bits.
+# torchao's optimizers; no other low-bit optimizers can update FSDP2's shards.
 TORCHAO = {"adamw-8bit": "adamw_torch_8bit", "adamw-4bit": "adamw_torch_4bit"}
-# How a program is started under the file.
+# How the process launcher is told to use accelerate.yaml.
 STARTED: Mapping[str, Any] = {
     "launcher": "accelerate", "launcher_arguments": ("--config_file", CONFIG),
 }  # fmt: skip
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What accelerate with FSDP2 cannot express of the job."""
+    """Refusals of jobs that accelerate with FSDP2 cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from parts_refusals(job)
@@ -61,7 +66,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def optimizer_refusals(job: Job) -> Iterator[Refusal]:
-    """Optimizers that FSDP2's shards are not updated by."""
+    """Optimizers that cannot update FSDP2's shards."""
     names = names_of_job(job) | {
         "torchao": job.optimizer.family in TORCHAO,
         "masters": all(dtype in ("fp32", "none") for _, dtype in job.optimizer.states),
@@ -73,13 +78,14 @@ def files(launch: Launch) -> Files:
     """accelerate.yaml, train.py and the model's config.json."""
     model, text = launch.job.model, configuration(launch, SCRIPT)
     title = f"{model.name} with accelerate and FSDP2."
-    pieces = accelerate_pieces(launch.job)
+    pieces = part_pieces(launch.job, "accelerate", dtype="bfloat16")
     program = hf_program(model, "hf/accelerate.py.txt", title, **pieces)
     return {CONFIG: text, **program, **merging(launch.job)}
 
 
 def configuration(launch: Launch, program: str) -> str:
-    """accelerate.yaml; `program`: the file that it starts, which sets the policy."""
+    """accelerate.yaml. `program` is the file that accelerate starts, which sets the precision
+    policy."""
     degrees = launch.plan.degrees
     return filled(
         f"hf/{CONFIG}.txt",
@@ -93,7 +99,7 @@ def configuration(launch: Launch, program: str) -> str:
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
-    """The file's parts that the plan decides."""
+    """The parts of accelerate.yaml that the plan decides."""
     degrees = launch.plan.degrees
     names = names_of(launch) | {
         "layer": layer_class(hf_config(without_scores(launch.job.model)) or {}),
@@ -106,7 +112,8 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 
 
 def command(launch: Launch) -> RunCommand:
-    """train.py under accelerate launch, with what accelerate.yaml has no keys for."""
+    """train.py under `accelerate launch`, with arguments for what accelerate.yaml has no keys
+    for."""
     names = names_of(launch) | {
         "folder": MODEL_FOLDER, "attention": attention(launch), "torchao": TORCHAO,
     }  # fmt: skip
@@ -120,7 +127,7 @@ def command(launch: Launch) -> RunCommand:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """Settings that the README explains."""
     names = names_of(launch)
     yield from section_choices(sections(launch))
     yield from said_choices("hf", "accelerate_choices", names)
@@ -130,5 +137,5 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the files are written for."""
+    """Packages that the files need."""
     return said_needs("hf", "accelerate_needs", launch)

@@ -1,7 +1,7 @@
-"""peft's adapter_config.json: which adapters a checkpoint holds, of which base.
+"""peft's adapter_config.json: which adapters a checkpoint holds, and for which base model.
 
-Keys: peft 5d602fdbf, src/peft/config.py and src/peft/tuners/lora/config.py. It says neither how its
-base was held nor how it was trained: a script, or options, do.
+Keys: peft 5d602fdbf, src/peft/config.py and src/peft/tuners/lora/config.py. The file says neither
+how the base was stored nor how the adapters were trained; a script or options say that.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from planner.launch.read.found import Problem, Setting, not_predictable
 
 ADAPTER_FILE = "adapter_config.json"
 _MODEL = "base_model_name_or_path"
-# What an adapter that is there decides, whatever a program is told.
+# Settings that an existing adapter decides, whatever the program is told.
 _REPLACED = ("rank", "alpha", "dropout", "targets", "whole", "dora")
 _MODELS = ("model_name_or_path", "base_model", "model")
 
 
 def is_adapter(content: Mapping[str, object]) -> bool:
-    """Whether a table is an adapter's."""
+    """Whether a table describes an adapter."""
     return "peft_type" in content and _MODEL in content
 
 
 def adapter_settings(document: Document) -> dict[str, Setting]:
-    """What an adapter's file says, as the settings of a program that trains it."""
+    """The content of an adapter's file, as settings of a program that trains the adapter."""
     kind = document.settings["peft_type"]
     said = {"adapter": replace(kind, value=str(kind.value).lower().replace("_", "-"))}
     for key, name in KEYWORDS["lora"].items():
@@ -43,7 +43,7 @@ def adapter_settings(document: Document) -> dict[str, Setting]:
 
 
 def base_setting(document: Document) -> dict[str, Setting]:
-    """The base, as the setting that names a model."""
+    """The base model, as the setting that names a model."""
     setting = document.settings.get(_MODEL)
     return {} if setting is None or not setting.value else {"model_name_or_path": setting}
 
@@ -51,8 +51,8 @@ def base_setting(document: Document) -> dict[str, Setting]:
 def with_adapter(
     named: Mapping[str, Setting], source: Source
 ) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
-    """A program's settings with those of the adapter that it goes on with, where its file is given
-    or stands beside the program's; and what is wrong with its base."""
+    """A program's settings, plus those of the adapter that it continues to train if its file was
+    given or stands beside the program's. Also the problems with the adapter's base model."""
     document = None if is_on(named, "create_new_adapter") else _file_of(named, source)
     if document is None:
         return dict(named), ()
@@ -64,8 +64,8 @@ def with_adapter(
 
 
 def other_weights(document: Document) -> tuple[Problem, ...]:
-    """What an adapter's file has besides, by which it holds other weights than its rank and its
-    targets say (`own` in `adapters.toml`)."""
+    """Keys of an adapter's file that give it other weights than its rank and targets suggest (`own`
+    in `adapters.toml`)."""
     said = {
         name.partition(".")[0]: setting
         for name, setting in document.settings.items()
@@ -79,7 +79,6 @@ def other_weights(document: Document) -> tuple[Problem, ...]:
 
 
 def _file_of(named: Mapping[str, Setting], source: Source) -> Document | None:
-    """The adapter's file."""
     path = source.adapter or _beside(named, source.folder)
     file = source_beside(path, Path(path).parent, source.files) if path else None
     return None if file is None else json_document(file.as_text(), file.path)
@@ -102,8 +101,8 @@ def _beside(named: Mapping[str, Setting], folder: Path) -> str:
 def other_base(
     named: Mapping[str, Setting], document: Document, source: Source
 ) -> tuple[Problem, ...]:
-    """An adapter whose weights do not fit the model that is trained: what the caller names
-    (`--model`), else a program's setting."""
+    """A problem if the adapter's weights do not fit the model being trained, which is the one the
+    caller names (`--model`), else the one in the program's settings."""
     base, asked = document.settings.get(_MODEL), source.hints.model
     stated = next((named[name] for name in _MODELS if name in named), None)
     if asked is not None:

@@ -1,4 +1,4 @@
-"""Arguments of a Hugging Face Trainer script: what its command line says of the batch and model."""
+"""Arguments of a Hugging Face Trainer script: what they say about the batch and the model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from planner.launch.read.names import meanings
 Program = Literal["llamafactory", "axolotl", "swift", "trl", "unsloth", "trainer"]
 Named = Mapping[str, Setting]
 _SWIFT = re.compile(r"(^|/)swift($|/cli/)|(^|/)llm_(sft|pt)\.py$")
-# What a model is trained to say of who made it, which no other program has.
+# The name of its author that a model learns to give; only ms-swift has this setting.
 _OF_SWIFT = "model_author"
 _TRL = re.compile(r"(^|/)trl($|/scripts/)|(^|\.)trl\.(scripts|cli)")
-# Settings that TRL's configurations have and a Trainer's have not (trl/trainer/*_config.py).
+# Settings of TRL's configurations that a Trainer does not have (trl/trainer/*_config.py).
 _OF_TRL = frozenset((
     "use_bnb_nested_quant", "dataset_text_field", "assistant_only_loss", "completion_only_loss",
     "packing_strategy", "dataset_kwargs", "dataset_mixer", "lora_modules_to_save",
@@ -34,7 +34,7 @@ _OFF = ("", "false", "0", "none", "no", "{}", "[]")
 
 
 def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> Program:
-    """The program whose defaults the settings have, also where a command states them all."""
+    """The program whose defaults apply, even if all settings come from a command."""
     name = launch.program if launch is not None else ""
     if "finetuning_type" in named or name.endswith("llamafactory-cli"):
         return "llamafactory"
@@ -46,7 +46,7 @@ def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> 
 
 
 def value_of(named: Named, name: str) -> str:
-    """A value in lower case; `table` for a table, empty for none and for one that is not known."""
+    """A value in lower case: `table` for a table, empty if it is absent or unknown."""
     setting = named.get(name)
     if setting is None:
         return "table" if any(key.startswith(f"{name}.") for key in named) else ""
@@ -54,29 +54,29 @@ def value_of(named: Named, name: str) -> str:
 
 
 def is_on(named: Named, name: str) -> bool:
-    """Whether something is asked for; a size of 1 asks for nothing."""
+    """Whether a feature is requested; a size of 1 requests nothing."""
     return value_of(named, name) not in (*_OFF, "1.0", "1")
 
 
 def is_switched(named: Named, name: str) -> bool:
-    """Whether a switch is on: `1` counts, and so does a value that only running tells."""
+    """Whether a switch is on: `1` counts, and so does a value known only at run time."""
     hidden = name in named and bool(named[name].unknown)
     return hidden or value_of(named, name) not in (*_OFF, "-1")
 
 
 def place_of(named: Named, name: str) -> Setting:
-    """A setting, or the first of a table of that name."""
+    """A setting, or the first setting in a table of that name."""
     return named.get(name) or next(item for key, item in named.items() if key.startswith(name))
 
 
 _NAMES = meanings("hf", "names")
 Half = Literal["", "bf16", "fp16"]
-# Switches of Liger's kernels: those that mean all of them, axolotl's, which mean one each.
+# Switches for Liger's kernels: the first two turn on all of them, axolotl's turn on one each.
 LIGER_SWITCHES = ("use_liger_kernel", "enable_liger_kernel")
 LIGER_LOSS = "liger_fused_linear_cross_entropy"
 _LIGER_LAYERS = ("liger_rope", "liger_rms_norm", "liger_glu_activation")
 _CHECKPOINTING = ("gradient_checkpointing", "activation_checkpointing")
-# Settings beside those of batch, length and model without whose values nothing can be predicted.
+# Settings besides batch, length and model that a prediction depends on.
 _DECIDING = (
     *_CHECKPOINTING, "bf16", "fp16", "fp8", "mixed_precision", "dtype", "torch_dtype", "pure_bf16",
     "optim", "optimizer", "disable_gradient_checkpointing", "attn_implementation", "fsdp_config",
@@ -84,35 +84,33 @@ _DECIDING = (
 )  # fmt: skip
 _NUMBER = re.compile(r"-?[0-9.]+")
 OPTIMIZERS = meanings("hf", "optimizers")
-# --optim -> how torch updates; transformers leaves torch's choice, foreach on a GPU, to the first.
+# --optim -> how torch updates. For the first, transformers leaves it to torch: foreach on a GPU.
 _KERNELS = {"adamw_torch": "foreach", "adamw_torch_fused": "fused"}
 
 
 @dataclass
 class HfArguments:
-    """`hints`: what the script's arguments say, what the caller says having won.
-
-    `kernel`: of torch's optimizers, by --optimizer-kernel or --optim.
-    """
+    """`hints`: the script's arguments, overridden by the caller's hints. `kernel`: how torch's
+    optimizer updates, from --optimizer-kernel or --optim."""
 
     hints: Hints = field(default_factory=Hints)
     given: Mapping[str, Setting] = field(default_factory=dict)
     optimizer: str | None = None
     kernel: str | None = None
     attention: Literal["flash", "eager"] = "flash"
-    # A model that is named and not known, and what was taken for one that is.
+    # A model that was named but is not in the catalogue, and models assumed to stand for another.
     unknown_model: str = ""
     assumed: tuple[str, ...] = ()
-    # Settings that decide and whose values are not known.
+    # Settings that the prediction depends on and whose values are unknown.
     unresolved: tuple[Problem, ...] = ()
-    # The 16-bit format in which the weights are loaded, empty for fp32: without a framework that
-    # keeps masters, gradients and optimizer state are in it too.
+    # The 16-bit format in which weights are loaded, empty for fp32. Unless a framework keeps master
+    # weights, gradients and optimizer state have this format too.
     half_weights: Half = ""
-    # Whether FSDP2 shards weights in the type that they were loaded in, and not in fp32.
+    # Whether FSDP2 shards weights in the format in which they were loaded, rather than in fp32.
     shards_as_loaded: bool = False
 
     def model_unknown(self, where: str) -> Problem:
-        """Why the model is not known; `where`: what names none."""
+        """Why the model is unknown. `where`: the message if nothing names one."""
         setting = self.where.get("model")
         if self.unknown_model and setting is not None:
             text = not_in_catalogue(self.unknown_model)
@@ -120,7 +118,8 @@ class HfArguments:
         return model_unknown(where)
 
     def variations(self, framework: str) -> tuple[str, ...]:
-        """What fused kernels change, of those that are counted for the framework and the model."""
+        """Variations due to fused kernels, as far as they are counted for the framework and the
+        model."""
         layers = all(_is_on(self.given.get(name)) for name in _LIGER_LAYERS)
         loss = _is_on(self.given.get(LIGER_LOSS)) or _cuts_cross_entropy(self.given)
         every = any(_is_on(self.given.get(name)) for name in LIGER_SWITCHES) or (layers and loss)
@@ -137,16 +136,17 @@ class HfArguments:
         return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
 
 
-def _cuts_cross_entropy(given: Mapping[str, Setting]) -> bool:
-    """Whether axolotl's plug-in makes logits and loss one kernel, as it does unless told otherwise
+def _cuts_cross_entropy(given: Named) -> bool:
+    """Whether axolotl's plug-in fuses logits and loss into one kernel, its default
     (integrations/cut_cross_entropy/args.py)."""
     plugins, switch = given.get("plugins"), given.get("cut_cross_entropy")
     loaded = plugins is not None and "cut_cross_entropy" in str(plugins.value)
     return loaded if switch is None else loaded and _is_on(switch)
 
 
-def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> HfArguments:
-    """What named settings of a Trainer say, wherever they stand; `folder`: of the file."""
+def hf_arguments(given: Named, folder: Path, hints: Hints) -> HfArguments:
+    """The settings of a Trainer, read from any source. `folder`: the folder of their
+    file."""
     values: dict[str, object] = {}
     unknown_model, assumed, towers = "", [], list[Problem]()
     for name, setting in given.items():
@@ -191,8 +191,8 @@ def hf_arguments(given: Mapping[str, Setting], folder: Path, hints: Hints) -> Hf
 
 
 def _beside(setting: Setting, model: str) -> Iterator[Problem]:
-    """A published checkpoint that holds more than its language model: the class that a program
-    loads it with, which is not read, decides whether the rest is loaded, and trained or frozen."""
+    """A problem for a published checkpoint that holds more than its language model. The program's
+    model class, which is not read, decides whether the rest is loaded, and trained or frozen."""
     resolved = load_model(model)
     if resolved.beside:
         parts = " and a ".join(resolved.beside)
@@ -200,15 +200,15 @@ def _beside(setting: Setting, model: str) -> Iterator[Problem]:
 
 
 def _decides(name: str, known: Mapping[str, object]) -> bool:
-    """Whether a setting decides, for all that the caller and other settings say."""
+    """Whether the prediction depends on a setting, given what the caller and other settings say."""
     field_name = _NAMES.get(name) or ("recompute" if "checkpointing" in name else "")
     if field_name:
         return known[field_name] is None
     return name.partition(".")[0] in _DECIDING
 
 
-def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:
-    """Numbers of sequences or micro-batches that are none: below 1, fractions."""
+def _no_counts(given: Named) -> Iterator[Problem]:
+    """Batch sizes and accumulation counts that are not whole numbers of at least 1."""
     for name, setting in given.items():
         text = str(setting.value)
         if setting.unknown or _NAMES.get(name) not in ("mbs", "grad_acc"):
@@ -217,18 +217,18 @@ def _no_counts(given: Mapping[str, Setting]) -> Iterator[Problem]:
             yield from said("no_count", setting.place, key=setting.key, value=text)
 
 
-def _text(given: Mapping[str, Setting], name: str) -> str | None:
+def _text(given: Named, name: str) -> str | None:
     setting = given.get(name)
     return None if setting is None or setting.unknown else str(setting.value)
 
 
-def optim_of(given: Mapping[str, Setting]) -> str:
-    """The optimizer as it is named; empty where it is not."""
+def optim_of(given: Named) -> str:
+    """The name of the optimizer; empty if none is given."""
     return (_text(given, "optim") or _text(given, "optimizer") or "").lower()
 
 
-def _optimizer(given: Mapping[str, Setting]) -> str | None:
-    """The planner's name of --optim, SGD without momentum told apart."""
+def _optimizer(given: Named) -> str | None:
+    """The planner's name for --optim; SGD without momentum is distinct."""
     name = OPTIMIZERS.get(optim_of(given))
     if name == "sgd" and is_zero(_text(given, "sgd_momentum") or "1"):
         return "sgd:momentum=none"
@@ -244,14 +244,15 @@ def is_zero(text: str) -> bool:
 
 
 def _model(option: str, text: str, folder: Path) -> str | None:
-    """A model that the catalogue knows, or its folder's config.json, beside the file or there."""
+    """A model: a config.json in a folder beside the file or elsewhere, or a name from the
+    catalogue."""
     paths = (place / "config.json" for place in (folder / text, Path(text)))
     if (path := next((one for one in paths if one.is_file()), None)) is not None:
         return str(path)
     return None if option == "model_folder" else known_model(text)
 
 
-# Endings of names that say how a model was tuned, packed or dated.
+# Suffixes that say how a model was tuned or quantised, or its date.
 _TUNED = re.compile(
     r"[-_](\d{4}|v\d+(\.\d+)*|instruct|chat|base|hf|it|thinking|sft|dpo|bf16|fp8|bnb|4bit|8bit|"
     r"unsloth|gptq|awq|int[48]|qat|\d+k|text|tuned|zero|mcore|deduped)$",
@@ -259,7 +260,7 @@ _TUNED = re.compile(
 )
 
 
-# Names of models that have the sizes of another, and how that one is named.
+# Models with the same sizes as another, and that other's name.
 _SAME_SIZES = tuple(
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in meanings("hf", "same-sizes").items()
@@ -267,7 +268,8 @@ _SAME_SIZES = tuple(
 
 
 def known_model(name: str) -> str | None:
-    """The catalogue's name of a model, tuned ones too; None where it knows none."""
+    """The catalogue's name of a model, which may be a tuned variant; None if the model is
+    unknown."""
     plain = name.rstrip("/")
     if catalog_name(plain) is not None:
         return plain

@@ -1,10 +1,10 @@
-"""What axolotl is told to freeze: `unfrozen_parameters` of whole weights, and
-`peft_layers_to_transform` of adapters.
+"""How axolotl is told to freeze: `unfrozen_parameters` for whole weights, and
+`peft_layers_to_transform` for adapters.
 
-axolotl 0.19, src/axolotl/utils/freeze.py (LayerNamePattern): a pattern is compared with the start
-of a parameter's name, a dot that no plus follows is a dot, and rows in brackets may follow. Every
-parameter that no pattern names is frozen. Names are those of transformers' Llama, and of the
-families whose modules are called as its are (`[plain]` of adapters.toml).
+axolotl 0.19, src/axolotl/utils/freeze.py (LayerNamePattern): patterns match the start of a
+parameter's name, a dot not followed by a plus is literal, and a range of rows in brackets may
+follow. Parameters that match no pattern are frozen. The names are those of transformers' Llama, and
+of families that name their modules alike (`[plain]` of adapters.toml).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def has_known_names(model: ModelSpec) -> bool:
 
 
 def unfrozen_pattern(tuning: Tuning) -> str:
-    """The one pattern that names every parameter but those that `--freeze` freezes."""
+    """The one pattern that matches every parameter except those that `--freeze` freezes."""
     modules = tuning.frozen_modules
     names = [_ENDS[word] for word in _ENDS if word in modules]
-    # A module's bias is frozen with its weight.
+    # A module's bias is frozen together with its weight.
     inside = (_INSIDE[word].removesuffix("weight") for word in _INSIDE if word in modules)
     names += [f".+{name[:-1]}[.]" for name in inside]
     names += [".+norm[.]"] if "norms" in modules else []
@@ -53,7 +53,7 @@ def unfrozen_pattern(tuning: Tuning) -> str:
 
 
 def freezing_words(tuning: Tuning) -> bool:
-    """Whether every frozen module is one whose parameters are named here."""
+    """Whether the parameter names of every frozen module are known here."""
     return set(tuning.frozen_modules) <= {*_ENDS, *_INSIDE}
 
 
@@ -63,7 +63,8 @@ def freezing_words(tuning: Tuning) -> bool:
 def told_to_freeze(
     named: Named, model: ModelSpec | None, adapters: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """What settings freeze in the words of `--freeze`, and a problem where it has none for it."""
+    """The frozen parts in the words of `--freeze`, and a problem if those words do not
+    suffice."""
     for name in ("unfrozen", "adapted_layers"):
         keys = (key for key in adapter_table("names")[name] if key in named)
         where = next((named[key] for key in keys if named[key].value), None)
@@ -81,9 +82,9 @@ def told_to_freeze(
 
 
 def frozen_by(patterns: object, model: ModelSpec) -> tuple[str, ...] | None:
-    """What `--freeze` says of the parameters that no pattern names; None where it has no words for
-    them, or the names of the model's parameters are not known. Rows of a parameter count as all of
-    it, whose gradient and states stay whole; the last norm is not looked at."""
+    """The frozen parts if only parameters that match `patterns` train, in the words of `--freeze`;
+    None if those words do not suffice or the model's parameter names are unknown. A range of rows
+    counts as the whole parameter, whose gradient and state stay whole. The last norm is ignored."""
     if not has_known_names(model):
         return None
     listed = [patterns] if isinstance(patterns, str) else patterns
@@ -116,14 +117,14 @@ def _frozen(model: ModelSpec, patterns: Sequence[re.Pattern[str]]) -> tuple[str,
     ends = (word for word in _ENDS if word == "embeddings" or not model.tied_embeddings)
     frozen = [word for word in ends if not trains(_ENDS[word])]
     frozen += [f"layers:{first}"] if first else []
-    # Modules that no layer trains, of those that train something.
+    # Modules that are frozen in the layers that train something.
     left = (word for word in inside if first < model.layers and word not in trained[-1])
     return (*frozen, *left)
 
 
 def _without_adapters(layers: object, model: ModelSpec) -> tuple[str, ...] | None:
-    """The first layers, which have no adapters, by `peft_layers_to_transform`; None where others
-    have none either."""
+    """The leading layers without adapters, from `peft_layers_to_transform`; None if others lack
+    them too."""
     if not isinstance(layers, list) or not layers:
         return None
     first = layers[0]

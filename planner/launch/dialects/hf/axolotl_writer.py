@@ -41,12 +41,12 @@ from planner.launch.dialects.hf.files import (
     without_scores,
 )
 from planner.launch.dialects.hf.modules import modules_of_family
+from planner.launch.dialects.hf.program_pieces import merging
 from planner.launch.dialects.hf.settings_file import (
     settings_files,
     settings_names,
     trainer_optimizer,
 )
-from planner.launch.dialects.hf.tuned_program import merging
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (
@@ -66,7 +66,7 @@ _TEMPLATES: Mapping[str, str] = _WORDS["templates"]
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What axolotl cannot express of the job."""
+    """Refusals of jobs that axolotl cannot express."""
     yield from hf_job_refusals(job)
     names = names_of_job(job) | {
         "mode": job.framework.mode, "optim": _optimizer(job, sharded=False),
@@ -81,8 +81,8 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def _freezes(job: Job) -> bool:
-    """Whether its settings can freeze what `--freeze` asks for: with adapters they can, of whole
-    weights only modules whose names are known. Vision-language models are refused elsewhere."""
+    """Whether axolotl can freeze what `--freeze` asks for: with adapters it can, for whole weights
+    only if the parameter names are known. Vision-language models are refused elsewhere."""
     if job.model.vision is not None or job.tuning.has_adapters:
         return True
     return has_known_names(job.model) and freezing_words(job.tuning)
@@ -95,7 +95,8 @@ def _optimizer(job: Job, *, sharded: bool) -> str | None:
 
 
 def _packs(job: Job) -> bool:
-    """Whether samples, or rows of a text, become packs; only flash-attn needs no mask for them."""
+    """Whether samples, or rows of a text, are packed; only flash-attn reads packs without a
+    mask."""
     if job.model.vision is not None or not job.objective.is_plain:
         return False
     if job.attention == "eager" or not _has_flash_attention(job):
@@ -104,18 +105,18 @@ def _packs(job: Job) -> bool:
 
 
 def _has_flash_attention(job: Job) -> bool:
-    """Whether FlashAttention-2 runs on the job's GPUs: from Ampere on, and on AMD's."""
+    """Whether FlashAttention-2 supports the job's GPUs: NVIDIA's since Ampere, and AMD's."""
     return job.cluster.gpu.architecture not in ("volta", "turing")
 
 
 def _copies(objective: Objective) -> str:
-    """What axolotl loads beside the trained weights where there are no adapters, and nothing reads:
-    a second model for every `rl` but orpo, though TRL's KTO makes its own and SimPO reads none."""
+    """Unneeded copies of the weights that axolotl loads if there are no adapters: a second model
+    for every `rl` except orpo, although TRL's KTO makes its own and SimPO reads none."""
     return {"kto": "a second reference", "simpo": "a reference"}.get(objective.kind, "")
 
 
 def files(launch: Launch) -> Files:
-    """axolotl.yaml, the model's config.json, and DeepSpeed's settings where it shards."""
+    """axolotl.yaml, the model's config.json, and DeepSpeed's settings if it shards."""
     found = {**settings_files(launch, "hf", CONFIG, sections(launch)), **merging(launch.job)}
     if _is_engine(launch.job):
         found[DEEPSPEED_CONFIG] = json.dumps(_engine_settings(launch), indent=2) + "\n"
@@ -123,7 +124,7 @@ def files(launch: Launch) -> Files:
 
 
 def _engine_settings(launch: Launch) -> dict[str, object]:
-    """DeepSpeed's settings, which leave the optimizer's values to axolotl.yaml."""
+    """DeepSpeed's settings; the values of the optimizer stay in axolotl.yaml."""
     config = ds_config(launch)
     if isinstance(optimizer := config.get("optimizer"), dict):
         usual = dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")
@@ -132,12 +133,11 @@ def _engine_settings(launch: Launch) -> dict[str, object]:
 
 
 def _is_engine(job: Job) -> bool:
-    """Whether DeepSpeed trains."""
     return job.framework.name == "deepspeed"
 
 
 def sections(launch: Launch) -> tuple[SettingsSection, ...]:
-    """The settings that the plan decides, each with its reason, and the tables that have any."""
+    """The settings that the plan decides, each with its reason, and tables that are not empty."""
     names = _names(launch)
     tables = {"": "axolotl", "bnb_config_kwargs": "axolotl_packing", "fsdp_config": "axolotl_fsdp"}
     found = (said_settings("hf", table, names, {}, title) for title, table in tables.items())
@@ -145,7 +145,7 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 
 
 def _names(launch: Launch) -> dict[str, object]:
-    """What the rows of its tables may name."""
+    """Names that the rows of `launch.toml` may use."""
     job, tuning, model = launch.job, launch.job.tuning, launch.job.model
     sharded = not _is_engine(job) and launch.plan.degrees.zero > 0
     vision = model.vision
@@ -169,7 +169,7 @@ def _names(launch: Launch) -> dict[str, object]:
 
 
 def _held(job: Job) -> str:
-    """How weights and adapters are held, in words."""
+    """The precision of weights and adapters, in words."""
     if _is_engine(job):
         return "the engine casts what axolotl loads"
     if job.tuning.has_adapters:
@@ -178,7 +178,7 @@ def _held(job: Job) -> str:
 
 
 def language_pattern(job: Job) -> str:
-    """The modules of the language model that have adapters, as a pattern of their paths."""
+    """A pattern for the paths of the language model's modules that have adapters."""
     adapted = set(job.tuning.adapted(job.model.language))
     known = modules_of_family(job.model.language)
     names = [name for name, words in known.items() if set(words.split()) & adapted]
@@ -213,11 +213,11 @@ def command(launch: Launch) -> RunCommand:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence, and what becomes of the adapters."""
+    """Settings that the README explains, and what to do with the adapters."""
     yield from said_choices("hf", "axolotl_choices", {"job": launch.job})
     yield from section_choices(sections(launch))
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the files are written for."""
+    """Packages that the files need."""
     return said_needs("hf", "axolotl_needs", launch)

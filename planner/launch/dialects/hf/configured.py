@@ -1,9 +1,8 @@
-"""The launches of Hugging Face's programs: which files and arguments complete each other."""
+"""Launches of Hugging Face's programs: which files and arguments complement each other."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,13 @@ from planner.launch.dialects.hf.adapter_file import (
     other_base,
     other_weights,
 )
-from planner.launch.dialects.hf.arguments import Program, hf_arguments, program_of, value_of
+from planner.launch.dialects.hf.arguments import (
+    Named,
+    Program,
+    hf_arguments,
+    program_of,
+    value_of,
+)
 from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.family_scripts import of_family
 from planner.launch.dialects.hf.program_defaults import checkpointed, with_length
@@ -44,12 +49,12 @@ from planner.launch.read.document import Document, Source, json_document, yaml_d
 from planner.launch.read.found import Found, Hints, Setting
 from planner.launch.read.opened import Opened
 
-# Defaults of a script's own that are named.
+# How many of the script's own defaults are listed.
 _MOST = 8
 
 
 def with_accelerate(found: Found, source: Source) -> Found:
-    """A launch, with a problem where accelerate's own file, which its command names, is missing."""
+    """A launch, plus a problem if the command names an accelerate file that is missing."""
     if source.launch is None or source.launch.launcher != "accelerate":
         return found
     problems = list(found.problems)
@@ -64,7 +69,7 @@ def with_accelerate(found: Found, source: Source) -> Found:
 
 
 def read_arguments(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
-    """The launch that a Trainer script's arguments describe."""
+    """The launch described by the arguments of a Trainer script."""
     options = {item.key.replace("-", "_"): item for item in launch.options}
     kept = ("deepspeed", "zero_stage", "mixed_precision", "deepspeed_config_file")
     named = {name: item for name, item in options.items() if name in kept}
@@ -84,10 +89,10 @@ def _sharded(
     reader: type[DeepspeedReader] | type[AccelerateReader],
     document: Document,
     source: Source,
-    named: Mapping[str, Setting],
+    named: Named,
 ) -> Found:
-    """What a file shards, completed by the named settings of a Trainer script; with what they ask
-    for that is not modelled."""
+    """A launch from a file that configures sharding, completed by the settings of a Trainer
+    script."""
     named, program = with_program(named, source.launch)
     named, program = of_family(named, program_of(program, named, source.launch))
     if program == "swift":
@@ -105,8 +110,8 @@ def _sharded(
     return with_sampling(trained(found, training, source, document.path), named, source)
 
 
-def _with_precision(document: Document, named: Mapping[str, Setting]) -> Document:
-    """A Trainer's `bf16` and `fp16` go before what accelerate's file says of mixed precision
+def _with_precision(document: Document, named: Named) -> Document:
+    """A Trainer's `bf16` and `fp16` override the mixed precision of accelerate's file
     (transformers/training_args.py, __post_init__: ACCELERATE_MIXED_PRECISION)."""
     asked = next((name for name in ("bf16", "fp16") if value_of(named, name) == "true"), "")
     if not asked or str(document.get("mixed_precision", "no")) not in ("no", "bf16", "fp16"):
@@ -116,7 +121,8 @@ def _with_precision(document: Document, named: Mapping[str, Setting]) -> Documen
 
 
 def read_accelerate(source: Source) -> Found:
-    """Its own file, or DeepSpeed's settings in it; a recipe that the command names completes it."""
+    """accelerate's file, or DeepSpeed's settings in it, completed by a recipe that the command
+    names."""
     document = source.yaml()
     named = _named_beside(source.launch, source) if source.launch else {}
     inside = deepspeed_in(document, source)
@@ -127,8 +133,8 @@ def read_accelerate(source: Source) -> Found:
 
 
 def _named_beside(launch: LaunchCommand, source: Source) -> dict[str, Setting]:
-    """A Trainer script's arguments, and the settings of the YAML or JSON that `--config` or the
-    first of them names."""
+    """The arguments of a Trainer script, and the settings in the YAML or JSON named by `--config`
+    or by its first argument."""
     first = launch.arguments[0].text.value if launch.arguments else ""
     name = str(launch.given["config"].value) if "config" in launch.given else first
     is_config = re.fullmatch(CONFIG_NAME, name) is not None
@@ -141,7 +147,7 @@ def _named_beside(launch: LaunchCommand, source: Source) -> dict[str, Setting]:
 
 
 def _trained_by(program: Program, source: Source) -> Found:
-    """A YAML or JSON of Hugging Face settings, for a program that reads one."""
+    """A YAML or JSON of Hugging Face settings, for the program that reads it."""
     given = source.launch.overrides if source.launch else {}
     settings = {**source.document().settings, **given}
     tables = {key.partition(".")[0] for key in settings}
@@ -158,12 +164,12 @@ def _trained_by(program: Program, source: Source) -> Found:
 
 read_llamafactory = partial(_trained_by, "llamafactory")
 read_axolotl = partial(_trained_by, "axolotl")
-# Settings of a Trainer script.
+# For a Trainer script.
 read_settings = partial(_trained_by, "trainer")
 
 
 def read_adapter(source: Source) -> Found:
-    """peft's file of an adapter, alone: how it was trained is said elsewhere."""
+    """peft's file of an adapter, given alone; it does not say how the adapter was trained."""
     document = source.document()
     named = {**base_setting(document), **adapter_settings(document), **source.given}
     found = read_hf_training(named, source)
@@ -190,11 +196,11 @@ def read_python(source: Source) -> Found:
 
 # --- the source of the program --------------------------------------------------------------------
 
-# Programs of which the source says what their arguments do not.
+# Signs that the source says what the arguments do not.
 _SAYS = re.compile(
     r"\b(LoraConfig|get_peft_model|FastLanguageModel|BitsAndBytesConfig|\w*Trainer)\("
 )
-# Settings that only the source says; others it has defaults for, which the arguments change.
+# Settings that only the source can state; for others it holds defaults, which the arguments change.
 _OWN = (
     "adapter", PREPARED, "prepare_kbit", "use_unsloth", OTHER_CLASS, "load_in_4bit",
     "load_in_8bit", "bnb_4bit_use_double_quant", "stage",
@@ -202,11 +208,9 @@ _OWN = (
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "modules_to_save")
 
 
-def with_program(
-    named: Mapping[str, Setting], launch: LaunchCommand | None
-) -> tuple[dict[str, Setting], Program]:
-    """A command's arguments with what the source of its program says of adapters, packed weights
-    and the objective; whose defaults hold."""
+def with_program(named: Named, launch: LaunchCommand | None) -> tuple[dict[str, Setting], Program]:
+    """A command's arguments, completed by the adapters, packed weights and objective in the source
+    of its program; and the program whose defaults apply."""
     script = None if launch is None else _program_beside(launch)
     if script is None:
         return dict(named), "trainer"
@@ -221,11 +225,11 @@ def with_program(
 
 
 def _program_beside(launch: LaunchCommand) -> ScriptSettings | None:
-    """The settings of the program that a command starts; None where its source is not there, or
-    says nothing of adapters."""
+    """The settings in the source of the program that a command starts; None if it is missing or
+    does not mention adapters."""
     if not launch.program.endswith(".py"):
         return None
-    # Scripts in a folder of their own are started from the one above.
+    # Scripts in a subfolder are usually started from the folder above it.
     places = (launch.folder, launch.folder.absolute().parent)
     file = next((found for place in places if (found := beside(launch.program, place))), None)
     text = None if file is None else text_of(file)

@@ -22,19 +22,19 @@ _Z = "zero_optimization"
 _TRUE = ("1", "on", "t", "true", "y", "yes")
 _FALSE = ("0", "off", "f", "false", "n", "no")
 _DEVICES = ("none", "cpu", "nvme")
-# Kinds of values, and what one of each is, in words.
+# Kinds of values, and how a message describes them.
 _WANTED = {
     "bool": "true or false", "int": "a whole number of at least 0", "device": ", ".join(_DEVICES),
 }  # fmt: skip
-# Left to a Trainer, which fills it in; DeepSpeed alone takes the default.
+# A value that the Trainer fills in; DeepSpeed alone uses its default.
 _AUTO = "auto"
 SWITCHES = ("bf16.enabled", "fp16.enabled")
-# Tables of the file that are no pydantic classes, and fail where they are no tables.
+# Tables that have no pydantic class and fail if they are not tables.
 _TABLES = ("optimizer", "scheduler", "activation_checkpointing")
 
 
 def as_flag(value: object) -> bool | None:
-    """A value as pydantic's bool; None for one that is none."""
+    """A value as pydantic parses a bool; None if it is invalid."""
     if isinstance(value, int | float) and value in (0, 1):
         return bool(value)
     text = str(value).lower() if isinstance(value, str) else ""
@@ -42,7 +42,7 @@ def as_flag(value: object) -> bool | None:
 
 
 def as_whole(value: object) -> int | None:
-    """A value as pydantic's int; None for one that is none."""
+    """A value as pydantic parses an int; None if it is invalid."""
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
@@ -51,7 +51,7 @@ def as_whole(value: object) -> int | None:
 
 
 def type_problems(document: Document) -> Iterator[Problem]:
-    """Values of the wrong type, and keys of the offload tables that do not exist."""
+    """Values of the wrong type, and unknown keys in the offload tables."""
     types = meanings("hf", "deepspeed-types")
     for name in _TABLES:
         yield from _no_table(document, name)
@@ -69,7 +69,7 @@ def type_problems(document: Document) -> Iterator[Problem]:
 
 
 def _refused(document: Document, table: str, known: Collection[str]) -> Iterator[Problem]:
-    """Keys of a table that DeepSpeed's classes do not have."""
+    """Keys of a table that DeepSpeed does not know."""
     says = "DeepSpeed has no such key and refuses it"
     for name in document.names(table):
         if name not in known:
@@ -86,7 +86,8 @@ def _fits(kind: str, value: object) -> bool:
 
 
 def _no_table(document: Document, key: str, also: object = _AUTO) -> Iterator[Problem]:
-    """A table of settings that is none. `also`: the value that may stand for one."""
+    """A problem if a setting should be a table and is not. `also`: another value that is
+    allowed."""
     setting = document.settings.get(key)
     if setting is None or setting.value in (None, {}):
         return
@@ -97,28 +98,28 @@ def _no_table(document: Document, key: str, also: object = _AUTO) -> Iterator[Pr
 TOP_KEYS = known_names("hf", "deepspeed")
 ZERO_KEYS = known_names("hf", "deepspeed-zero")
 _MBS, _ACC, _GBS = (DEEPSPEED[name].key for name in ("mbs", "grad_acc", "gbs"))
-# Types of gradients: modelled as that of the products.
+# Formats of gradients, which are modelled as equal to the compute format.
 _SAME_TYPE = ("data_types.grad_accum_dtype", "communication_data_type")
-# What of a command may say the type of the weights.
+# Words of a command that may state the format of the weights.
 _HALF = re.compile(r"bf16|fp16|bfloat16|float16|half|mixed|dtype|precision")
 _PRECISION_NAMES = {"bf16": ("bf16", "bfloat16"), "fp16": ("fp16", "half")}
 _OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "lion": "lion", "sgd": "sgd", "muon": "muon",
 }  # fmt: skip
 _OFF = (None, False, "none", "auto")
-# Techniques of the profile by where each table sends what it is about.
+# Techniques of the profile, by the device that each offload table names.
 _HOMES = {
     "offload_param": {"cpu": "parameter-offload", "nvme": "parameter-nvme"},
     "offload_optimizer": {"nvme": "optimizer-nvme"},
 }
-# Ranks that may share a second copy: variations of the profile.
+# Sizes of groups that share a second copy of the weights, for which the profile has variations.
 _COPIES = (2, 4, 8, 16, 32, 64, 72)
 _OPTIMIZER_NAMES: Mapping[str, str] = dialect_toml("hf", "rules.toml")["optimizers"]
 _DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 
 
 class DeepspeedReader(ScriptedReader):
-    """The launch that a DeepSpeed file describes, completed from the command or the caller."""
+    """The launch described by a DeepSpeed file, completed by the command or the caller."""
 
     called, plain_floats, open_value = "DeepSpeed", True, "auto"
 
@@ -159,8 +160,8 @@ class DeepspeedReader(ScriptedReader):
         )
 
     def _asked_for(self, key: str) -> str | None:
-        """The setting, or the first of a table, by which something is asked for that the prediction
-        leaves out; None where nothing is."""
+        """The key that requests a feature which the prediction leaves out: the setting itself, or
+        the first of its table. None if it is not requested."""
         settings = self.document.settings
         below = [name for name in settings if name.startswith(f"{key}.")]
         switches = [name for name in below if name.endswith(".enabled")]
@@ -177,8 +178,8 @@ class DeepspeedReader(ScriptedReader):
         return as_flag(self.document.get(key)) is True
 
     def _precision(self) -> str:
-        """The type of the products: the file's, else the Trainer's switch, which fills in `auto`
-        and a table that is left out (accelerate: DeepSpeedPlugin.set_mixed_precision)."""
+        """The compute format: the file's, else the Trainer's, which replaces `auto` and a missing
+        table (accelerate: DeepSpeedPlugin.set_mixed_precision)."""
         if any(map(self._on, SWITCHES)):
             return "fp16" if self._on("fp16.enabled") else "bf16"
         asked = value_of(self.script.given, "mixed_precision") == "fp16"
@@ -187,7 +188,7 @@ class DeepspeedReader(ScriptedReader):
 
     def _stage(self) -> int:
         key = DEEPSPEED["zero"].key
-        # `"zero_optimization": true` is stage 1, as it was before there were others.
+        # `"zero_optimization": true` means stage 1; it predates the other stages.
         value = self.document.get(key, int(self.document.get(_Z) is True))
         if value in (True, False) or (isinstance(value, str) and value in ("0", "1", "2", "3")):
             value = int(value)  # as pydantic does
@@ -222,7 +223,7 @@ class DeepspeedReader(ScriptedReader):
         )
 
     def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
-        """mbs, grad_acc and gbs: two of the three give the third, as DeepSpeed has it."""
+        """mbs, grad_acc and gbs: as in DeepSpeed, any two determine the third."""
         mbs = self.hints.mbs or self.whole(_MBS, 0) or None
         acc = self.hints.grad_acc or self.whole(_ACC, 0) or None
         gbs = self.hints.gbs or self.whole(_GBS, 0) or None
@@ -241,7 +242,7 @@ class DeepspeedReader(ScriptedReader):
         return {"mbs": mbs or 1, "grad_acc": None if gbs else acc, "gbs": gbs}
 
     def _config_optimizer(self) -> bool:
-        """Whether DeepSpeed makes the optimizer, not the script."""
+        """Whether DeepSpeed creates the optimizer, rather than the script."""
         return self.document.get("optimizer.type") not in (None, "auto")
 
     def _optimizer(self) -> str:
@@ -264,11 +265,11 @@ class DeepspeedReader(ScriptedReader):
         return 1.0 if device == "nvme" else share
 
     def _second_copy(self) -> int:
-        """Ranks that share a second copy of the weights; 1: there is none."""
+        """How many ranks share a second copy of the weights; 1 if there is none."""
         return as_whole(self.document.get(f"{_Z}.zero_hpz_partition_size", 1)) or 1
 
     def _homes(self, stage: int) -> Iterator[str]:
-        """Where weights and states are, as techniques of the profile."""
+        """Techniques that say where weights and states are stored."""
         for table, named in _HOMES.items():
             device = self.document.get(f"{_Z}.{table}.device")
             path = self.document.get(f"{_Z}.{table}.nvme_path")
@@ -305,7 +306,7 @@ class DeepspeedReader(ScriptedReader):
         )
 
     def _optimizer_rules(self, stage: int) -> None:
-        """What DeepSpeed refuses of `optimizer.type`."""
+        """Values of `optimizer.type` that DeepSpeed refuses."""
         name = self.document.get("optimizer.type")
         if name in (None, "auto"):
             return

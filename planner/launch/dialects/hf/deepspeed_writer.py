@@ -18,9 +18,14 @@ from planner.launch.dialects.hf.files import (
     hf_program,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
-from planner.launch.dialects.hf.tuned_program import merging, trainer_pieces, tuning_arguments
+from planner.launch.dialects.hf.program_pieces import (
+    image_arguments,
+    merging,
+    part_pieces,
+    parts_refusals,
+    tuning_arguments,
+)
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
-from planner.launch.dialects.hf.vision_program import image_arguments, parts_refusals
 from planner.launch.quoting import Code
 from planner.launch.sentences import (
     names_of,
@@ -36,18 +41,18 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.table import pieces
 
 CONFIG = "ds_config.json"
-# Elements in a bucket of gradients that are reduced together, DeepSpeed's default.
+# Elements in a bucket of gradients that are reduced together; DeepSpeed's default.
 BUCKET_ELEMENTS = 500_000_000
-# Optimizers that DeepSpeed makes itself.
+# Optimizers that DeepSpeed creates itself.
 _CONFIG_OPTIMIZERS = {"adamw": "AdamW", "lion": "Lion", "sgd": "SGD"}
-# What train.py calls the folder of a local drive.
+# train.py's name for the folder on a local drive.
 NVME = "NVME"
 _BETAS = {"lion": (0.9, 0.99)}
 _USUAL_BETAS = (0.9, 0.95)
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What DeepSpeed under the Trainer cannot express of the job."""
+    """Refusals of jobs that DeepSpeed under the Trainer cannot express."""
     yield from hf_job_refusals(job)
     yield from tuning_refusals(job, freezes=True)
     yield from parts_refusals(job)
@@ -61,7 +66,8 @@ def optimizer_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def optimizer_kind(job: Job) -> str | None:
-    """`trainer`: made by the Trainer (--optim); `deepspeed`: in ds_config.json; None: neither."""
+    """The creator of the optimizer: `trainer` (by --optim), `deepspeed` (by ds_config.json), or
+    None."""
     family, types = job.optimizer.family, {dtype for _, dtype in job.optimizer.states}
     if family in BITSANDBYTES:
         return "trainer"
@@ -80,13 +86,14 @@ def files(launch: Launch) -> Files:
     program = hf_program(
         model, "hf/trainer.py.txt", title, dtype=Code(dtype),
         drive=filled("hf/drive.py.txt") if drive else "",
-        words=Code("on_drive(sys.argv[1:])" if drive else ""), **trainer_pieces(launch.job, dtype),
+        words=Code("on_drive(sys.argv[1:])" if drive else ""),
+        **part_pieces(launch.job, "trainer", dtype=dtype),
     )  # fmt: skip
     return {CONFIG: text, **program, **merging(launch.job)}
 
 
 def ds_config(launch: Launch) -> dict[str, object]:
-    """The configuration as an object."""
+    """The configuration as nested tables."""
     config: dict[str, object] = {}
     for key, value in said_values("hf", "ds_config", _names(launch), DEEPSPEED).items():
         *tables, name = key.split(".")
@@ -99,7 +106,7 @@ def ds_config(launch: Launch) -> dict[str, object]:
 
 
 def _names(launch: Launch) -> dict[str, object]:
-    """What the rows of ds_config.json and of the arguments of train.py may name."""
+    """Names that the rows for ds_config.json and for train.py's arguments may use."""
     job, zero = launch.job, launch.plan.degrees.zero
     return names_of(launch) | {
         "attention": attention(launch),
@@ -119,12 +126,12 @@ def _names(launch: Launch) -> dict[str, object]:
 
 
 def _reduce_bucket(stage: int) -> int:
-    """Elements of a bucket: in stages 1 and 2 `overlap_comm` makes two, each whole."""
+    """Elements of a bucket. In stages 1 and 2 `overlap_comm` keeps two full buckets."""
     return BUCKET_ELEMENTS // 2 if stage < 3 else BUCKET_ELEMENTS
 
 
 def largest_layer(launch: Launch) -> int:
-    """Parameters of the model's largest layer."""
+    """Number of parameters in the model's largest layer."""
     model = launch.job.model
     context = OpContext(model, load_framework("megatron-core"), launch.plan.seq)
     return max(round(piece.parameters) for piece in pieces(context)[: len(model.piece_kinds)])
@@ -147,7 +154,7 @@ def command(launch: Launch) -> RunCommand:
 
 
 def optimizer_argument(job: Job) -> str:
-    """The optimizer as the Trainer's `--optim` says it; empty for one that DeepSpeed makes."""
+    """The optimizer as the Trainer's `--optim` names it; empty if DeepSpeed creates it."""
     if job.optimizer.family in BITSANDBYTES:
         return BITSANDBYTES[job.optimizer.family]
     fused = job.optimizer_setting.kernel == "fused"
@@ -161,7 +168,7 @@ def optimizer_betas(job: Job) -> tuple[float, float]:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence: JSON has no comments."""
+    """Settings that the README explains, since JSON has no comments."""
     names = names_of(launch) | {"bucket": _reduce_bucket(launch.plan.degrees.zero)}
     yield from said_choices("hf", "deepspeed_choices", names)
     for one in launch.techniques:
@@ -171,5 +178,5 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the files are written for."""
+    """Packages that the files need."""
     return said_needs("hf", "deepspeed_needs", launch)

@@ -1,6 +1,6 @@
-"""The training scripts that families of vision-language models publish (`family_scripts.toml`), in
-the settings that a Trainer's scripts are read by: which parts they train, where they put adapters,
-how large images are."""
+"""Training scripts that families of vision-language models publish, translated into a Trainer's
+settings by `family_scripts.toml`: which parts they train, where they put adapters, how large images
+are."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from planner.launch.read.found import Setting
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import evaluated
 
-# Parts that scripts train in full beside adapters; the size of the largest image.
+# Parts that are trained in full beside adapters; the size of the largest image.
 WHOLE_PARTS, LARGEST_IMAGE = "parts_trained_whole", "largest_image"
-# What the source of such a script says of adapters; its settings, which are known, say it better.
+# What the source of such a script says about adapters; its settings are more reliable.
 _OF_SOURCE = ("adapter", PREPARED, "lora_target_modules")
-# Classes that it loads for another task.
+# Model classes that it loads for another task.
 _CLASSIFIERS = ("automodelforsequenceclassification",)
-# InternVL cuts images into squares of so many pixels a side.
+# InternVL cuts images into squares with this many pixels a side.
 _TILE = 448
 
 
@@ -50,7 +50,7 @@ def family_names() -> frozenset[str]:
 
 
 def _family(named: Named) -> str:
-    """Whose script has these settings; empty where it is none of them."""
+    """The family whose script has these settings; empty if there is none."""
     for name, table in _families().items():
         if any(sign in named for sign in table["signs"]):
             return name
@@ -58,8 +58,8 @@ def _family(named: Named) -> str:
 
 
 def of_family(named: Named, program: Program) -> tuple[dict[str, Setting], Program]:
-    """A family's settings as those that a Trainer's scripts are read by, and that program; those of
-    other scripts as they are."""
+    """A family's settings translated into a Trainer's, and that program; other settings
+    unchanged."""
     family = _family(named)
     if not family or program not in ("trainer", "trl"):
         return dict(named), program
@@ -70,7 +70,7 @@ def of_family(named: Named, program: Program) -> tuple[dict[str, Setting], Progr
 
 @dataclass
 class _FamilyScript:
-    """Settings that are being put into other words."""
+    """A script's settings, being translated."""
 
     named: dict[str, Setting]
     table: Mapping[str, Any]
@@ -95,17 +95,17 @@ class _FamilyScript:
         return next((setting.file for setting in self.named.values()), "")
 
     def put(self, name: str, value: object, like: str) -> None:
-        """A setting in a Trainer's words, at the place of the one that says it."""
+        """Add a Trainer's setting, at the place of the script's setting that implies it."""
         where = self.named.get(like) or Setting(like, None, self._file)
         self.named[name] = replace(where, key=where.key, value=value, unknown="", spans=())
 
     def drop(self, *names: str) -> None:
-        """Settings that are said in other words now."""
+        """Remove settings that have been translated."""
         for name in names:
             self.named.pop(name, None)
 
     def read(self) -> None:
-        """Put everything into a Trainer's words, as the family's table says."""
+        """Translate everything, by the family's table."""
         names: dict[str, Any] = {
             "named": self.named,
             "adapters": self.has_adapters,
@@ -131,8 +131,7 @@ class _FamilyScript:
         self.drop(*names["drop"])
 
     def _parts(self, names: Mapping[str, Any]) -> None:
-        """What is trained of each part. Beside adapters the language model's own weights are frozen
-        in any case."""
+        """Freezes or trains each part. Beside adapters the language model is always frozen."""
         states, like = {VISION_TOWER: names["tower"], PROJECTOR: names["projector"]}, names["like"]
         self.put("freeze_vision_tower", states[VISION_TOWER] == "frozen", like)
         self.put("freeze_merger", states[PROJECTOR] == "frozen", like)
@@ -143,14 +142,14 @@ class _FamilyScript:
 
 
 def _llava_model(named: Named) -> str:
-    """The catalogue's model of a language model, a tower and what is done with images, or the
-    checkpoint that has them both; empty where it has none."""
+    """The catalogue's model for a combination of language model, vision tower and image handling,
+    or the checkpoint that holds both; empty if there is none."""
     name = str(named["model_name_or_path"].value) if "model_name_or_path" in named else ""
     language, tower = known_model(name) or "", value_of(named, "vision_tower")
     if language and load_model(language).spec.vision is not None:
         return name
     cuts = "anyres" in value_of(named, "image_aspect_ratio")
-    # Without its publisher and how it was tuned.
+    # Without its publisher and without suffixes for tuning.
     plain = catalog_name(language) or "" if language else ""
     for row in dialect_toml("hf", "family_scripts.toml")["llava-models"]:
         if row["tower"] in tower and re.search(row["language"], plain):
@@ -159,7 +158,7 @@ def _llava_model(named: Named) -> str:
 
 
 def _grid(tiles: int) -> str:
-    """The image of so many squares in two rows that differ least: 3 by 2 of 6."""
+    """The largest image in tiles: two factors of their number that differ least, 3 by 2 for 6."""
     high = max(one for one in range(1, int(tiles**0.5) + 1) if tiles % one == 0)
     return f"{tiles // high * _TILE}x{high * _TILE}"
 

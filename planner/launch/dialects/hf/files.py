@@ -1,11 +1,10 @@
-"""What training on transformers models has in common, whoever shards them: the model's config.json
-out of its shape (one table for all model types, hf_table.toml), `train.py` around it, two loops,
-and what they cannot express.
+"""Parts of all launches of transformers models, whatever shards them: the model's config.json,
+derived from its shape by one table for all model types (table.toml), the programs that train it,
+and their refusals.
 
-Rows ask the model for its family: that is the type that is written. What a type's config or its
-modelling file has no key for is not written. The config is the way back of
-`planner.job.models.hf_config`: what is written is read again by that reader, and a config that does
-not give the same shape is none.
+The model's family is the type that is written. A field for which the type has no key is left out;
+the config is then read back by `planner.job.models.hf_config`, and it is rejected if the result
+differs from the model.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ from planner.launch.contract import (
     RunCommand,
     length_refusals,
 )
+from planner.launch.dialects.hf.program_pieces import program_pieces
 from planner.launch.dialects.hf.vision_config import with_vision_config
-from planner.launch.dialects.hf.vision_program import program_pieces
 from planner.launch.quoting import Value
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import names_of, names_of_job, said_refusals, said_variables
@@ -65,13 +64,13 @@ _LAYER_TYPES = {
 
 @cache
 def _types(text: str) -> frozenset[str]:
-    """Model types by name, those of a group by `@name`."""
+    """Model types by name; `@name` stands for a group."""
     groups: Mapping[str, str] = _TABLE["types"]
     named = (_types(groups[word[1:]]) if word[0] == "@" else {word} for word in text.split())
     return frozenset().union(*named)
 
 
-# bitsandbytes' optimizers by family, as the Trainer calls them (transformers, OptimizerNames).
+# bitsandbytes' optimizers by family, as the Trainer names them (transformers, OptimizerNames).
 BITSANDBYTES = {
     "adamw-8bit": "adamw_bnb_8bit", "paged-adamw": "paged_adamw_32bit",
     "paged-adamw-8bit": "paged_adamw_8bit", "paged-lion": "paged_lion_32bit",
@@ -79,7 +78,7 @@ BITSANDBYTES = {
 
 
 def _rope(model: ModelSpec) -> dict[str, Value]:
-    """`rope_parameters`; Gemma 3's by kind of layer."""
+    """`rope_parameters`; for Gemma 3 by kind of layer."""
     rope = model.rope
     table: dict[str, Value] = {"rope_type": "default", "rope_theta": rope.theta}
     if rope.scaling is not None:
@@ -99,7 +98,7 @@ def _rope(model: ModelSpec) -> dict[str, Value]:
 
 
 _LENGTH = ("factor", "original_positions")
-# Kind -> what transformers allows in its table.
+# Kind of scaling -> fields that transformers allows for it.
 _SAID_BY = {
     "linear": ("factor",),
     "dynamic": _LENGTH,
@@ -111,13 +110,13 @@ _SAID_BY = {
 
 
 def _scalar(model: ModelSpec) -> int:
-    """Gemma's: one over the square of the scale."""
+    """Gemma's scalar: the inverse square of the scale."""
     scale = model.attention_scale
     return model.head_dim if scale is None else round(scale**-2)
 
 
 def _block_width(model: ModelSpec) -> int:
-    """Width of a dense block, or of the experts where a type has no other name for that."""
+    """Width of a dense block, or of the experts if the type has no other key for that."""
     if model.moe and model.family in _types("@mixtrals"):
         return model.moe.ffn
     return model.ffn or (model.moe.ffn if model.moe and model.family == "nemotron_h" else 0)
@@ -129,7 +128,7 @@ def _shared_experts(model: ModelSpec) -> int:
 
 
 def _facts(model: ModelSpec) -> dict[str, object]:
-    """What the table may name of a model: its layers by index, and which losses its type adds."""
+    """Names that the table may use: layers by index, and which auxiliary losses the type has."""
     kinds = model.kind_sequence
     attending = {
         how: [i for i, kind in enumerate(kinds) if kind.attention == how]
@@ -147,7 +146,7 @@ def _facts(model: ModelSpec) -> dict[str, object]:
 
 
 _NAMES = names_of_model(_facts)
-# Values of the table that are functions; the others are expressions in it.
+# Values that need a function; the table holds expressions for the others.
 _VALUES: Mapping[str, Callable[[ModelSpec], Any]] = {
     "block_width": _block_width,
     "expansion": lambda m:
@@ -157,7 +156,7 @@ _VALUES: Mapping[str, Callable[[ModelSpec], Any]] = {
     "scalar": _scalar,
     "shared_experts": _shared_experts,
 }  # fmt: skip
-# What holds of a model, its type among those that a row names or not.
+# Conditions on a model; the second argument is whether the row lists its type.
 _CONDITIONS: Mapping[str, Callable[[ModelSpec, bool], object]] = {
     "": lambda _, named: named,
     "not": lambda _, named: not named,
@@ -171,7 +170,7 @@ _CONDITIONS: Mapping[str, Callable[[ModelSpec, bool], object]] = {
 
 
 def _when(models: str) -> Callable[[ModelSpec], bool]:
-    """The models of a row."""
+    """A condition from the text in a row."""
     condition, _, types = models.rpartition(":")
     named, holds = _types(types), _CONDITIONS[condition]
     return lambda model: bool(holds(model, model.family in named))
@@ -195,28 +194,28 @@ KEYS: tuple[ArchitectureRow, ...] = (
     *model_rows(_TABLE["departures"], _facts),
 )
 Config = dict[str, object]
-# Types tried for a shape whose family transformers does not have.
+# Types to try for a shape whose family transformers does not have.
 _GENERAL = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "gpt2", "gpt_neox")
-# Layer class of each type that FSDP wraps and DeepSpeed hooks (transformers 5.23, modelling files).
+# The layer class of each type, which FSDP wraps and DeepSpeed hooks (transformers 5.23).
 _LAYER_CLASSES: Mapping[str, str] = dialect_toml("hf", "layer_classes.toml")
 _TOWER_CLASSES: Mapping[str, str] = dialect_toml("hf", "tower_classes.toml")
 
 
 def hf_config(model: ModelSpec) -> Config | None:
-    """The config.json that says this model; None if no type of transformers does."""
+    """The config.json that describes this model; None if no type of transformers can."""
     config, differing = _nearest(model)
     return None if differing else config
 
 
 def differences(model: ModelSpec) -> tuple[str, ...]:
-    """Fields that no type of transformers can have as the model does, of the nearest type."""
+    """Fields in which the nearest type of transformers differs from the model."""
     return _nearest(model)[1]
 
 
 @lru_cache
 def _nearest(model: ModelSpec) -> tuple[Config, tuple[str, ...]]:
-    """The config.json whose model differs in the fewest fields, and those fields; it does not say
-    which layers are frozen."""
+    """The config.json that differs from the model in the fewest fields, and those fields. Frozen
+    layers are ignored, since no config.json mentions them."""
     model = model.without_frozen()
     families = (model.family,) if model.family in READERS else _GENERAL
     return min((_written(model, family) for family in families), key=lambda found: len(found[1]))
@@ -226,7 +225,7 @@ def _refuses(name: str) -> Callable[[ModelSpec], str | None]:
     return lambda model: name if name in differences(model) else None
 
 
-# Every field is a row: of those that read back as another model, the row refuses the model.
+# Each field also has a row that refuses models for which it cannot be written.
 HF: tuple[ArchitectureRow, ...] = (
     *KEYS,
     *(row(name, refuses=_refuses(name)) for name in fields_of()),
@@ -234,8 +233,7 @@ HF: tuple[ArchitectureRow, ...] = (
 
 
 def layer_class(config: Config) -> str:
-    """Class of the transformer layers of a config's type; of a vision-language model's, of its
-    language model and of its tower."""
+    """The class of the transformer layers; for a vision-language model also that of its tower."""
     language = config.get(language_key(config["model_type"]), config)
     layer = _LAYER_CLASSES[str(language["model_type"])]  # type: ignore[index]
     tower = config.get("vision_config")
@@ -246,7 +244,7 @@ def layer_class(config: Config) -> str:
 
 
 def without_scores(model: ModelSpec) -> ModelSpec:
-    """The language model whose weights a reward model starts from."""
+    """The language model from which a reward model starts."""
     return model.model_copy(update={"scores": False})
 
 
@@ -256,14 +254,10 @@ def _shown(value: object) -> str:
 
 
 def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
-    """The config.json as a type, and the fields that are others when it is read again."""
+    """The config.json of one type, and the fields that differ when it is read back."""
     model_type = "deepseek_v3" if family == "kimi_k2" else family
     typed = model.model_copy(update={"family": model_type})
-    config: Config = {
-        "model_type": model_type,
-        **settings(KEYS, typed),
-        **dict(model.constants),
-    }
+    config: Config = {"model_type": model_type, **settings(KEYS, typed), **dict(model.constants)}
     config = with_vision_config(config, typed)
     try:
         read = model_from_hf_config(config, where=f"{model.name}.json")
@@ -276,7 +270,7 @@ def _written(model: ModelSpec, family: str) -> tuple[Config, tuple[str, ...]]:
     )
 
 
-# What the types balance experts with is theirs: departures of the table.
+# How a type balances experts is reported as a departure, not as a difference.
 _DEPARTS = ("moe.bias_update_rate", "moe.aux_loss", "moe.aux_loss_over")
 
 
@@ -287,20 +281,15 @@ ENVIRONMENT = {"PYTORCH_CUDA_ALLOC_CONF": ("expandable_segments:True", "less fra
 
 
 def attention(launch: Launch) -> str:
-    """Transformers' name of the attention."""
+    """The attention implementation, as transformers names it."""
     return "eager" if launch.job.attention == "eager" else "sdpa"
 
 
 def hf_program(model: ModelSpec, template: str, title: str, **more: Value) -> Files:
-    """train.py, whose every value of the plan is an argument that the launcher gives, and the
-    model's config.json."""
+    """train.py, which takes every value of the plan as an argument, and the model's config.json."""
     return {
         SCRIPT: filled(
-            template,
-            title=title,
-            stop=filled("hf/stop.py.txt"),
-            **program_pieces(model),
-            **more,
+            template, title=title, stop=filled("hf/stop.py.txt"), **program_pieces(model), **more
         ),
         f"{MODEL_FOLDER}/config.json": json.dumps(hf_config(model) or {}, indent=2) + "\n",
     }
@@ -314,8 +303,8 @@ def hf_command(
     stop: str = "stop-after-minutes",
     **more: Any,
 ) -> RunCommand:
-    """train.py with its arguments; those that save checkpoints, where the user wants any. `stop`:
-    its argument for when to end."""
+    """train.py with its arguments, plus those for checkpoints if the user wants any. `stop`: the
+    argument that limits its time."""
     words = (word for name, value in arguments.items() for word in (f"--{name}", str(value)))
     return RunCommand(
         argv=(SCRIPT, *words),
@@ -332,12 +321,13 @@ def hf_command(
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """Gradients that stay."""
+    """Plans that no program here can run."""
     yield from said_refusals("hf", "plan_refusals", names_of(launch))
 
 
 def hf_job_refusals(job: Job) -> Iterator[Refusal]:
-    """A model that transformers has not; dropout, length and batch ramps, whoever trains it."""
+    """Models that transformers does not have, and dropout, lengths and batch ramps that no program
+    here supports."""
     model = without_scores(job.model)
     missing = [f"{name} = {_shown(value_of(model, name))}" for name in differences(model)]
     yield from said_refusals("hf", "job_refusals", names_of_job(job) | {"missing": missing})
@@ -351,8 +341,8 @@ def hf_job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def _own_code(model: ModelSpec) -> str:
-    """The type of a model whose modelling file transformers has not (`own_code` of
-    hf_readers.toml); empty where it has it."""
+    """The type of a model whose code is beside the checkpoint, not in transformers (`own_code` of
+    hf_readers.toml); empty if transformers has it."""
     config = hf_config(model) or {}
     inner = config.get(language_key(config.get("model_type")), {})
     types = [config.get("model_type"), inner.get("model_type") if isinstance(inner, dict) else None]

@@ -28,15 +28,14 @@ from planner.launch.dialects.hf.files import (
     hf_job_refusals,
     plan_refusals,  # noqa: F401 (the writers' contract)
 )
+from planner.launch.dialects.hf.program_pieces import merging, most_pixels, of_language
 from planner.launch.dialects.hf.settings_file import (
     settings_files,
     settings_names,
     trainer_optimizer,
 )
 from planner.launch.dialects.hf.towers import adapters_reach_projector, tower_settings
-from planner.launch.dialects.hf.tuned_program import merging
 from planner.launch.dialects.hf.tuning_words import tuning_refusals
-from planner.launch.dialects.hf.vision_program import most_pixels, of_language
 from planner.launch.sentences import (
     names_of_job,
     said_needs,
@@ -51,11 +50,11 @@ _TOWER = tower_settings("llamafactory")
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What LLaMA-Factory cannot express of the job."""
+    """Refusals of jobs that LLaMA-Factory cannot express."""
     yield from hf_job_refusals(job)
     if job.model.vision is not None:
         yield from said_refusals("hf", "llamafactory_vision_refusals", _vision_names(job))
-    # What is frozen beside a tower has been refused by now.
+    # What is frozen beside a vision tower has been refused above.
     freezes = job.model.vision is not None or _frozen_layers(job) is not None
     language = replace(job, tuning=of_language(job.tuning))
     yield from tuning_refusals(language, freezes=freezes, by_peft=False)
@@ -66,14 +65,15 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def _frozen_layers(job: Job) -> int | None:
-    """Layers that its `freeze` keeps, with embeddings and head; None where it freezes others."""
+    """How many layers its `freeze` keeps, besides embeddings and head; None if other parts are
+    frozen."""
     tuning, layers = job.tuning, job.tuning.frozen_layers
     as_it_does = {"embeddings", "head", f"layers:{layers}"} if layers else None
     return None if tuning.has_adapters or set(tuning.frozen) != as_it_does else layers
 
 
 def _vision_names(job: Job) -> dict[str, Any]:
-    """What the refusals of vision-language models may name."""
+    """Names that the refusals of vision-language models may use."""
     vision, tuning = job.model.vision, job.tuning
     frozen, kept = tuning.freezes(VISION_TOWER), tuning.freezes(PROJECTOR)
     rule = "" if vision is None else vision.rule
@@ -89,7 +89,7 @@ def _vision_names(job: Job) -> dict[str, Any]:
 
 
 def template(job: Job) -> str:
-    """LLaMA-Factory's own template of a family; empty where it has none."""
+    """LLaMA-Factory's template for the model's family; empty if there is none."""
     vision, templates = job.model.vision, _TOWER["templates"]
     if vision is None:
         return ""
@@ -136,10 +136,10 @@ def command(launch: Launch) -> RunCommand:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """Settings that the README explains."""
     return section_choices(sections(launch))
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the files are written for."""
+    """Packages that the files need."""
     return said_needs("hf", "llamafactory_needs", launch)

@@ -1,8 +1,8 @@
-"""Names of modules, as files for Hugging Face models give them, in the planner's words.
+"""Names of modules in files for Hugging Face models, translated into the planner's words.
 
-peft compares the last part of a module's dotted name with what `target_modules` lists
-(src/peft/tuners/tuners_utils.py, check_target_module_exists, at 5d602fdbf); a text is a pattern
-over the whole name, `all-linear` every linear layer but the head.
+peft compares the last part of a module's path with the entries of `target_modules`
+(src/peft/tuners/tuners_utils.py, check_target_module_exists, at 5d602fdbf); a plain text is a
+pattern for the whole path; `all-linear` is every linear layer except the head.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
 from planner.launch.registry import dialect_toml
 
 ALL_LINEAR = "all-linear"
-# What programs call every linear layer.
+# Words that mean every linear layer.
 _EVERY = ("all", "all-linear", "all_linear", "all-linear-layers")
 _BLOCK = ("gate", "up", "down")
 EMBEDDINGS, HEAD = "embeddings", "head"
@@ -33,9 +33,9 @@ def adapter_table(name: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Modules:
-    """What names of modules stand for. `words`: in the planner's words; `absent`: names that the
-    model has no module for; `unclear`: names that nobody here knows of its family; `invalid`: a
-    pattern that no regular expression is."""
+    """The meaning of module names. `words`: in the planner's words; `absent`: names of no module of
+    the model; `unclear`: names unknown for its family; `invalid`: a pattern that is not a regular
+    expression."""
 
     words: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -43,12 +43,12 @@ class Modules:
     invalid: str = ""
 
 
-# Signs that make a text a pattern over whole names.
+# Characters that make a text a pattern for whole paths.
 _PATTERN = re.compile(r"[()*|\\$^]")
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text is a regular expression, as peft's re.fullmatch takes it."""
+    """Whether a text is a valid regular expression, as peft's re.fullmatch needs."""
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError):
@@ -56,7 +56,7 @@ def is_pattern(text: str) -> bool:
     return True
 
 
-# Words, and groups of alternatives with what follows them: `(q|k|v)_proj`.
+# Words, and alternatives with a common suffix: `(q|k|v)_proj`.
 _WORD = re.compile(r"(?<!\w)\w+(?!\w)")
 _ALTERNATIVES = re.compile(r"\((?:\?:)?(\w+(?:\|\w+)+)\)(\w+)")
 _LANGUAGE, _SEEN = re.compile(r"language_model|text_model"), re.compile(r"vis(ual|ion)")
@@ -64,8 +64,7 @@ _NOT = re.compile(r"\(\?<?!([^)]*)\)")
 
 
 def _of_pattern(pattern: str) -> set[str]:
-    """Names of modules that a pattern spells. It is not run: one that somebody wrote may take
-    forever."""
+    """Names of modules that occur in a pattern. The pattern is not run: it might take forever."""
     names = {match[0] for match in _WORD.finditer(pattern)}
     for match in _ALTERNATIVES.finditer(pattern):
         names |= {f"{start}{match[2]}" for start in match[1].split("|")}
@@ -73,8 +72,7 @@ def _of_pattern(pattern: str) -> set[str]:
 
 
 def spares_the_tower(value: object) -> bool:
-    """Whether a pattern of modules names those of a language model alone, or leaves out what is
-    called visual."""
+    """Whether a pattern names only modules of a language model, or excludes the visual ones."""
     (pattern, *more) = _listed(value) or [""]
     if more or not _PATTERN.search(pattern):
         return False
@@ -86,7 +84,7 @@ def spares_the_tower(value: object) -> bool:
 
 
 def named_modules(value: object, model: ModelSpec | None) -> Modules:
-    """The modules that a list, a text with commas or spaces, or a pattern names."""
+    """The modules named by a list, by a text with commas or spaces, or by a pattern."""
     names = _listed(value)
     if any(name.lower() in _EVERY for name in names):
         return Modules((ALL_LINEAR,))
@@ -101,7 +99,7 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
     found = tuple(word for word in order if word in words)
     strange = tuple(name for name in lasts if name not in known)
     plain = adapter_table("plain")
-    # Whether all modules of the model's family are known by their names.
+    # Whether the names of all modules of the model's family are known.
     is_listed = model is not None and model.family in f"{plain['families']} {plain['sure']}".split()
     return Modules(found, strange) if is_listed else Modules(found, unclear=strange)
 
@@ -109,9 +107,9 @@ def named_modules(value: object, model: ModelSpec | None) -> Modules:
 def adapted_modules(
     value: object, tensors: object, model: ModelSpec | None, *, by_peft: bool
 ) -> Modules:
-    """The modules that have adapters, by their names and those of `tensors` that are no layers'
-    (peft's target_parameters). `by_peft`: whether peft reads the names, not the program, which
-    would find the linear layers that there are; `all-linear` means experts and routers to it."""
+    """The modules that have adapters, from their names and from `tensors` (peft's
+    target_parameters). `by_peft`: peft interprets the names, and for it `all-linear` includes
+    experts and routers in some families; otherwise the program lists the linear layers itself."""
     found = named_modules([] if value is None else value, model)
     more = [word for word in (EXPERTS, "router") if _is_meant(word, _listed(tensors or []))]
     if by_peft and ALL_LINEAR in found.words and fuses_experts(model):
@@ -120,20 +118,20 @@ def adapted_modules(
 
 
 def _is_meant(word: str, tensors: Sequence[str]) -> bool:
-    """Whether names of tensors are those of all experts of a layer, or of its router."""
+    """Whether names of tensors include all experts of a layer, or its router."""
     if word == EXPERTS:
         return any("gate_up_proj" in name or "down_proj" in name for name in tensors)
     return any(name.endswith(("gate.weight", "router.weight")) for name in tensors)
 
 
 def fuses_experts(model: ModelSpec | None) -> bool:
-    """Whether peft takes the experts of a model for linear layers, though they are one tensor."""
+    """Whether peft adapts the experts of a model, which are one tensor, like linear layers."""
     families = str(adapter_table("experts")["families"]).split()
     return model is not None and model.moe is not None and model.family in families
 
 
 def expert_names(model: ModelSpec) -> tuple[str, ...]:
-    """What peft calls the experts of a model; empty where it sees none."""
+    """peft's names for the experts of a model; empty if it does not adapt them."""
     if not fuses_experts(model):
         return ()
     named = (name for name, words in modules_of_family(model).items() if EXPERTS in words.split())
@@ -141,8 +139,7 @@ def expert_names(model: ModelSpec) -> tuple[str, ...]:
 
 
 def peft_default(model: ModelSpec | None) -> str | None:
-    """Modules that peft puts adapters on unless it is told, by the model's family; None where it
-    has none for that family and asks for them."""
+    """The modules that peft adapts by default for the model's family; None if it has no default."""
     if model is None:
         return None
     if model.family in adapter_table("families"):
@@ -162,8 +159,8 @@ def _listed(value: object) -> list[str]:
 
 
 def modules_of_family(model: ModelSpec | None) -> Mapping[str, str]:
-    """Names of modules of the model's family, of every family where that is not known, and the
-    linear layers in each, in the planner's words."""
+    """Module names of the model's family (of all families if the model is unknown), and the linear
+    layers that each holds."""
     usual: Mapping[str, str] = adapter_table("modules")
     families: Mapping[str, Mapping[str, Mapping[str, str]]] = adapter_table("families")
     if model is None:
@@ -175,7 +172,7 @@ def modules_of_family(model: ModelSpec | None) -> Mapping[str, str]:
 
 
 def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iterator[str]:
-    """The planner's words for one module, of those that the model has."""
+    """The planner's words for one module, limited to layers that the model has."""
     words = known.get(name, "").split()
     if model is None:
         yield from words
@@ -187,8 +184,7 @@ def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iter
 
 
 def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ...], list[str]]:
-    """Modules that are trained in full beside adapters, and names that are none of those that can
-    be said so."""
+    """Modules that are trained in full beside adapters, and names that cannot be expressed so."""
     found, strange = list[str](), list[str]()
     for name in (one.rpartition(".")[2] for one in _listed(value)):
         word = modules_of_family(model).get(name, "")

@@ -1,6 +1,6 @@
-"""Hugging Face training settings in Python, read as text, never run: `TrainingArguments(...)` and
-TRL's configurations, `LoraConfig(...)`, `BitsAndBytesConfig(...)`, `from_pretrained(...)`,
-unsloth's `FastLanguageModel`."""
+"""Hugging Face training settings in Python: `TrainingArguments(...)` and TRL's configurations,
+`LoraConfig(...)`, `BitsAndBytesConfig(...)`, `from_pretrained(...)`, unsloth's `FastLanguageModel`.
+Scripts are read as text and never run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _MODELS = re.compile(
     r"(\w+ForCausalLM|AutoModelForSequenceClassification|GPT2LMHeadModel|FastLanguageModel|"
     r"FastModel)$"
 )
-# Classes that load something else than a decoder of text; the setting that names them.
+# Classes that load something other than a text decoder; the setting that records them.
 _OTHERS = re.compile(
     r"(AutoModelFor\w+|\w+ForConditionalGeneration|FastVisionModel|\w+ForMaskedLM)$"
 )
 OTHER_CLASS = "model_class"
-# TRL's trainers put adapters on themselves; those that took TrainingArguments prepared packed
-# weights as peft does (trl 0.7 to 0.15, trainer/sft_trainer.py).
+# TRL's trainers add adapters themselves; releases that took TrainingArguments prepared packed
+# weights like peft (trl 0.7 to 0.15, trainer/sft_trainer.py).
 PREPARED, TRL_TRAINER = "prepared_by_trainer", "trl_trainer"
 _TRL_TRAINERS = ("SFTTrainer", "DPOTrainer", "KTOTrainer", "ORPOTrainer", "CPOTrainer")
 _UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
@@ -51,8 +51,8 @@ def is_hf_python(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ScriptSettings:
-    """What a script says: settings, the program whose defaults they have, and options of its own
-    whose default was taken."""
+    """The content of a script: its settings, the program whose defaults apply, and the script's own
+    options whose defaults were used."""
 
     settings: dict[str, Setting]
     program: Program
@@ -67,10 +67,11 @@ def hf_python_settings(
     *,
     demanded: bool = True,
 ) -> ScriptSettings:
-    """Arguments of the training configuration, the model that is loaded and what is put on it.
-    `given`: arguments of the command that starts it.
+    """Arguments of the training configuration, and how the model is loaded and modified. `given`:
+    arguments of the command that starts the script.
 
-    CannotTellError for a program that takes them from its command line, where they are `demanded`.
+    CannotTellError for a script that takes its configuration from the command line, if it is
+    `demanded`.
     """
     tree = read_python(text, path).tree
     values = ScriptValues(tree, given or {}, environment or {}, Path(path).parent)
@@ -86,7 +87,7 @@ def hf_python_settings(
 
 @dataclass
 class _Script:
-    """A script whose calls are read."""
+    """A script, with the calls in it."""
 
     values: ScriptValues
     path: str
@@ -103,7 +104,7 @@ class _Script:
 
     @property
     def program(self) -> Program:
-        """Whose defaults hold."""
+        """The program whose defaults apply."""
         if {_owner(node) for node in self.calls} & {*_UNSLOTH}:
             return "unsloth"
         walked = ast.walk(self.values.module)
@@ -113,7 +114,7 @@ class _Script:
         return "trl" if of_trl else "trainer"
 
     def read(self) -> dict[str, Setting]:
-        """Everything that is said."""
+        """All settings."""
         if self.configured:
             self._keywords(self.configured[0])
         self._stage()
@@ -122,7 +123,7 @@ class _Script:
                 self._call(node, last_name(node.func))
         self._adapters()
         self._cut()
-        # It puts classes on sequences, and is no reward model.
+        # A script that classifies sequences and does not train a reward model.
         kind = "ForSequenceClassification"
         classifies = any(_owner(node).endswith(kind) for node in self.calls)
         if classifies and not self._is("stage", "rm"):
@@ -130,7 +131,7 @@ class _Script:
         return self.found
 
     def _stage(self) -> None:
-        """What is minimised, by the trainers that are made, else by the configuration."""
+        """The objective, by the trainers that are created, else by the configuration."""
         trainers = [node for node in self.calls if last_name(node.func).endswith("Trainer")]
         for start, stage in _TABLES["objectives"].items():
             for node in (*trainers, *self.configured[:1]):
@@ -138,7 +139,7 @@ class _Script:
                     self._mark("stage", stage, node)
 
     def _call(self, node: ast.Call, name: str) -> None:
-        """One call's share."""
+        """Settings in one call."""
         owner, given = _owner(node), _given(node)
         if name == "BitsAndBytesConfig":
             self._put(node, KEYWORDS["bits"])
@@ -165,15 +166,15 @@ class _Script:
             self._mark("gradient_checkpointing", True, node)
 
     def _is_name(self, node: ast.expr) -> bool:
-        """Whether an expression names a model: a text, or what one of the script's options is."""
+        """Whether an expression is the name of a model."""
         try:
             return isinstance(self.values.of(node), str)
         except NoValueError:
             return False
 
     def _loaded(self, node: ast.Call) -> None:
-        """The model, and how its weights are packed, where a table says it in place of
-        BitsAndBytesConfig. unsloth loads in 4 bits and checkpoints unless told otherwise
+        """The model, and how its weights are packed if a table says so instead of
+        BitsAndBytesConfig. unsloth loads in 4 bits and checkpoints by default
         (unsloth/models/loader.py, from_pretrained, at 015bdef0d)."""
         given = _given(node)
         models = [*node.args[:1], *(given[name] for name in _NAMES if name in given)]
@@ -189,13 +190,12 @@ class _Script:
             self._mark("use_unsloth", True, node)
 
     def _of_table(self, node: ast.expr, names: Mapping[str, str]) -> None:
-        """Entries of a table, as settings."""
         for key, value in self._table(node).items():
             if key in names:
                 self._mark(names[key], value, node)
 
     def _table(self, node: ast.expr) -> dict[Any, Any]:
-        """The table that an expression comes to; empty where it is none, or is not known."""
+        """The value of an expression if it is a table; empty if it is not, or is unknown."""
         try:
             table = self.values.of(node)
         except NoValueError:
@@ -203,7 +203,7 @@ class _Script:
         return table if isinstance(table, dict) else {}
 
     def _resumed(self, node: ast.Call) -> None:
-        """Adapters of a folder, where they are trained on."""
+        """The folder of adapters that are trained further."""
         given = _given(node)
         trained = given.get("is_trainable")
         if not isinstance(trained, ast.Constant) or trained.value is not True:
@@ -217,7 +217,7 @@ class _Script:
         return name in self.found and self.found[name].value == value
 
     def _adapters(self) -> None:
-        """What is put on the model, where its tests lead there."""
+        """Adapters, where the conditions around the call hold."""
         for node in self.calls:
             name = last_name(node.func)
             if name not in (*_OTHER_ADAPTERS, "LoraConfig", "get_peft_model"):
@@ -231,7 +231,7 @@ class _Script:
                 self._put_on(node, name)
 
     def _put_on(self, node: ast.Call, name: str) -> None:
-        """One configuration of adapters, or the call that puts them on."""
+        """One adapter configuration, or the call that adds adapters."""
         known = self.found.get("adapter")
         if known is not None and known.unknown:
             del self.found["adapter"]
@@ -245,7 +245,7 @@ class _Script:
             self._mark("gradient_checkpointing", "unsloth", node)
 
     def _cut(self) -> None:
-        """The tokenizer's: tokenizer(text, truncation=True, max_length=1024)."""
+        """The tokenizer's limit: tokenizer(text, truncation=True, max_length=1024)."""
         for node in self.calls:
             if {"truncation", "max_length"} <= (given := _given(node)).keys():
                 self._set("max_length", given["max_length"])
@@ -253,7 +253,7 @@ class _Script:
     # --- values -------------------------------------------------------------------------------
 
     def _keywords(self, node: ast.Call) -> None:
-        """All keywords of a call; those of tables that it is given (`**settings`)."""
+        """All keywords of a call, including those of `**settings`."""
         for one in node.keywords:
             if one.arg:
                 self._set(one.arg, one.value)
@@ -263,7 +263,7 @@ class _Script:
                 self.found.setdefault(key, Setting(key, inner, self.path, node.lineno))
 
     def _put(self, node: ast.Call, names: Mapping[str, str]) -> None:
-        """Some keywords of a call, as settings; those of tables that it is given, too."""
+        """Some keywords of a call as settings, including those of `**settings`."""
         for one in node.keywords:
             if one.arg is None:
                 self._of_table(one.value, names)
@@ -274,7 +274,7 @@ class _Script:
         self.found.setdefault(name, Setting(name, value, self.path, node.lineno))
 
     def _set(self, name: str, node: ast.expr) -> None:
-        """A setting; the first that has a value stays."""
+        """Add a setting unless it already has a value."""
         known = self.found.get(name)
         if known is not None and not known.unknown:
             return
@@ -283,7 +283,7 @@ class _Script:
                 self.found[key] = setting
 
     def _settings(self, name: str, node: ast.expr) -> Iterator[tuple[str, Setting]]:
-        """A value, a table of values under dotted names, or why the value is not known."""
+        """A value, the entries of a table under dotted names, or why the value is unknown."""
         try:
             value = self.values.of(node)
         except NoValueError:
@@ -300,5 +300,5 @@ def _owner(node: ast.Call) -> str:
 
 
 def _given(node: ast.Call) -> dict[str | None, ast.expr]:
-    """The keywords of a call; under None a table of them."""
+    """The keywords of a call; None stands for `**settings`."""
     return {one.arg: one.value for one in node.keywords}

@@ -1,8 +1,9 @@
-"""TRL's trainers that sample as they train, GRPO and RLOO: what lies beside the trainer.
+"""TRL's trainers that generate samples while they train, GRPO and RLOO: what they need besides a
+trainer.
 
-trl 1.16, trl/trainer/grpo_trainer.py: samples of `steps_per_generation` passes are made together,
-by vLLM in each process or as a server on GPUs of its own; then they are trained on
-`num_iterations` times, `gradient_accumulation_steps` micro-batches an update.
+trl 1.16, trl/trainer/grpo_trainer.py: the samples for `steps_per_generation` passes are generated
+together, by vLLM in each process or by a server on other GPUs; then they are trained on
+`num_iterations` times, with `gradient_accumulation_steps` micro-batches per update.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from planner.launch.read.rl_found import EngineFound, RlFound
 from planner.launch.registry import dialect_toml
 
 _ENOUGH = 2
-# Of samples and tokens, more than any step has.
+# More samples or tokens than any step has.
 _MOST = 1_000_000
 _NAMED = re.compile(r"(^|[_./-])(grpo|rloo)([_./-]|$)")
-# A server's command to its end, lines that go on included; its options, dashes as underscores.
+# A server's command, including continued lines, and its options, with dashes as underscores.
 _SERVER = re.compile(r"trl\s+vllm-serve\b(?:[^\n\\]|\\\n|\\)*")
 _SERVED = re.compile(
     r"__((?:tensor|data)_parallel_size|gpu_memory_utilization)[\s=]+(\d+(?:\.\d+)?)\b"
@@ -42,12 +43,12 @@ def _table(name: str) -> Mapping[str, Any]:
 
 
 def sampling_names() -> frozenset[str]:
-    """Every setting of trainers that sample."""
+    """Every setting of these trainers."""
     return frozenset((*_table("names")["names"].split(), *_table("signs")["names"]))
 
 
 def samples(named: Named, launch: LaunchCommand | None) -> str:
-    """`grpo` or `rloo` where settings or program are of such a trainer; empty of others."""
+    """`grpo` or `rloo` if the settings or the program use such a trainer; empty otherwise."""
     stated = (value_of(named, name) for name in ("rlhf_type", "rl", "stage"))
     word = next(filter(None, stated), "")
     first = launch.arguments[0].text.value if launch and launch.arguments else ""
@@ -62,7 +63,7 @@ def samples(named: Named, launch: LaunchCommand | None) -> str:
 
 
 def with_sampling(found: Found, named: Named, source: Source) -> Found:
-    """A launch with what lies beside its trainer, where that samples."""
+    """A launch, plus its sampling if its trainer samples."""
     kind = samples(named, source.launch)
     if not kind:
         return found
@@ -74,19 +75,17 @@ def with_sampling(found: Found, named: Named, source: Source) -> Found:
 
 
 def _other(text: str) -> bool:
-    """Whether a refusal is of something else than that it samples."""
+    """Whether a refusal has another reason than sampling."""
     return _REFUSED.search(text) is None
 
 
 class _Sampling:
-    """Settings that are being read."""
-
     def __init__(self, named: Named, source: Source, found: Found, kind: str) -> None:
         self.named, self.source, self.found, self.kind = named, source, found, kind
         self.problems: list[Problem] = []
 
     def read(self) -> RlFound:
-        """The whole."""
+        """Everything that was read."""
         world, each = self._world(), self._whole("num_generations")
         mbs = min(self.found.mbs, _MOST)
         accumulated = self.found.grad_acc or self._whole("gradient_accumulation_steps")
@@ -112,7 +111,8 @@ class _Sampling:
         )
 
     def _prompt(self) -> int:
-        """Tokens of the longest prompt: stated by older releases, else what answers leave."""
+        """Tokens of the longest prompt: stated by older releases, otherwise what the answer
+        leaves."""
         room = digits(value_of(self.named, "vllm_max_model_length"))
         answer = self._whole("max_completion_length")
         if "max_prompt_length" in self.named or room is None:
@@ -130,7 +130,7 @@ class _Sampling:
         return text or (own if own is not None else _table("defaults").get(name))
 
     def _whole(self, name: str) -> int:
-        """A whole number, of a setting or by default."""
+        """A whole number, from a setting or by default."""
         number = digits(str(self._value(name)))
         return min(max(1, number or 1), _MOST)
 
@@ -141,7 +141,7 @@ class _Sampling:
             return 0.0
 
     def _passes(self, samples_of_a_pass: int, accumulated: int) -> int:
-        """Micro-batches of a process that are sampled together."""
+        """The number of micro-batches per process that are sampled together."""
         stated = digits(value_of(self.named, "steps_per_generation"))
         whole = digits(value_of(self.named, "generation_batch_size"))
         if stated is not None:
@@ -157,15 +157,15 @@ class _Sampling:
         return max(1, whole // samples_of_a_pass)
 
     def _say(self, table: str, name: str, **facts: object) -> None:
-        """Note a problem of a setting. `sure`: the severity of a rule over all processes, whose
-        number may not be known."""
+        """Note a problem with a setting. `sure`: the severity of rules that depend on the number of
+        processes, which may be unknown."""
         launch = self.source.launch
         sure = "error" if launch is not None and launch.world else "missing"
         places = (self.named[name].place,) if name in self.named else ()
         self.problems += said(table, *places, sure=sure, **facts)
 
     def _rules(self, batch: int, each: int) -> None:
-        """What TRL refuses (grpo_config.py, __post_init__)."""
+        """Adds the problems that TRL refuses (grpo_config.py, __post_init__)."""
         if each < 2:
             self._say("group", "num_generations")
         elif batch % each:
@@ -196,8 +196,8 @@ class _Sampling:
         return EngineFound("vllm", tp, gpus=world, kv_share=share, sequences=at_once)
 
     def _served(self) -> EngineFound:
-        """The engines of a server that the same script starts (trl/scripts/vllm_serve.py); how many
-        there are is not known where it is started elsewhere."""
+        """The engines of a server that the same script starts (trl/scripts/vllm_serve.py); their
+        number is unknown if the server is started elsewhere."""
         texts = (file.text for file in self.source.files.by_path.values())
         started = next(filter(None, map(_SERVER.search, texts)), None)
         if started is None:

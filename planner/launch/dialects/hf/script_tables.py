@@ -1,5 +1,5 @@
-"""What a training script reads from files beside it: the YAML or JSON of its settings, and the
-modules that it imports, which have its arguments' classes."""
+"""Files that a training script reads: the YAML or JSON with its settings, and modules that it
+imports, which may define its argument classes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from planner.launch.languages.python import last_name
 from planner.launch.read.beside import text_beside
 from planner.launch.read.yaml_text import YamlError, read_yaml
 
-# Calls that make a table of a file: of libraries, and what scripts call their own.
+# Calls that load a table from a file, by libraries or by the script's own functions.
 _LOADS = re.compile(
     r"(safe_load|full_load|load|(load|read|parse|get)_(config|cfg|yaml|json|params)\w*)$"
 )
 _TABLES = (".yaml", ".yml", ".json")
-# Modules that are followed at most.
+# How many modules are followed.
 _MOST_MODULES = 12
 Evaluated = Callable[[ast.expr], Any]
 
 
 def imported_modules(module: ast.Module, folder: Path) -> Iterator[ast.Module]:
-    """The modules beside a script that it imports names from, as far as they can be parsed."""
+    """The modules beside a script that it imports from, if they can be parsed."""
     named = (node for node in ast.walk(module) if isinstance(node, ast.ImportFrom) and node.module)
     paths = dict.fromkeys(f"{node.module}.py".replace(".", "/")[:-3] for node in named)
     texts = (text_beside(f"{path}.py", folder, whole=True) for path in paths)
@@ -39,8 +39,7 @@ def imported_modules(module: ast.Module, folder: Path) -> Iterator[ast.Module]:
 def loaded_table(
     node: ast.Call, modules: tuple[ast.Module, ...], folder: Path, value_of: Evaluated
 ) -> dict[str, Any] | None:
-    """The table that a call makes of a file beside the script; None where it makes none, or the
-    file is not there."""
+    """The table that a call loads from a file beside the script; None if there is none."""
     if not _LOADS.search(last_name(node.func)):
         return None
     for name in _file_names(node, modules, value_of):
@@ -57,8 +56,8 @@ def loaded_table(
 def _file_names(
     node: ast.Call, modules: tuple[ast.Module, ...], value_of: Evaluated
 ) -> Iterator[str]:
-    """Names of files that a call may load: its own argument, that of the `open` whose handle it is
-    given, or of those in the function of that name."""
+    """Files that a call may load: named in its argument, in the `open` that made its argument, or
+    in an `open` inside the function that is called."""
     for argument in (*node.args, *(one.value for one in node.keywords)):
         yield from _named(argument, value_of)
         if isinstance(argument, ast.Name):
@@ -87,7 +86,7 @@ def _opened_as(name: str, module: ast.Module) -> Iterator[ast.expr]:
 
 
 def _named(node: ast.AST, value_of: Evaluated) -> Iterator[str]:
-    """Every name of a table's file that an expression comes to, or a part of it."""
+    """Every name of a table's file in an expression."""
     for part in ast.walk(node):
         if not isinstance(part, ast.expr):
             continue
@@ -100,7 +99,7 @@ def _named(node: ast.AST, value_of: Evaluated) -> Iterator[str]:
 
 
 def called_functions(modules: tuple[ast.Module, ...]) -> tuple[ast.FunctionDef, ...]:
-    """Functions of imported modules that a script calls, and those that these call in turn."""
+    """Functions of imported modules that a script calls, directly or indirectly."""
     own, *others = modules
     there = {
         one.name: one
@@ -121,7 +120,7 @@ def called_functions(modules: tuple[ast.Module, ...]) -> tuple[ast.FunctionDef, 
 def arguments_of(
     modules: tuple[ast.Module, ...], functions: tuple[ast.FunctionDef, ...]
 ) -> Iterator[tuple[str, ast.expr]]:
-    """Parameters of functions that are called in one place alone, each with what it is given."""
+    """Parameters of functions that are called only once, each with its argument."""
     own = modules[0]
     inside = [one for one in ast.walk(own) if isinstance(one, ast.FunctionDef)]
     calls: dict[str, list[ast.Call]] = {}

@@ -1,4 +1,4 @@
-"""What expressions in a training script come to, read from its text: constants, defaults of its
+"""Values of expressions in a training script, worked out from its text: constants, defaults of its
 options, functions and classes, environment variables."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from planner.launch.languages.python import UNKNOWN, calculated, compared, last_
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Setting
 
-# What asks a GPU whether it has bf16: each since Ampere has.
+# Functions that ask whether a GPU has bf16; every GPU since Ampere has.
 _OF_BF16 = ("is_bfloat16_supported", "is_bf16_supported", "is_torch_bf16_gpu_available",
             "is_torch_bf16_available")  # fmt: skip
 _DTYPES = ("bfloat16", "float16", "float32", "half")
@@ -30,13 +30,13 @@ _READ = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 
 
 class NoValueError(ValueError):
-    """An expression that only running it would tell."""
+    """An expression whose value is known only at run time."""
 
 
 @dataclass
 class ScriptValues:
-    """Values of one script. `given`: arguments of its command, by option; `environment`: variables;
-    `defaults`: options, parameters and fields whose default was taken, in order."""
+    """Values in one script. `given`: its command's arguments; `environment`: variables; `defaults`:
+    options, parameters and fields whose defaults were used, in order."""
 
     module: ast.Module
     given: Mapping[str, Setting]
@@ -70,8 +70,8 @@ class ScriptValues:
             raise NoValueError(str(error)) from None
 
     def runs(self, node: ast.AST) -> tuple[bool | None, str]:
-        """Whether a statement is come to, for all that its `if`s say; the test that is not known,
-        where one is not."""
+        """Whether a statement runs, according to the `if`s around it; None if a test is unknown,
+        with that test."""
         for test, wanted in self.tests.get(node, ()):
             try:
                 value = bool(self.of(test))
@@ -82,7 +82,7 @@ class ScriptValues:
         return True, ""
 
     def shown(self, node: ast.expr) -> str:
-        """An expression that has no value, as the script has it."""
+        """An expression without a value, for a message."""
         made = self.constants.get(node.id, node) if isinstance(node, ast.Name) else node
         return f"{written(made)[:80]}, which is no literal"
 
@@ -103,7 +103,7 @@ class ScriptValues:
         return ast.literal_eval(node) if made is UNKNOWN else made
 
     def _calculated(self, node: ast.expr, inner: Callable[[ast.expr], Any]) -> Any:
-        """What operators and displays make of values; UNKNOWN for any other expression."""
+        """The value of an operator or a display; UNKNOWN for other expressions."""
         made: Any = UNKNOWN
         match node:
             case ast.BinOp(left=left, op=operation, right=right):
@@ -137,7 +137,7 @@ class ScriptValues:
     def _table(
         keys: list[ast.expr | None], values: list[ast.expr], inner: Callable[[ast.expr], Any]
     ) -> dict[Any, Any]:
-        """Entries whose values are known; the rest is left out."""
+        """Entries whose values are known."""
         found: dict[Any, Any] = {}
         for key, value in zip(keys, values, strict=True):
             try:
@@ -209,7 +209,7 @@ class ScriptValues:
         raise NoValueError(name)
 
     def _table_of_file(self, node: ast.Call) -> dict[str, Any] | None:
-        """The table that a call loads, once for each call."""
+        """The table that a call loads; each call is evaluated once."""
         if node not in self._loaded:
             self._loaded[node] = None  # while its own arguments are looked at
             folder = self.folder or Path()
@@ -245,7 +245,7 @@ class ScriptValues:
 
 
 def _typed(value: object) -> object:
-    """A command's word as its parser would have it: a number, a switch, a text."""
+    """A word of a command as its parser would convert it: a number, a switch or a text."""
     if not isinstance(value, str):
         return value
     if value.lower() in ("true", "false"):
@@ -259,7 +259,7 @@ def _first_true(values: list[Any]) -> Any:
 
 
 def _constants(module: ast.AST) -> dict[str, ast.expr]:
-    """Names that are given one value alone."""
+    """Names that are assigned only one value."""
     found: dict[str, ast.expr] = {}
     several: set[str] = set()
     for node in ast.walk(module):
@@ -271,7 +271,7 @@ def _constants(module: ast.AST) -> dict[str, ast.expr]:
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Names that a statement gives a value, outside of classes' fields."""
+    """Names that a statement assigns, except fields of classes."""
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=value):
             yield name, value
@@ -280,7 +280,7 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield from ((one.id, value) for one, value in pairs if isinstance(one, ast.Name))
 
 
-# Tests of the `if`s around a call, each with the outcome that leads to it.
+# Tests of the `if`s around a call, each with the outcome that leads to the call.
 _Tests = tuple[tuple[ast.expr, bool], ...]
 
 
@@ -300,7 +300,7 @@ def _tested(node: ast.AST, around: _Tests) -> Iterator[tuple[ast.AST, _Tests]]:
 
 
 def _options(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """`add_argument("--name", default=...)`, `typer.Option(...)` apart."""
+    """Defaults of `add_argument("--name", default=...)`."""
     for node in ast.walk(module):
         if not isinstance(node, ast.Call) or last_name(node.func) != "add_argument":
             continue
@@ -319,7 +319,7 @@ def _options(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _parameters(module: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Parameters of functions, with their defaults."""
+    """Parameters of functions that have defaults."""
     for node in ast.walk(module):
         if not isinstance(node, ast.FunctionDef):
             continue
@@ -331,7 +331,7 @@ def _parameters(module: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _fields(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Fields of classes with a value: `batch_size: int = 4`, `BATCH = 4`, `self.batch_size = 4`."""
+    """Fields of classes: `batch_size: int = 4`, `BATCH = 4`, `self.batch_size = 4`."""
     for node in ast.walk(module):
         match node:
             case ast.ClassDef(body=body):
@@ -348,7 +348,7 @@ def _fields(module: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 def _of_all(
     modules: Sequence[ast.AST], found: Callable[[Any], dict[str, ast.expr]]
 ) -> dict[str, ast.expr]:
-    """What the parts of a script say, its own file before those that it imports."""
+    """Definitions in all parts of a script; its own file overrides imported modules."""
     said: dict[str, ast.expr] = {}
     for module in reversed(modules):
         said |= found(module)
@@ -356,7 +356,7 @@ def _of_all(
 
 
 def _once(pairs: Iterator[tuple[str, ast.expr]]) -> dict[str, ast.expr]:
-    """Those with one value alone."""
+    """Names with only one value."""
     found: dict[str, set[str]] = {}
     values: dict[str, ast.expr] = {}
     for name, value in pairs:

@@ -1,4 +1,4 @@
-"""The reader of files that the arguments of a Trainer script complete."""
+"""The reader of files that are completed by the arguments of a Trainer script."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from planner.launch.read.document import NO_LENGTH, NO_RECOMPUTE, Document, Docu
 from planner.launch.read.found import Found, Problem, Setting
 from planner.launch.sentences import said_problems
 
-# Options by which programs of one's own may call the micro-batch.
+# Options that may be the micro-batch of an unknown program.
 _BATCH = re.compile(r"--(?!\w*(eval|val|test|infer|global|total))\w*(batch|bsz)\w*")
 
 
-# Facts that are the program's choice: columns of measured runs.
+# Facts that the program decides, by columns of measured runs.
 _OF_THE_PROGRAM = ("recompute", "flash", "compile", "loss")
 
 
 class ScriptedReader(DocumentReader):
-    """A file that a Trainer script's arguments complete."""
+    """A file that is completed by the arguments of a Trainer script."""
 
     def __init__(self, document: Document, source: Source, script: HfArguments) -> None:
         super().__init__(document, replace(source, hints=script.hints))
@@ -34,7 +34,7 @@ class ScriptedReader(DocumentReader):
         if script.hints.recompute is None and not script.given:
             why = "the program that is started may recompute: less memory than predicted"
             self.unmodelled += ((Setting(NO_RECOMPUTE, None, document.path), why),)
-        # What the program decides that is started, where nothing of it is there to read.
+        # What the program decides if its settings were not read.
         stated = ("recompute",) if script.hints.recompute is not None else ()
         decides = () if script.given else _OF_THE_PROGRAM
         self.left_open = tuple(fact for fact in decides if fact not in stated)
@@ -51,8 +51,8 @@ class ScriptedReader(DocumentReader):
         further: tuple[str, ...] = (),
         **fields: Any,
     ) -> Found:
-        """What was found, with what the script and the caller say; `further`: variations that the
-        file says itself."""
+        """The result, with what the script and the caller say. `further`: variations that the file
+        itself states."""
         return self.gathered(
             known,
             keys,
@@ -67,16 +67,16 @@ class ScriptedReader(DocumentReader):
         )
 
     def demand_model(self) -> None:
-        """Note that nobody names the model, where that is so."""
+        """Note it if nothing names the model."""
         if not self.hints.model:
             self.problems.append(self.script.model_unknown("the file does not name the model"))
 
     def no_accumulation(self) -> None:
-        """Nothing is said of several micro-batches: 1."""
+        """Note that 1 is assumed."""
         self.assumed.append("no gradient accumulation (give --grad-acc or --gbs)")
 
     def no_micro_batch(self) -> None:
-        """No micro-batch is stated: the program that is started says it, which is not read."""
+        """Note that the micro-batch is not stated; the program, which is not read, decides it."""
         words = self.launch.arguments if self.launch is not None else ()
         named = (_BATCH.match(word.text.value) for word in words)
         option = next((match[0] for match in named if match is not None), None)

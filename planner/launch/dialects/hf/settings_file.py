@@ -1,4 +1,4 @@
-"""What the writers of one YAML file of settings share: LLaMA-Factory's, axolotl's and TRL's."""
+"""Code shared by the writers of one YAML file: LLaMA-Factory's, axolotl's and TRL's."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from planner.launch.sentences import names_of
 from planner.launch.settings_text import SettingsSection, filled, yaml_text
 from planner.launch.time_limit import save_steps
 
-# torch's AdamW by how it updates, as the Trainer names it.
+# Names of torch's AdamW, by how it updates.
 _ADAMW = {"fused": "adamw_torch_fused", "foreach": "adamw_torch"}
 
 
 def settings_files(
     launch: Launch, dialect: str, name: str, sections: Sequence[SettingsSection]
 ) -> Files:
-    """The YAML file, filled into the template of its name, and the model's config.json."""
+    """The YAML file, filled into its template, and the model's config.json."""
     model = launch.job.model
     text = filled(
         f"{dialect}/{name}.txt", model=model.name, gpus=launch.plan.degrees.gpus,
@@ -33,7 +33,7 @@ def settings_files(
 
 
 def settings_names(launch: Launch, *, by_peft: bool = False) -> dict[str, object]:
-    """What the rows of such a file may name. `by_peft`: as in `target_modules`."""
+    """Names that the rows for such a file may use. `by_peft`: as in `target_modules`."""
     job, tuning, model = launch.job, launch.job.tuning, launch.job.model
     has_adapters = tuning.has_adapters
     targets = target_modules(tuning, model, by_peft=by_peft) if has_adapters else ()
@@ -63,7 +63,7 @@ def _packing(job: Job) -> str:
 
 
 def trainer_optimizer(job: Job, others: Mapping[str, str]) -> str | None:
-    """The optimizer as the Trainer names it, those of `others` by family; None if it has none."""
+    """The Trainer's name of the optimizer; `others`: names by family; None if it has none."""
     family = job.optimizer.family
     if family in others:
         return others[family]

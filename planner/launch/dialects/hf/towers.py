@@ -1,5 +1,5 @@
-"""What a program of Hugging Face does with the parts of a vision-language model, and how large it
-lets images be (`towers.toml`)."""
+"""How Hugging Face's programs treat the parts of a vision-language model, and how they limit the
+size of images (`towers.toml`)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from planner.launch.dialects.hf import said
 from planner.launch.dialects.hf.arguments import Named, Program, is_switched
 from planner.launch.dialects.hf.family_scripts import LARGEST_IMAGE
 from planner.launch.dialects.hf.modules import spares_the_tower
+from planner.launch.dialects.hf.program_pieces import SAMPLE_IMAGES
 from planner.launch.dialects.hf.python import OTHER_CLASS
-from planner.launch.dialects.hf.vision_program import SAMPLE_IMAGES
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import CHECKPOINT_TOWER, USUAL, Found, Hints, Problem
 
 _MAX_PIXELS = "MAX_PIXELS"
-# Settings of scripts of one's own that limit the frames and pixels of videos, and none that merely
-# stand beside those of images, as LLaMA-Factory's and ms-swift's do.
+# Settings by which scripts limit the frames and pixels of videos. LLaMA-Factory's and ms-swift's
+# are left out: they are usually set along with those for images.
 _VIDEOS = re.compile(r"video_(max|min)_frames?(_pixels)?$|max_(video|num)_frames$|frames_upbound$")
 
 
@@ -37,13 +37,14 @@ def _programs() -> Mapping[str, Mapping[str, Any]]:
 
 
 def tower_settings(program: str) -> Mapping[str, Any]:
-    """What a program of `towers.toml` is told of a vision-language model."""
+    """The settings of a program for vision-language models."""
     return _programs()[program]
 
 
 def adapters_reach_projector(program: str, rule: str, tower_frozen: bool) -> bool:
-    """Whether a program's adapters reach the projector of a family, which is named by the rule of
-    its images' tokens: of some only with the tower, whose layers' names it shares."""
+    """Whether a program adapts the projector of a family, which is identified by its image token
+    `rule`. In some families projector modules share the names of the tower's and are adapted with
+    it."""
     of = _programs().get(program, {}).get("adapts_projector")
     return of is None or (rule in of and not tower_frozen)
 
@@ -60,8 +61,8 @@ def tower_names() -> frozenset[str]:
 
 
 def frozen_parts(named: Named, program: Program) -> tuple[str, ...]:
-    """Parts that nothing trains, in the words of `--freeze`; of a program that has no settings for
-    them none is frozen."""
+    """The parts that are frozen, in the words of `--freeze`; none for a program without such
+    settings."""
     row = _programs().get(program)
     return tuple(part for part in PARTS if row and _is_frozen(part, row, named))
 
@@ -79,8 +80,8 @@ def _is_frozen(part: str, row: Mapping[str, Any], named: Named) -> bool:
 def with_towers(
     found: Found, named: Named, program: Program, launch: LaunchCommand | None, hints: Hints
 ) -> Found:
-    """A launch of a vision-language model with the parts that it freezes, and its images. `hints`:
-    what the caller knows of them."""
+    """A launch of a vision-language model, with its frozen parts and its images. `hints`: the
+    caller's knowledge of these."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
     vision = model.vision if model else None
     beside = None if vision else _beside(found, named, program)
@@ -100,19 +101,19 @@ def with_towers(
 
 
 def _of_usual(found: Found, vision: VisionSpec) -> Found:
-    """A launch with images of which nothing says how large they are."""
+    """A launch with images of unknown size."""
     size = "x".join(map(str, usual_size(vision.rule)))
     return _of_one_image(found, size, "the largest usual one")
 
 
 def _of_one_image(found: Found, size: str, why: str) -> Found:
-    """A launch with one image a sample, of `size` in pixels; `why` of that size."""
+    """A launch with one image per sample of `size` pixels; `why`: where the size comes from."""
     note = f"one image a sample of {size} pixels, {why}; give --images for others"
     return replace(found, images=f"1x{size}", assumed=(*found.assumed, note))
 
 
 def _of_limits(found: Found, named: Named, program: Program, launch: LaunchCommand | None) -> Found:
-    """A launch whose images are as large as its settings let them be; as it is where none does."""
+    """A launch with images as large as the settings allow; unchanged if nothing limits them."""
     if (largest := named.get(LARGEST_IMAGE)) is not None:
         why = f"the most that {largest.key} lets it have"
         return _of_one_image(found, str(largest.value), why)
@@ -125,8 +126,8 @@ def _of_limits(found: Found, named: Named, program: Program, launch: LaunchComma
 
 
 def unsized(named: Named, found: Found, hints: Hints) -> Iterator[Problem]:
-    """Areas of images that are no whole number of pixels, at which every program stops. Videos, of
-    which settings limit frames and pixels: how many tokens a sample has, only the data says."""
+    """Limits of image areas that are not whole numbers, which every program refuses; and videos,
+    since only the data tells how many tokens a sample of videos has."""
     model = found.shape or (load_model(found.model).spec if found.model else None)
     if model is None or model.vision is None:
         return
@@ -143,14 +144,13 @@ def unsized(named: Named, found: Found, hints: Hints) -> Iterator[Problem]:
 
 
 def loads_its_tower(program: Program, model: str | None) -> bool:
-    """Whether a program loads a vision-language model with its tower, and its settings say what of
-    it is trained."""
+    """Whether a program loads a model's vision tower and its settings say which parts train."""
     resolved = load_model(model) if model else None
     has_tower = resolved is not None and (resolved.vision or resolved.spec.vision) is not None
     return has_tower and (program == "trl" or program in _programs())
 
 
-# Classes that load a vision-language model, and no model of text alone.
+# Classes that load a vision-language model, and never a text model.
 _OF_VISION = re.compile(
     r"AutoModelFor(ImageTextToText|Vision2Seq)|\w+ForConditionalGeneration|FastVisionModel"
 )
@@ -167,8 +167,8 @@ def _by_class(named: Named) -> bool:
 
 
 def _beside(found: Found, named: Named, program: Program) -> VisionSpec | None:
-    """The vision part that a checkpoint has beside the language model of the catalogue, where the
-    program is known to load it, and nobody says that it does not."""
+    """The vision part that a checkpoint has besides the catalogue's language model, if the program
+    is known to load it and nothing says otherwise."""
     loads = _programs().get(program, {}).get("loads_beside") or _by_class(named)
     unknown = any(problem.rule == CHECKPOINT_TOWER for problem in found.problems)
     if not (loads and unknown and found.model):
@@ -177,15 +177,14 @@ def _beside(found: Found, named: Named, program: Program) -> VisionSpec | None:
 
 
 def _loaded(found: Found, named: Named, program: Program, vision: VisionSpec) -> Found:
-    """A launch with what nothing trains of its vision part."""
+    """A launch, with the frozen parts of its vision model."""
     frozen = (*found.freeze, *_frozen(found, vision, named, program))
     known = tuple(problem for problem in found.problems if problem.rule != CHECKPOINT_TOWER)
     return replace(found, freeze=tuple(dict.fromkeys(frozen)), problems=known)
 
 
 def _says_images(named: Named, program: Program, launch: LaunchCommand | None) -> bool:
-    """Whether the files limit images, or load a class of their own for them, as those do whose
-    samples have some."""
+    """Whether files limit images or load a class for them, which those with images do."""
     row = _programs().get(program, {})
     signs = (*row.get("shows_images", ()), row.get("pixels", ("",))[0])
     limits = launch is not None and _MAX_PIXELS in launch.command.environment
@@ -193,7 +192,7 @@ def _says_images(named: Named, program: Program, launch: LaunchCommand | None) -
 
 
 def _of_text(found: Found, program: Program) -> Found:
-    """The launch of a checkpoint whose vision part is loaded, with samples of text."""
+    """A launch that loads the vision part of a checkpoint but trains on text only."""
     blank = _programs().get(program, {}).get("blank", "")
     pixels = blank.removeprefix("1x")
     runs = f", with the blank image of {pixels} that the program puts beside it" if blank else ""
@@ -205,7 +204,7 @@ def _of_text(found: Found, program: Program) -> Found:
 
 
 def _frozen(found: Found, vision: VisionSpec, named: Named, program: Program) -> tuple[str, ...]:
-    """Parts that nothing trains, a projector that adapters do not reach among them."""
+    """The parts that are frozen, including a projector that adapters do not reach."""
     frozen, left_out = {*frozen_parts(named, program)}, set[str]()
     pattern = named.get("lora_target_modules")
     if found.train != "full":
@@ -219,7 +218,7 @@ def _frozen(found: Found, vision: VisionSpec, named: Named, program: Program) ->
 def _limits(
     named: Named, program: Program, launch: LaunchCommand | None
 ) -> Iterator[tuple[str, str]]:
-    """Settings that may limit it, the first that counts first."""
+    """Settings that may limit an image, by priority."""
     if program not in _programs():
         return
     key, usual = _programs()[program]["pixels"]

@@ -1,8 +1,8 @@
-"""Reader of Hugging Face training settings, wherever they stand.
+"""Reader of Hugging Face training settings from any source.
 
 A LLaMA-Factory, axolotl or TRL YAML, the arguments of a Trainer script, or `TrainingArguments` in
-Python: each gives named settings, which say the batch and the model, whether DeepSpeed, FSDP or
-nothing shards, how the weights are trained and what training minimises. Names: transformers 5.23
+Python all give named settings. They state the batch and the model, whether DeepSpeed, FSDP or
+nothing shards, how the weights are trained, and the objective. Names: transformers 5.23
 (TrainingArguments), LLaMA-Factory 0.9 (hparams), axolotl 0.13 (utils/schemas), TRL 1.10.
 """
 
@@ -20,6 +20,7 @@ from planner.launch.dialects.hf.adapter_file import with_adapter
 from planner.launch.dialects.hf.arguments import (
     Half,
     HfArguments,
+    Named,
     Program,
     hf_arguments,
     is_on,
@@ -30,27 +31,20 @@ from planner.launch.dialects.hf.deepspeed_reader import DeepspeedReader
 from planner.launch.dialects.hf.family_scripts import of_family
 from planner.launch.dialects.hf.modules import adapter_table
 from planner.launch.dialects.hf.program_defaults import (
+    below_limit,
     by_trl,
     by_unsloth,
     checkpointed,
-    with_length,
-    with_tuning,
-)
-from planner.launch.dialects.hf.rows import (
-    below_limit,
     lengths_assumed,
     packing_of,
     position_problems,
+    with_length,
+    with_tuning,
 )
 from planner.launch.dialects.hf.sampling import with_sampling
 from planner.launch.dialects.hf.towers import unsized, with_towers
 from planner.launch.dialects.hf.tuned import FULL, Tuned, asks_for, tuned
-from planner.launch.dialects.hf.unmodelled import (
-    effects_of,
-    own_loss,
-    own_options,
-    refusals_of,
-)
+from planner.launch.dialects.hf.unmodelled import effects_of, own_loss, own_options, refusals_of
 from planner.launch.languages.text import digits
 from planner.launch.read.beside import source_beside
 from planner.launch.read.command import LaunchCommand
@@ -58,26 +52,27 @@ from planner.launch.read.document import Document, Source, below, json_document
 from planner.launch.read.found import Found, Problem, Setting, unresolved
 from planner.launch.sentences import evaluated
 
-# TrainingArguments' own micro-batch, and those of programs that have another.
+# The default micro-batch of TrainingArguments, and of programs that have another default.
 _TRAINER_BATCH = 8
 _BATCHES: Mapping[Program, int] = {"axolotl": 1, "swift": 1}
-# Sequences of a step that ms-swift accumulates to where nothing is stated.
+# ms-swift accumulates to this many sequences per step by default.
 _SWIFT_BATCH = 16
-# What ms-swift 2 called settings that it calls now as the Trainer does.
+# Settings that ms-swift 2 had under other names.
 _SWIFT_2 = {"batch_size": "per_device_train_batch_size"}
 _SWIFT_MODELS = ("model", "model_id_or_path", "model_name_or_path")
-# Settings of launchers that work out the micro-batch and add it to what they start.
+# Settings of launchers that derive the micro-batch and pass it on.
 _WHOLE_BATCHES = ("global_batch_size", "total_batch_size", "effective_batch_size")
-# A stage in the name of a DeepSpeed configuration: ds_z2_config.json, zero3.json, stage-1.json.
+# A stage in the file name of a DeepSpeed configuration: ds_z2_config.json, zero3.json,
+# stage-1.json.
 _STAGE_IN_NAME = re.compile(r"(?:^|[^a-z])(?:z|zero|stage|zero_?stage)[-_]?([0-3])(?![0-9])")
 _BF16 = ("bfloat16", "bf16", "torch.bfloat16")
 _FP16 = ("float16", "fp16", "half", "torch.float16", "torch.half")
 
 
-# What axolotl calls as accelerate's ParallelismConfig does (utils/trainer.py,
+# axolotl's names that equal those of accelerate's ParallelismConfig (utils/trainer.py,
 # setup_parallelism_envs).
 _OF_AXOLOTLS_MESH = ("dp_shard_size", "dp_replicate_size")
-# Words of `fsdp`, and what accelerate's file would say.
+# Words of `fsdp`, and their equivalents in accelerate's file.
 _FSDP_WORDS: Mapping[str, tuple[str, object]] = {
     **{
         word: ("sharding_strategy", word.upper())
@@ -89,10 +84,8 @@ _FSDP_WORDS: Mapping[str, tuple[str, object]] = {
 }  # fmt: skip
 
 
-def read_hf_training(
-    given: Mapping[str, Setting], source: Source, program: Program = "trainer"
-) -> Found:
-    """The launch that named settings describe; `source`: the file in which they stand."""
+def read_hf_training(given: Named, source: Source, program: Program = "trainer") -> Found:
+    """The launch described by named settings. `source`: the file that holds them."""
     path, launch = source.path, source.launch
     named, of_adapter = with_adapter(given, source)
     named, program = of_family(named, program_of(program, named, launch))
@@ -110,7 +103,7 @@ def read_hf_training(
     else:
         sharded = _sharded(named, path, training.script.half_weights, program)
         found = AccelerateReader(sharded, source, training.script).found()
-        # Its document is made up here: no file holds what accelerate does not know.
+        # The document was made above: no file holds keys that accelerate would not know.
         kept = tuple(one for one in found.problems if one.rule != "unknown-option")
         found = replace(found, settings=(), unused=(), unknown=(), problems=kept)
     note = f"micro-batch {_TRAINER_BATCH} (TrainingArguments' own)"
@@ -144,10 +137,10 @@ def read_hf_training(
 
 @dataclass(frozen=True)
 class Training:
-    """Settings, the program whose defaults they have, and what was read of them: the arguments and
-    how the weights are trained."""
+    """Settings, the program whose defaults apply, and what they say: the arguments, and how the
+    weights are trained."""
 
-    named: Mapping[str, Setting]
+    named: Named
     program: Program
     script: HfArguments
     how: Tuned
@@ -156,8 +149,8 @@ class Training:
 def trained(
     found: Found, training: Training, source: Source, sharded_by: str, noted: Sequence[str] = ()
 ) -> Found:
-    """A launch, as a file that shards describes it, with all that its training settings say.
-    `sharded_by`: that file; `noted`: further assumptions."""
+    """Completes a launch that was read from a file about sharding by the training
+    settings. `sharded_by`: that file; `noted`: further assumptions."""
     named, program, launch, hints = training.named, training.program, source.launch, source.hints
     fused = bool(found.variations)
     found = with_tuning(by_unsloth(found, named, program), named, launch, training.how)
@@ -179,10 +172,9 @@ def trained(
     )
 
 
-def of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
-    """ms-swift's settings under the names that a Trainer has. Its `model_name` is what an
-    assistant is trained to call itself (arguments/sft_args.py), and names no model; ms-swift 2
-    had its own names of models, as `model_type`."""
+def of_swift(named: Named) -> dict[str, Setting]:
+    """ms-swift's settings under the Trainer's names. Its `model_name` is the name that an assistant
+    learns to give (arguments/sft_args.py), not a model; ms-swift 2 named models in `model_type`."""
     found = {_SWIFT_2.get(name, name): setting for name, setting in named.items()}
     found.pop("model_name", None)
     if "model_type" in found and not any(name in found for name in _SWIFT_MODELS):
@@ -190,9 +182,9 @@ def of_swift(named: Mapping[str, Setting]) -> dict[str, Setting]:
     return found
 
 
-def swift_precision(named: Mapping[str, Setting]) -> dict[str, Setting]:
-    """The settings, with the mixed precision that ms-swift sets where none is given: of the dtype
-    that it loads, which is bf16 unless one is given (arguments/base_args/model_args.py)."""
+def swift_precision(named: Named) -> dict[str, Setting]:
+    """The settings, with ms-swift's default for mixed precision: the format in which it loads the
+    model, by default bf16 (arguments/base_args/model_args.py)."""
     dtype = value_of(named, "torch_dtype") or "bfloat16"
     key = {"bfloat16": "bf16", "float16": "fp16"}.get(dtype.removeprefix("torch."))
     if key is None or {"bf16", "fp16"} & named.keys():
@@ -204,9 +196,9 @@ def swift_precision(named: Mapping[str, Setting]) -> dict[str, Setting]:
 def _spread_over_gpus(
     launch: LaunchCommand | None, program: Program, gpus: int | None
 ) -> tuple[Problem, ...]:
-    """ms-swift starts one process a GPU where NPROC_PER_NODE or NNODES is set (cli/main.py,
-    use_torchrun); without them its one process lays the layers over all GPUs that it sees, which
-    work in turn (utils/torch_utils.py, get_default_device_map: `auto`)."""
+    """ms-swift starts one process per GPU if NPROC_PER_NODE or NNODES is set (cli/main.py,
+    use_torchrun). Otherwise one process spreads the layers over all visible GPUs, which work in
+    turn (utils/torch_utils.py, get_default_device_map: `auto`)."""
     if program != "swift" or launch is None or launch.launcher or gpus == 1:
         return ()
     alone = launch.per_node is None and launch.nodes is None
@@ -214,9 +206,10 @@ def _spread_over_gpus(
 
 
 def _launcher_shards(
-    named: Mapping[str, Setting], source: Source, program: Program
+    named: Named, source: Source, program: Program
 ) -> tuple[tuple[Setting, str], ...]:
-    """Without a word on sharding, the command that starts it may still shard over several GPUs."""
+    """If the settings do not mention sharding, the command that starts the program may still
+    shard."""
     tables = {key.partition(".")[0] for key in named}
     says = program == "axolotl" or source.launch is not None or {"deepspeed", "fsdp"} & tables
     if says or source.hints.gpus == 1:
@@ -225,8 +218,8 @@ def _launcher_shards(
     return ((Setting("deepspeed, fsdp", None, source.path), why),)
 
 
-def _unsettled(named: Mapping[str, Setting], document: Document | None) -> Iterator[Problem]:
-    """Settings of sharding whose values are not known, and a DeepSpeed file that is not there."""
+def _unsettled(named: Named, document: Document | None) -> Iterator[Problem]:
+    """Settings of sharding with unknown values, and a missing DeepSpeed file."""
     setting = _configuration(named)
     for item in (setting, named.get("fsdp"), named.get("zero_stage")):
         if item is not None and item.unknown:
@@ -237,8 +230,9 @@ def _unsettled(named: Mapping[str, Setting], document: Document | None) -> Itera
         yield from said("deepspeed_absent", setting.place, missing=missing)
 
 
-def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Problem, ...]:
-    """A global batch, which no Trainer takes, without the micro-batch: its launcher adds that."""
+def _batch_elsewhere(named: Named, mbs: int | None) -> tuple[Problem, ...]:
+    """A global batch without a micro-batch: no Trainer takes it, so a launcher must derive the
+    latter."""
     whole = next((named[name] for name in _WHOLE_BATCHES if name in named), None)
     if whole is None or mbs is not None:
         return ()
@@ -246,13 +240,9 @@ def _batch_elsewhere(named: Mapping[str, Setting], mbs: int | None) -> tuple[Pro
 
 
 def _completed(
-    script: HfArguments,
-    named: Mapping[str, Setting],
-    program: Program,
-    launch: LaunchCommand | None,
-    how: Tuned,
+    script: HfArguments, named: Named, program: Program, launch: LaunchCommand | None, how: Tuned
 ) -> HfArguments:
-    """Defaults of the program where the settings say nothing."""
+    """Adds the program's defaults."""
     script = with_length(script, named, program)
     mbs = script.hints.mbs or _BATCHES.get(program, _TRAINER_BATCH)
     hints = replace(script.hints, mbs=mbs)
@@ -267,9 +257,9 @@ def _completed(
     return checkpointed(script, named, program)
 
 
-def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
-    """The 16-bit format of the weights that are trained; empty where they are in fp32, under
-    autocast. fp16 weights under the autocast of `fp16` are left to that autocast."""
+def loads_half(named: Named, program: Program) -> Half:
+    """The 16-bit format of the trained weights; empty if they are fp32 under autocast. fp16 weights
+    under fp16 autocast count as autocast."""
     stated = [value_of(named, name) for name in ("dtype", "torch_dtype")]
     mixed = any(is_on(named, name) for name in ("bf16", "fp16", "fp8"))
     fp16 = not mixed and any(text in _FP16 for text in stated)
@@ -286,10 +276,8 @@ def loads_half(named: Mapping[str, Setting], program: Program) -> Half:
     return half
 
 
-def _assumed_stage(
-    named: Mapping[str, Setting], document: Document | None, path: str
-) -> Iterator[str]:
-    """Where the stage is that of the name of a file that is not at hand."""
+def _assumed_stage(named: Named, document: Document | None, path: str) -> Iterator[str]:
+    """Notes a stage that was guessed from the name of a missing file."""
     setting = _configuration(named)
     file = "" if setting is None else str(setting.value)
     stage = _stage_of_name(file) if "." in file else None
@@ -300,14 +288,15 @@ def _assumed_stage(
 # --- what shards ----------------------------------------------------------------------------------
 
 
-def _configuration(named: Mapping[str, Setting]) -> Setting | None:
-    """What names DeepSpeed's configuration: the Trainer's option, its script's or accelerate's."""
+def _configuration(named: Named) -> Setting | None:
+    """The setting that names DeepSpeed's configuration, in the Trainer, its script or
+    accelerate."""
     options = ("deepspeed", "deepspeed_config", "deepspeed_config_file")
     return next((named[name] for name in options if name in named), None)
 
 
-def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
-    """DeepSpeed's configuration: named and beside the file, or written in it."""
+def _deepspeed(named: Named, source: Source) -> Document | None:
+    """DeepSpeed's configuration: in a file beside this one, or inside it."""
     path, setting = source.path, _configuration(named)
     preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", value_of(named, "deepspeed"))
     staged: dict[str, Setting] = {}
@@ -329,16 +318,16 @@ def _deepspeed(named: Mapping[str, Setting], source: Source) -> Document | None:
 
 
 def _stage_of_name(path: str) -> int | None:
-    """The ZeRO stage in the name of a configuration that is not at hand; None where it states none,
-    or that something is offloaded, of which it does not say what."""
+    """The ZeRO stage in a file name; None if there is none, or if something is offloaded, since the
+    name does not say what."""
     name = path.rpartition("/")[2].lower()
     stated = _STAGE_IN_NAME.search(name)
     offloads = re.search(r"(?<!no[-_])(?<!without[-_])offload", name) is not None
     return None if stated is None or offloads else int(stated[1])
 
 
-def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
-    """`--zero_stage 2` of DeepSpeed's examples."""
+def _zero_stage(named: Named, path: str) -> Document | None:
+    """`--zero_stage 2`, as in DeepSpeed's examples."""
     setting = named.get("zero_stage")
     if setting is None or setting.unknown:
         return None
@@ -347,7 +336,7 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     key = DEEPSPEED["zero"].key
     settings = {key: replace(setting, key=key, value=stage)}
     device = named.get("offload")
-    # DeepSpeed-Chat's get_train_ds_config, and ms-swift's and others' files of that name.
+    # As in get_train_ds_config of DeepSpeed-Chat, and in files of that name by ms-swift and others.
     tables = ("offload_optimizer", "offload_param") if stage == 3 else ("offload_optimizer",)
     for inner in (f"zero_optimization.{table}.device" for table in tables):
         if device is not None:
@@ -355,9 +344,9 @@ def _zero_stage(named: Mapping[str, Setting], path: str) -> Document | None:
     return Document(path, settings)
 
 
-def _sharded(named: Mapping[str, Setting], path: str, half: Half, program: Program) -> Document:
-    """FSDP as accelerate's file would say it, else plain data parallelism; `half`: of weights,
-    where nothing is said of products."""
+def _sharded(named: Named, path: str, half: Half, program: Program) -> Document:
+    """FSDP as accelerate's file would configure it, otherwise plain data parallelism. `half`: the
+    format of the weights, if no mixed precision is stated."""
     fsdp = named.get("fsdp")
     words = _words(fsdp.value) if fsdp is not None and not fsdp.unknown else []
     table = below(named, "fsdp_config")
@@ -381,17 +370,15 @@ def _sharded(named: Mapping[str, Setting], path: str, half: Half, program: Progr
     return Document(path, settings)
 
 
-def _put_mesh(settings: dict[str, Setting], named: Mapping[str, Setting]) -> None:
-    """axolotl's sizes of its device mesh, where they are stated."""
+def _put_mesh(settings: dict[str, Setting], named: Named) -> None:
+    """The sizes of axolotl's device mesh, if they are stated."""
     for name in _OF_AXOLOTLS_MESH:
         if name in named and named[name].value is not None:
             key = f"parallelism_config.parallelism_config_{name}"
             _put(settings, key, named[name].value, named[name])
 
 
-def _put_precision(
-    settings: dict[str, Setting], named: Mapping[str, Setting], path: str, half: Half
-) -> None:
+def _put_precision(settings: dict[str, Setting], named: Named, path: str, half: Half) -> None:
     for name in ("bf16", "fp16", "fp8"):
         if value_of(named, name) in ("true", "auto", "full"):
             _put(settings, "mixed_precision", name, named[name])

@@ -1,8 +1,8 @@
 """Writer for TRL 1.16: trl.yaml, which TRL's own classes read, and a program around its trainers.
 
-What shards is the plan's framework's: nothing, FSDP2 (accelerate.yaml) or DeepSpeed
-(ds_config.json). Settings: trl 1.16.0, trl/trainer/*_config.py, model_config.py; ORPO's and CPO's
-trainers: trl/experimental.
+The plan's framework decides what shards: nothing, FSDP2 (accelerate.yaml) or DeepSpeed
+(ds_config.json). Settings: trl 1.16.0, trl/trainer/*_config.py, model_config.py; trainers of ORPO
+and CPO: trl/experimental.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from planner.launch.contract import (
 from planner.launch.dialects.hf import accelerate_writer, deepspeed_writer
 from planner.launch.dialects.hf.files import BITSANDBYTES, ENVIRONMENT, hf_job_refusals
 from planner.launch.dialects.hf.files import plan_refusals as hf_plan_refusals
+from planner.launch.dialects.hf.program_pieces import merging, of_language, part_pieces
 from planner.launch.dialects.hf.settings_file import (
     settings_files,
     settings_names,
     trainer_optimizer,
 )
-from planner.launch.dialects.hf.tuned_program import frozen_pieces, merging
 from planner.launch.dialects.hf.tuning_words import frozen_text, tuning_refusals
-from planner.launch.dialects.hf.vision_program import of_language
 from planner.launch.quoting import Code
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (
@@ -49,32 +48,31 @@ from planner.launch.sentences import (
     said_settings,
     said_variables,
 )
-from planner.launch.settings_text import SettingsSection, filled, piece, section_choices
+from planner.launch.settings_text import SettingsSection, filled, section_choices
 from planner.launch.time_limit import stop_variable
 
 CONFIG = "trl.yaml"
 FSDP, DEEPSPEED = "hf-fsdp2", "deepspeed"
-# Formats that bitsandbytes packs, beside which TRL makes adapters bf16 (sft_trainer.py 902-911).
+# Formats that bitsandbytes packs; beside them TRL casts adapters to bf16 (sft_trainer.py 902-911).
 _PACKED = ("nf4", "nf4-double", "int8")
-_LOADERS = ["load_dataset", "load_from_disk"]
 
 
 def trainer_of(job: Job) -> Mapping[str, Any]:
-    """TRL's trainer for what a job minimises; a row of `launch.toml`."""
+    """TRL's trainer for a job's objective; a row of `launch.toml`."""
     found: Mapping[str, Any] = dialect_toml("hf", "launch.toml")["trl_trainers"][job.objective.kind]
     return found
 
 
 def _chunks(kind: str) -> bool:
-    """Whether the trainer of an objective makes a chunk of logits at a time (TRL's fused head,
+    """Whether the trainer of an objective computes logits in chunks (TRL's fused head,
     trl/trainer/utils.py, add_fused_lm_head)."""
     found = dialect_toml("hf", "launch.toml")["trl_trainers"].get(kind, {})
     return bool(found.get("chunks"))
 
 
 def as_run(request: Request) -> Request:
-    """A request as TRL runs it: a chunk of logits at a time where its trainer does so, and adapters
-    in bf16 beside packed weights. FSDP2 and DeepSpeed hold what trains as they always do
+    """The request as TRL runs it: with logits in chunks if its trainer does so, and with bf16
+    adapters beside packed weights. FSDP2 and DeepSpeed store trained weights as usual
     (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model; deepspeed/runtime/engine.py)."""
     tuning = read_tuning(request.train, request.freeze)
     objective = read_objective(request.objective, adapters=tuning.has_adapters)
@@ -88,9 +86,9 @@ def as_run(request: Request) -> Request:
 
 
 def job_refusals(job: Job) -> Iterator[Refusal]:
-    """What TRL cannot express of the job."""
+    """Refusals of jobs that TRL cannot express."""
     yield from hf_job_refusals(job)
-    # TRL decides the type of the adapters, as `as_run` has it.
+    # TRL decides the format of adapters; see `as_run`.
     adapters = replace(job.tuning, adapter=None)
     given = job.tuning.adapter not in (None, "bf16" if job.tuning.base in _PACKED else None)
     yield from tuning_refusals(job if given else replace(job, tuning=adapters), freezes=True)
@@ -112,14 +110,14 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """What TRL cannot express of the plan."""
+    """Refusals of plans that TRL cannot express."""
     yield from hf_plan_refusals(launch)
     yield from said_refusals("hf", "trl_plan_refusals", names_of(launch))
 
 
 def _optimizer(job: Job) -> str | None:
-    """The optimizer as the Trainer names it, `deepspeed` for one that DeepSpeed makes; None where
-    there is none such."""
+    """The Trainer's name of the optimizer, `deepspeed` if DeepSpeed creates it; None if it has
+    none."""
     profile = job.framework.name
     if profile == DEEPSPEED and deepspeed_writer.optimizer_kind(job) == DEEPSPEED:
         return DEEPSPEED
@@ -137,7 +135,7 @@ def sections(launch: Launch) -> tuple[SettingsSection, ...]:
 
 
 def _names(launch: Launch) -> dict[str, object]:
-    """What rows may name."""
+    """Names that the rows of `launch.toml` may use."""
     job, tuning, profile = launch.job, launch.job.tuning, launch.job.framework.name
     within = job.samples.lengths is not None and job.samples.packing == "pack-varlen"
     whole = job.framework.mode == "amp" or (profile == FSDP and tuning.trains_all)
@@ -160,12 +158,12 @@ def _names(launch: Launch) -> dict[str, object]:
 
 
 def program(job: Job) -> str:
-    """The program's file, which names the trainer."""
+    """The file of the program, named after the trainer."""
     return f"train_{trainer_of(job)['program']}.py"
 
 
 def files(launch: Launch) -> Files:
-    """trl.yaml, the program, the model's config.json, and the file of what shards."""
+    """trl.yaml, the program, the model's config.json, and the file that configures sharding."""
     job, profile = launch.job, launch.job.framework.name
     settings = settings_files(launch, "hf", CONFIG, sections(launch))
     found = {CONFIG: settings[CONFIG], program(job): _program(launch), **settings}
@@ -179,52 +177,27 @@ def files(launch: Launch) -> Files:
 
 
 def _program(launch: Launch) -> str:
-    """The program's text. FSDP2 is told to reduce gradients in fp32, as the prediction counts, and
-    to save a whole model at the end."""
+    """The program's text, in which `pieces.toml` says what varies."""
     job, trainer = launch.job, trainer_of(launch.job)
-    name, sharded = trainer["name"], job.framework.name == FSDP
-    policy = "from torch.distributed.fsdp import MixedPrecisionPolicy"
-    whole = 'trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")'
+    name = trainer["name"]
+    pieces = part_pieces(
+        job, "trl", adds=False, experimental=trainer["experimental"], makes_rows=_makes_rows(job),
+        trainer=Code(f"{name}Trainer"), sharded=job.framework.name == FSDP,
+        zero3=job.framework.name == DEEPSPEED and launch.plan.degrees.zero == 3,
+    )  # fmt: skip
     return filled(
         "hf/trl.py.txt",
         title=f"{job.model.name} with TRL's {name}Trainer.",
         config=Code(f"{name}Config"),
         trainer=Code(f"{name}Trainer"),
         imports=_imports(trainer),
-        made=_made(launch),
         stop=filled("hf/stop.py.txt"),
-        data=_reading(job),
-        policy_import=policy if sharded else "",
-        policy=piece("hf/trl_policy.py.txt") if sharded else "",
-        whole_model=whole if sharded else "",
-        **frozen_pieces(job),
-    )
-
-
-def _made(launch: Launch) -> str:
-    """The function that makes the trainer, which loads the model by itself or is handed it. ZeRO-3
-    wants one type of all adapters (TRL's issue 6089)."""
-    job, trainer = launch.job, trainer_of(launch.job)
-    name, packed = Code(f"{trainer['name']}Trainer"), job.tuning.base is not None
-    if not trainer["experimental"]:
-        return piece("hf/trl_trainer.py.txt", trainer=name, layers=_frozen_layers(job))
-    zero3 = job.framework.name == DEEPSPEED and launch.plan.degrees.zero == 3
-    adapted = piece(
-        "hf/trl_adapters.py.txt", layers=_frozen_layers(job), autocast=not zero3,
-        cast=piece("hf/trl_cast.py.txt") if packed else "",
-    )  # fmt: skip
-    packing = 'kinds["quantization_config"] = get_quantization_config(model)'
-    return piece(
-        "hf/trl_model.py.txt",
-        trainer=name,
-        packing=packing if packed else "",
-        peft="from peft import get_peft_model" if job.tuning.has_adapters else "",
-        adapted=adapted if job.tuning.has_adapters else "",
+        **pieces,
     )
 
 
 def _imports(trainer: Mapping[str, Any]) -> list[str]:
-    """What comes from TRL."""
+    """Imports from TRL."""
     name, module = trainer["name"], trainer["module"]
     classes, shared = (f"{name}Config", f"{name}Trainer"), ("ModelConfig", "TrlParser")
     functions = ("get_peft_config", "get_quantization_config")
@@ -235,27 +208,10 @@ def _imports(trainer: Mapping[str, Any]) -> list[str]:
     return ["from trl import (", *(f"    {one}," for one in names), ")"]
 
 
-def _reading(job: Job) -> str:
-    """The function that reads the data, or makes rows where nothing is known of samples."""
-    random = piece("hf/trl_random.py.txt") if _makes_rows(job) else ""
-    imports = f"from datasets import {', '.join(['Dataset', *_LOADERS] if random else _LOADERS)}"
-    return filled("hf/trl_data.py.txt", imports=imports, random=random)
-
-
 def _makes_rows(job: Job) -> bool:
-    """Whether a trial run makes up rows of its own: of full ones nothing else has to be known."""
+    """Whether a trial run makes up its data, which is possible for full rows."""
     plain = job.objective.kind == "lm" and job.model.vision is None
     return plain and job.samples.lengths is None
-
-
-def _frozen_layers(job: Job) -> list[str]:
-    """Lines that keep adapters off the first layers, or off parts that are frozen whole."""
-    if job.model.vision is not None and job.tuning.has_adapters and job.tuning.frozen:
-        return ['adapters.exclude_modules = left_out(run.freeze_modules.split(","))']
-    if not (job.tuning.has_adapters and job.tuning.frozen_layers):
-        return []
-    first = job.tuning.frozen_layers
-    return [f"adapters.layers_to_transform = list(range({first}, {job.model.layers}))"]
 
 
 def command(launch: Launch) -> RunCommand:
@@ -285,7 +241,7 @@ def command(launch: Launch) -> RunCommand:
 
 
 def _rate(job: Job) -> Variable:
-    """The learning rate: what TRL takes for the method."""
+    """The learning rate, by TRL's usual value for the method."""
     trainer, adapters = trainer_of(job), job.tuning.has_adapters
     rate = trainer["adapter_rate"] if adapters else trainer["rate"]
     beside = " with adapters" if adapters else ""
@@ -294,7 +250,7 @@ def _rate(job: Job) -> Variable:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """Settings that the README explains."""
     yield from section_choices(sections(launch))
     if launch.job.framework.name == FSDP:
         yield from section_choices(accelerate_writer.sections(launch))
@@ -302,5 +258,5 @@ def choices(launch: Launch) -> Iterator[ExplainedSetting]:
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the files are written for."""
+    """Packages that the files need."""
     return said_needs("hf", "trl_needs", launch, profile=launch.job.framework.name)

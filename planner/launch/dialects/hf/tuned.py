@@ -1,6 +1,5 @@
-"""How a program of Hugging Face is told to train the weights: in full, adapters beside frozen ones,
-a part of the layers. In the planner's words, with each program's own defaults (`adapters.toml`).
-"""
+"""How a program of Hugging Face trains the weights: all of them, adapters, or some layers; with
+each program's own defaults (`adapters.toml`)."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from planner.launch.languages.text import digits
 from planner.launch.read.found import Problem, Setting, unresolved
 
 FULL = "full"
-# Checkpoints whose name says how their weights are packed, and the planner's format of them.
+# Checkpoints whose names say how their weights are packed, and the planner's name of the format.
 _PACKED = (
     (re.compile(r"gptq|awq|[-_]int4", re.IGNORECASE), "gptq4"),
     (re.compile(r"bnb[-_]?4bit|[-_]4bit\b", re.IGNORECASE), "nf4-double"),
@@ -44,7 +43,7 @@ _PACKED = (
 )
 _MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_id_or_path", "model_name")
 _KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
-# What keeps axolotl from fusing adapters unless it is told to.
+# Settings that keep axolotl from fusing adapters by default.
 _NO_KERNELS = ("rl", "load_in_8bit", "trust_remote_code", "nvfp4_merge_aware")
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _MORE = "more memory than predicted"
@@ -52,11 +51,9 @@ _MORE = "more memory than predicted"
 
 @dataclass(frozen=True)
 class Tuned:
-    """How weights are trained, as a request says it: `train`, `freeze`.
-
-    `problems`, `assumed`, `effects`: as in `Found`; `half`: the 16-bit format of frozen weights,
-    None where adapters change nothing about it; `techniques`: of a framework that has them.
-    """
+    """How weights are trained, as a request states it: `train`, `freeze`. `problems`, `assumed`,
+    `effects`: as in `Found`; `half`: the 16-bit format of frozen weights, None if adapters do not
+    change it; `techniques`: of a framework that has them."""
 
     train: str = FULL
     freeze: tuple[str, ...] = ()
@@ -81,7 +78,7 @@ def adapter_names() -> frozenset[str]:
 
 
 def asks_for(named: Named, program: Program) -> str:
-    """What settings ask for: `full`, `lora`, `qlora`, `dora`, or another way by its name."""
+    """The requested method: `full`, `lora`, `qlora`, `dora`, or the name of another method."""
     asks, usual = adapter_table("asks"), str(adapter_table("programs")[program]["usual"])
     stated = (value_of(named, name) for name in asks["kinds"])
     word = next((value for value in stated if value and value != "table"), "")
@@ -100,24 +97,22 @@ def asks_for(named: Named, program: Program) -> str:
 
 
 def casts_adapters(named: Named, program: Program) -> bool:
-    """Whether axolotl leaves adapters in the type of the weights, where it is told to
-    (loaders/adapter.py), or casts them to it, for preferences under FSDP (core/builders/rl.py)."""
+    """Whether axolotl keeps adapters in the format of the weights: if told to (loaders/adapter.py),
+    and for preferences under FSDP (core/builders/rl.py)."""
     sharded = program == "axolotl" and any(key.startswith("fsdp") for key in named)
     told = value_of(named, "peft_autocast_adapter_dtype") == "false"
     return told or (sharded and is_on(named, "rl"))
 
 
 def tuned(named: Named, program: Program, model: str | None, *, sharded: bool = False) -> Tuned:
-    """How the weights are trained. `model`: its name in the catalogue, where it is known;
-    `sharded`: DeepSpeed or FSDP holds them."""
+    """How the weights are trained. `model`: its name in the catalogue, if known; `sharded`:
+    DeepSpeed or FSDP shards them."""
     spec = None if model is None else load_model(model).spec
     return _Tuning(named, program, spec, sharded).read()
 
 
 @dataclass
 class _Tuning:
-    """Settings that are being read."""
-
     named: Named
     program: Program
     model: ModelSpec | None
@@ -127,7 +122,7 @@ class _Tuning:
     effects: list[tuple[Setting, str]] = field(default_factory=list)
 
     def read(self) -> Tuned:
-        """The whole."""
+        """Everything that was read."""
         kind = asks_for(self.named, self.program)
         adapter = self.named.get("adapter")
         if adapter is not None and adapter.unknown and kind == FULL:
@@ -146,7 +141,7 @@ class _Tuning:
         return replace(self._done(adapters, frozen), half=self._half(), techniques=techniques)
 
     def _frozen(self, adapters: bool) -> tuple[str, ...]:
-        """What the programs that `planner launch` writes are told to freeze."""
+        """The parts that programs written by `planner launch` are told to freeze."""
         value = str(self._value("frozen") or "")
         frozen, problems = told_to_freeze(self.named, self.model, adapters)
         self.problems += problems
@@ -158,7 +153,8 @@ class _Tuning:
     # --- what is asked for --------------------------------------------------------------------
 
     def _setting(self, name: str) -> Setting | None:
-        """The first setting of those that mean one thing; an unknown one is asked for."""
+        """The first setting that is given of those with one meaning; noted if it decides and is
+        unknown."""
         listed = adapter_table("names")[name]
         found = next((self.named[key] for key in listed if key in self.named), None)
         if found is None or not found.unknown:
@@ -168,7 +164,7 @@ class _Tuning:
         return None
 
     def _value(self, name: str) -> object:
-        """What a setting says, else the program's own default."""
+        """The value of a setting, else the program's default."""
         setting = self._setting(name)
         if setting is not None and setting.value not in (None, "None", "null", ""):
             return setting.value
@@ -181,7 +177,7 @@ class _Tuning:
         self.problems += said("other_tuning", *places[:1], what=what)
 
     def _no_adapters(self, base: str | None) -> None:
-        """Weights in 4 or 8 bits that nothing is put beside: programs refuse to train those."""
+        """Weights in 4 or 8 bits without adapters, which programs refuse to train."""
         names = ("four", "eight", "bits")
         asked = any(problem.rule == "unresolved" for problem in self.problems)
         if base is None or asked or not any(map(self._switch, names)):
@@ -193,7 +189,7 @@ class _Tuning:
     # --- adapters -----------------------------------------------------------------------------
 
     def _adapters(self, kind: str, base: str | None) -> str:
-        """`lora:rank=16,...`, as `--train` takes it."""
+        """`lora:rank=16,...`, as for `--train`."""
         if kind == "qlora" and base is None:
             base = self._of_qlora()
         is_dora = kind == "dora" or self._switch("dora")
@@ -212,7 +208,7 @@ class _Tuning:
         return f"{method}:" + ",".join(f"{name}={text}" for name, text in stated.items() if text)
 
     def _of_qlora(self) -> str | None:
-        """The base of a program's `qlora` that names no bits: axolotl refuses it, others mean 4."""
+        """The base of `qlora` if no bits are given: axolotl refuses this, others use 4."""
         if self.program == "axolotl":
             self.problems += said("axolotl_qlora", place_of(self.named, "adapter").place)
         return "nf4-double" if self._value("double") else "nf4"
@@ -261,7 +257,7 @@ class _Tuning:
             self.assumed.append(f"adapters on {value} ({self._whose()}, none are stated)")
         tensors = self._value("tensors")
         if value is None and not tensors:
-            # Where the model is not known, it is asked for, which says it.
+            # An unknown model is reported elsewhere.
             family = "" if self.model is None else self.model.family
             self.problems += said("no_targets", program=self.program, family=family)
             return "all-linear"
@@ -271,7 +267,7 @@ class _Tuning:
         return "+".join(word for word in modules.words if word != EMBEDDINGS) or "all-linear"
 
     def _of_modules(self, modules: Modules, where: Setting) -> None:
-        """What is wrong with the names of modules."""
+        """Problems with the names of modules."""
         family = "" if self.model is None else self.model.family
         own = adapter_table("families").get(family, {})
         names: Mapping[str, str] = own.get("modules", adapter_table("modules"))
@@ -286,12 +282,12 @@ class _Tuning:
         return f"{adapter_table('programs')[self.program]['called']}'s own"
 
     def _techniques(self, kind: str, base: str | None) -> Iterator[str]:
-        """How adapters and packed weights run, where the framework has it so.
+        """How adapters and packed weights run, as techniques of the framework.
 
         LLaMA-Factory, TRL, ms-swift and unsloth prepare packed weights without peft's casts to
-        fp32; axolotl takes them back (loaders/model.py, _convert_embedding_modules_dtype). A script
-        that is read says whether it calls prepare_model_for_kbit_training; one that is not is taken
-        to. unsloth's kernels fuse adapters, and axolotl's do on its own
+        fp32; axolotl undoes them (loaders/model.py, _convert_embedding_modules_dtype). A script
+        that was read says whether it calls prepare_model_for_kbit_training; for others it is
+        assumed. unsloth's kernels fuse adapters, and axolotl's do by default
         (utils/schemas/config.py, check_auto_enable_lora_kernels).
         """
         by_trainer = self.program == "trainer"
@@ -313,7 +309,7 @@ class _Tuning:
         return any(is_switched(self.named, key) for key in adapter_table("names")[name])
 
     def _base(self) -> str | None:
-        """The format of frozen weights, None for 16 or 32 bits."""
+        """The format of frozen weights; None for 16 or 32 bits."""
         bits, four = digits(str(self._value("bits"))), self._switch("four")
         packed = self._packed()
         if packed == "gptq4":
@@ -329,19 +325,19 @@ class _Tuning:
         return "int8" if self._switch("eight") or bits == 8 else None
 
     def _packed(self) -> str | None:
-        """The format of a checkpoint that is published packed, by its name."""
+        """The format of a checkpoint that was published in packed form, by its name."""
         keys = [key for key in _MODEL_NAMES if key in self.named]
         name = str(self.named[keys[0]].value) if keys else ""
         return next((base for pattern, base in _PACKED if pattern.search(name)), None)
 
     def _precision(self, base: str | None) -> str:
-        """The type of adapters, where it is not the library's: peft makes them fp32.
+        """The format of adapters, if it is not peft's fp32.
 
         TRL casts those beside packed weights to bf16 (trl/trainer/sft_trainer.py, "cast ... as
-        recommended by the original paper", at f2cd57710). What shards makes of them what it makes
-        of all that trains: DeepSpeed's engine 16 bits with fp32 masters (runtime/engine.py),
-        accelerate fp32 (utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, prepare_model).
-        LLaMA-Factory leaves them in the model's type under `pure_bf16` (model/adapter.py).
+        recommended by the original paper", at f2cd57710). Sharding treats adapters like all trained
+        weights: DeepSpeed uses 16 bits with fp32 masters (runtime/engine.py), accelerate fp32
+        (utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, prepare_model). LLaMA-Factory
+        keeps the model's format under `pure_bf16` (model/adapter.py).
         """
         if self.program == "llamafactory" and is_on(self.named, "pure_bf16"):
             return "bf16"
@@ -352,8 +348,8 @@ class _Tuning:
         return _TYPES.get(value_of(self.named, "lora_dtype"), "")
 
     def _half(self) -> Half | None:
-        """LLaMA-Factory loads frozen weights in the type of the products
-        (hparams/parser.py: compute_dtype; model/patcher.py: torch_dtype)."""
+        """LLaMA-Factory loads frozen weights in the compute format (hparams/parser.py:
+        compute_dtype; model/patcher.py: torch_dtype)."""
         if self.program != "llamafactory":
             return None
         if is_on(self.named, "bf16") or is_on(self.named, "pure_bf16"):
@@ -361,10 +357,10 @@ class _Tuning:
         return "fp16" if is_on(self.named, "fp16") else None
 
     def _frozen_layers(self) -> tuple[str, ...]:
-        """LLaMA-Factory's `freeze`: the last layers train, as many as it says, or the first.
+        """LLaMA-Factory's `freeze`, which trains a number of last layers.
 
         hparams/finetuning_args.py: freeze_trainable_layers 2; model/adapter.py,
-        _setup_freeze_tuning: embeddings and head stay as they are.
+        _setup_freeze_tuning: embeddings and head stay frozen.
         """
         modules = value_of(self.named, "freeze_trainable_modules") or "all"
         extra = value_of(self.named, "freeze_extra_modules")

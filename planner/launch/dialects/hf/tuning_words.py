@@ -1,7 +1,5 @@
-"""How a plan's way of training is said to programs of Hugging Face: the way back of `tuned.py`.
-
-Names are those that `adapters.toml` reads. What no program can be told is refused by name.
-"""
+"""How a plan's way of training is expressed to programs of Hugging Face: the inverse of `tuned.py`,
+with the names in `adapters.toml`. What no program supports is refused."""
 
 from __future__ import annotations
 
@@ -20,20 +18,20 @@ from planner.launch.dialects.hf.modules import (
     named_modules,
 )
 
-# What recipes take where nothing is said: twice the rank (peft's examples, LLaMA-Factory's own).
+# The usual ratio: twice the rank (peft's examples, LLaMA-Factory's default).
 _ALPHA_PER_RANK = 2
 _BITS = ("nf4", "nf4-double", "int8")
 Names = tuple[str, ...]
 
 
 def alpha(tuning: Tuning) -> float:
-    """The scale of the adapters, which costs nothing."""
+    """The scale of the adapters, which does not affect cost."""
     return tuning.alpha if tuning.alpha is not None else _ALPHA_PER_RANK * tuning.rank
 
 
 def target_modules(tuning: Tuning, model: ModelSpec, *, by_peft: bool = True) -> Names:
-    """The modules that have adapters, as transformers names them; `all-linear` for all. `by_peft`:
-    whether peft reads that word, which means experts and routers to it in some families."""
+    """The modules that have adapters, by transformers' names; `all-linear` for all. `by_peft`: peft
+    interprets that word, and includes experts and routers in some families."""
     adapted = _adapted(tuning, model)
     whole = {name for name in GROUPS[ALL_LINEAR] if name in linear_layers(model)} - {EXPERTS}
     if by_peft and fuses_experts(model):
@@ -45,30 +43,30 @@ def target_modules(tuning: Tuning, model: ModelSpec, *, by_peft: bool = True) ->
 
 
 def _adapted(tuning: Tuning, model: ModelSpec) -> set[str]:
-    """The layers that have adapters: experts only where they are named."""
+    """The layers that have adapters; experts only if they are named."""
     adapted = set(tuning.adapted(model))
     return adapted if EXPERTS in tuning.targets else adapted - {EXPERTS}
 
 
 def whole_modules(tuning: Tuning, model: ModelSpec) -> Names:
-    """The modules that are trained in full beside adapters, as transformers names them."""
+    """The modules that are trained in full beside adapters, by transformers' names."""
     return _names(set(tuning.whole), model)
 
 
 def frozen_text(tuning: Tuning) -> str:
-    """What `--freeze` said, as one word of a command."""
+    """The argument of `--freeze`, as one word of a command."""
     return ",".join(tuning.frozen)
 
 
 def _names(words: set[str], model: ModelSpec) -> Names:
-    """Modules that hold some of the words."""
+    """Modules that hold any of some layers."""
     known = modules_of_family(model)
     return tuple(name for name, held in known.items() if words & set(held.split()))
 
 
 def adapter_arguments(job: Job) -> dict[str, object]:
-    """Settings of adapters and of the packed base, by peft's names, as words of a command; none
-    where there are no adapters. What bitsandbytes does not do is said, too."""
+    """peft's settings for adapters and the packed base, as words of a command; none without
+    adapters. Switches that are off are written, too."""
     tuning, model = job.tuning, job.model
     if not tuning.has_adapters:
         return {}
@@ -92,9 +90,9 @@ def adapter_arguments(job: Job) -> dict[str, object]:
 def tuning_refusals(
     job: Job, *, freezes: bool, casts: bool = False, by_peft: bool = True
 ) -> Iterator[Refusal]:
-    """What no program is told of a way of training. `freezes`: whether it takes `--freeze`;
-    `casts`: whether it is told the type of adapters, fp32 or that of the weights; `by_peft`:
-    whether peft reads which layers have adapters, not the program."""
+    """Ways of training that a program does not support. `freezes`: it supports `--freeze`; `casts`:
+    it can be told the format of adapters; `by_peft`: peft, not the program, decides which layers
+    have adapters."""
     tuning, model = job.tuning, job.model
     if tuning.frozen and not freezes:
         yield Refusal(
@@ -120,7 +118,7 @@ def tuning_refusals(
 
 
 def _unnamed(tuning: Tuning, model: ModelSpec, by_peft: bool) -> Iterator[Refusal]:
-    """Adapters on layers that no name of a module stands for alone."""
+    """Adapters on a set of layers that module names cannot express."""
     names = target_modules(tuning, model, by_peft=by_peft)
     adapted = _adapted(tuning, model)
     if names == (ALL_LINEAR,):

@@ -1,9 +1,8 @@
-"""What settings of Hugging Face programs ask for and no prediction has: what is refused, left out
-or assumed, and the options of a program's own.
+"""Settings that no prediction covers: what is refused, left out or assumed, and a program's own
+options.
 
-A program's options that no reader knows are never dropped: one that by its name shards, offloads,
-quantises or freezes decides, and there is no prediction until it is clear what it does; others are
-listed.
+Unknown options are never dropped: there is no prediction as long as one of them, judging by its
+name, shards, offloads, quantises or freezes. Others are listed.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from planner.launch.dialects.hf.arguments import (
     value_of,
 )
 from planner.launch.dialects.hf.family_scripts import family_names
-from planner.launch.dialects.hf.objectives import objective_names
-from planner.launch.dialects.hf.program_defaults import TRL_RELEASE
+from planner.launch.dialects.hf.program_defaults import TRL_RELEASE, objective_names
 from planner.launch.dialects.hf.python import OTHER_CLASS, PREPARED, TRL_TRAINER
 from planner.launch.dialects.hf.sampling import sampling_names
 from planner.launch.dialects.hf.towers import is_class_of_vision, loads_its_tower, tower_names
@@ -56,7 +54,7 @@ _SHORT = len("max_lengths")
 
 
 def effects_of(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
-    """Settings with an effect that the prediction leaves out, and which."""
+    """Settings whose effect the prediction leaves out, and that effect."""
     for name, why in left_out("hf", "trainer").items():
         if is_on(named, name) or (name in named and named[name].value is True):
             yield named[name], why
@@ -67,14 +65,14 @@ def effects_of(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
         yield from _kept_in_fp32(named)
 
 
-# Attention beside which axolotl casts embeddings and norms back to the type of the products.
+# Attention with which axolotl casts embeddings and norms back to the compute format.
 _CASTING = re.compile(r"flash|flex|xformers|sage|s2_|fp8")
 
 
 def _kept_in_fp32(named: Named) -> Iterator[tuple[Setting, str]]:
-    """axolotl makes embeddings, norms and head fp32 before it trains whole weights, and casts them
-    back beside fused attention but torch's own, or cut cross-entropy (loaders/model.py,
-    _configure_embedding_dtypes); shards have one type."""
+    """axolotl keeps embeddings, norms and head in fp32 when it trains all weights, unless fused
+    attention (other than torch's) or cut cross-entropy is used (loaders/model.py,
+    _configure_embedding_dtypes). Shards have a single type."""
     sharded = any(name.partition(".")[0] in ("fsdp", "fsdp_config", "deepspeed") for name in named)
     halves = value_of(named, "bf16") in ("true", "auto", "full")
     if sharded or "base_model" not in named or not halves:
@@ -88,8 +86,8 @@ def _kept_in_fp32(named: Named) -> Iterator[tuple[Setting, str]]:
 
 
 def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setting, str]]:
-    """A kernel that computes head and loss in pieces, where the source of the program that is
-    started stands there and names one, and no setting does."""
+    """A fused kernel for head and loss that no setting mentions, but the source of the program
+    does."""
     if launch is None or any(is_on(named, name) for name in (*LIGER_SWITCHES, LIGER_LOSS)):
         return
     path = launch.program
@@ -103,8 +101,8 @@ def own_loss(named: Named, launch: LaunchCommand | None) -> Iterator[tuple[Setti
 def own_options(
     named: Named, source: Source, program: Program, sharded_by: str = ""
 ) -> tuple[Problem, ...]:
-    """What there is to say of a program's own options. `sharded_by`: a configuration that says how
-    it is sharded, whatever own options ask for."""
+    """Problems with a program's own options. `sharded_by`: a configuration that determines
+    sharding, whatever these options ask for."""
     tops = {name.partition(".")[0]: setting for name, setting in reversed(list(named.items()))}
     own = {name: tops[name] for name in reversed(tops) if name not in hf_names() | _OTHER_NAMES}
     slips = {name: near for name in own if (near := _slip(name))}
@@ -130,15 +128,15 @@ _OTHER_NAMES = frozenset((
 
 
 def _slip(name: str) -> str:
-    """The setting that decides and that a name is a misspelling of; empty where it is none."""
+    """The setting of which a name is a misspelling; empty if it is none."""
     near = nearest(name, meanings("hf", "names"), SURELY_MEANT)
-    # A short name, and one with another word in it (`llm_model_name_or_path`), may be meant.
+    # A short name, or one with an extra word (`llm_model_name_or_path`), may be intended.
     same_words = name.count("_") == near.count("_") and near not in name
     return near if same_words and len(name) > _SHORT and is_slip(name, near) else ""
 
 
 def _misspelt(setting: Setting, near: str, program: Program) -> Problem:
-    """LLaMA-Factory and ms-swift refuse what they do not know; another program may have it."""
+    """LLaMA-Factory and ms-swift refuse unknown settings; other programs may know them."""
     refuses = program in ("llamafactory", "swift")
     says = "has no such setting and refuses it" if refuses else "has no such setting"
     whose = {"llamafactory": "LLaMA-Factory", "swift": "ms-swift", "axolotl": "axolotl"}
@@ -161,7 +159,7 @@ def _deciding(table: str, names: Sequence[str], own: Named, whose: str) -> tuple
 
 
 def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> tuple[Problem, ...]:
-    """Settings that mean nothing known."""
+    """Settings with no known meaning."""
     if not names:
         return ()
     dash, more = "--" if whose else "", len(names) - _MOST_NAMED
@@ -173,7 +171,7 @@ def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> t
 
 @cache
 def hf_names(program: str = "") -> frozenset[str]:
-    """Settings that a program of Hugging Face has; of all of them where none is named."""
+    """Settings of a program of Hugging Face, or of all of them."""
     tables = dialect_toml("hf", "programs.toml")
     chosen = [f"hf-{program}"] if program else list(tables)
     return frozenset(name for table in chosen for name in tables[table]["names"].split())
@@ -184,10 +182,10 @@ _OTHER_PROGRAMS = re.compile(
     r"squad|qa|asr|tts|ctc|speech|audio|whisper|diffusion|clip|esm\w*|bert|summarization|translation)([_.-]|$)"
 )
 _LISTS = dialect_toml("hf", "unmodelled.toml")["lists"]
-# Settings of LLaMA-Factory's that do something else than training.
+# Settings by which LLaMA-Factory does something other than training.
 _WITHOUT_TRAINING: Mapping[str, str] = _LISTS["without_training"]
 _TASKS = ("causal_lm", "pretrain", "sft", "")
-# Plug-ins of axolotl that change neither what is trained nor its cost, or that are counted.
+# Plug-ins of axolotl that do not affect training or its cost, or that are modelled.
 _PLUGINS = re.compile(r"\.(liger|cut_cross_entropy|lm_eval|swanlab|llm_compressor)\.")
 
 
@@ -197,8 +195,8 @@ def refusals_of(
     program: Program = "trainer",
     model: str | None = None,
 ) -> tuple[Problem, ...]:
-    """What is trained in ways that are not modelled, as settings and program say. `model`: its name
-    in the catalogue, where it is known."""
+    """Ways of training that are not modelled, by settings and program. `model`: its name in the
+    catalogue, if known."""
     program = program_of(program, named, launch)
     refusals = (*_refusals(named, program, model), *_plugins(named))
     refusals += tuple(_unknown_switches(named)) if program == "llamafactory" else ()
@@ -209,8 +207,8 @@ def refusals_of(
 
 
 def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
-    """Whether a class of vision-language models loads what is modelled: a model with its tower; or
-    the model has none, so that a program that names the class for others takes another one."""
+    """Whether a vision-language class loads a model that is covered: one with its tower, or a text
+    model, for which the program will choose another class."""
     if model is None or not is_class_of_vision(kind):
         return False
     resolved = load_model(model)
@@ -219,7 +217,7 @@ def _loads_known(model: str | None, kind: str, *, with_tower: bool) -> bool:
 
 
 def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Problem]:
-    """What is trained in ways that are not modelled, by name."""
+    """Ways of training that are not modelled, by name."""
     with_tower = loads_its_tower(program, model)
     if program == "llamafactory" and not is_on(named, "do_train"):
         for name, does in _WITHOUT_TRAINING.items():
@@ -245,7 +243,7 @@ def _refusals(named: Named, program: Program, model: str | None) -> Iterator[Pro
 
 
 def _plugins(named: Named) -> Iterator[Problem]:
-    """Plug-ins of axolotl that may train something else."""
+    """Plug-ins of axolotl that may change what is trained."""
     value = named["plugins"].value if "plugins" in named else None
     for plugin in value if isinstance(value, list) else ():
         if not _PLUGINS.search(str(plugin)):

@@ -1,5 +1,5 @@
-"""The vision part of a model as the config.json of a type of transformers says it, by the tables of
-`vision_config.toml`: the way back of `planner.job.models.hf_vision`, which knows the types."""
+"""The vision part of a model in the config.json of a transformers type, by the tables of
+`vision_config.toml`: the inverse of `planner.job.models.hf_vision`, which knows the types."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Config = dict[str, object]
 
 
 def with_vision_config(text: Config, model: ModelSpec) -> Config:
-    """The config of a language model inside of the type that has the model's vision part too; that
-    of the language model where there is no such type."""
+    """The config of the whole vision-language model, around that of its language model; the latter
+    alone if no type matches."""
     vision = model.vision
     if vision is None:
         return text
-    # Types whose own language model it is first: some share all the rest.
+    # Prefer types that have this language model; some differ in nothing else.
     types = sorted(vision_types(), key=lambda one: _own_family(one) != model.family)
     found = (_whole(one, text, model, vision) for one in types)
     return next((config for config in found if _says(config, model)), text)
@@ -35,7 +35,7 @@ def _own_family(outer: str) -> str:
 
 
 def _says(config: Config, model: ModelSpec) -> bool:
-    """Whether a config, read again, has the model's vision part and its language model's type."""
+    """Whether a config, when read back, has the model's vision part and type of language model."""
     outer = str(config["model_type"])
     key = language_key(outer)
     text = config[key] if key else {"model_type": language_type(outer)}
@@ -48,7 +48,7 @@ def _says(config: Config, model: ModelSpec) -> bool:
 
 
 def _whole(outer: str, text: Config, model: ModelSpec, vision: VisionSpec) -> Config:
-    """A type's config. The language model has the type's own name where it is the type's own."""
+    """The config of one type. Its language model has a type of its own if it is the usual one."""
     parts, tables = type_parts(outer), dialect_toml("hf", "vision_config.toml")
     own, key = language_type(outer), language_key(outer)
     language = {**text, "model_type": own if _own_family(outer) == model.family else _type(text)}
@@ -72,7 +72,7 @@ def _type(config: Config) -> str:
 
 
 def _said(table: Mapping[str, str], names: Mapping[str, object]) -> Config:
-    """The keys of a table with their values, after those of the tables that it is like."""
+    """The keys of a table with their values, after those of the tables that it is `like`."""
     shared = dialect_toml("hf", "vision_config.toml")["shared"]
     rows = {
         key: text for name in table.get("like", "").split() for key, text in shared[name].items()
@@ -83,7 +83,7 @@ def _said(table: Mapping[str, str], names: Mapping[str, object]) -> Config:
 
 
 def _names(outer: str, vision: VisionSpec, hidden: int) -> dict[str, object]:
-    """What the tables may name. `hidden`: the width of the language model."""
+    """Names that the tables may use. `hidden`: the width of the language model."""
     tower = vision.tower
     usual = "clip_vision_model" if tower.class_tokens else "siglip_vision_model"
     return {
@@ -99,8 +99,8 @@ def _names(outer: str, vision: VisionSpec, hidden: int) -> dict[str, object]:
 
 
 def _image_side(vision: VisionSpec) -> int:
-    """Pixels a side of the images that the tower has positions for: those of the family's tiles,
-    unless its table is of another size."""
+    """Pixels per side of the images that the tower has positions for: the family's usual size if
+    the position table fits it."""
     tower, usual = vision.tower, image_side(vision.rule)
     places = tower.positions - tower.class_tokens
     if usual and (places <= 0 or (usual // tower.patch) ** 2 == places):

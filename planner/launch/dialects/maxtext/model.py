@@ -39,7 +39,7 @@ def keys_of(block: str) -> tuple[str, ...]:
 
 
 def model_of(settings: Mapping[str, Any], seq: int, where: str) -> ModelSpec:
-    """The model of a block that is known. ModelError for a shape that is none."""
+    """The model of a known block. ModelError for an impossible shape."""
     block = settings["decoder_block"]
     config = _config(block, settings, seq)
     spec = model_from_hf_config(config, where=where)
@@ -79,7 +79,7 @@ def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]
 
 
 def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions as many as the run has, unless the model's are stated."""
+    """Positions: the model's where they are stated, else those of the run."""
     kind = settings["rope_type"]
     if kind == "yarn":
         table = {key: settings[ours] for key, ours in _YARN.items()}

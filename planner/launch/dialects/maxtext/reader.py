@@ -314,7 +314,7 @@ class MaxTextReader(DocumentReader):
 
 
 def _machine(hints: Hints) -> tuple[int | None, int | None]:
-    """GPUs in all and of a node, as far as the caller says."""
+    """GPUs in all and of a node, as far as the caller states them."""
     gpus, per_node = hints.gpus, hints.gpus_per_node
     if gpus is None and hints.nodes and per_node:
         gpus = hints.nodes * per_node

@@ -1,4 +1,4 @@
-"""The arguments of pretrain_gpt.py against the options that megatron-core 0.19 has."""
+"""Parses the arguments of pretrain_gpt.py by the options of megatron-core 0.19."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice, pairwise, takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from hardware.files import shipped_text
 from planner.job.unmodelled import refuse_unmodelled
@@ -33,10 +33,13 @@ _NUMBERS: Mapping[str, tuple[Callable[[str], Any], str]] = {
 }  # fmt: skip
 
 
+Number = TypeVar("Number", int, float)
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the parser. `values`: switch, one, many, or how many; `type`: int, float, or
-    empty for any text."""
+    """An option of the parser. `values`: switch, one, many, or a number of values; `type`: int,
+    float, or empty for any text."""
 
     name: str
     values: str
@@ -59,22 +62,22 @@ def options() -> dict[str, Option]:
 
 @cache
 def other_options() -> dict[str, tuple[Option, str]]:
-    """Options that only other parsers have, with whose they are."""
+    """Options that only other parsers have, each with the parser's name."""
     rows = rows_of("flags_other.tsv")
     return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
 
 
 def rows_of(name: str) -> Iterator[list[str]]:
-    """The rows of a table of this folder whose columns tabs part."""
+    """The rows of a table of this folder with columns that are separated by tabs."""
     lines = shipped_text(package_of("megatron"), name).splitlines()
     return (line.split("\t") for line in lines if not line.startswith("#"))
 
 
 @dataclass
 class Arguments(Placed):
-    """Options as given, by their first name; what could not be read is among the problems.
+    """The given options, by their first name; unreadable words are among the problems.
 
-    `foreign`: those that only other parsers have, and whose.
+    `foreign`: options that only other parsers have -> the parser.
     """
 
     settings: dict[str, Setting] = field(default_factory=dict)
@@ -94,7 +97,7 @@ class Arguments(Placed):
         return name in self.settings
 
     def text(self, name: str) -> str | None:
-        """Value of an option, its default where it is not given; None for none."""
+        """The value of an option, or its default where it is not given; None where it has none."""
         setting = self.setting(name)
         if setting is not None:
             return None if setting.unknown else str(setting.value)
@@ -106,9 +109,8 @@ class Arguments(Placed):
         self.used.add(name)
         return self.settings.get(name)
 
-    def _number(self, name: str, kind: str) -> Any:
-        """Value of an option as a number of a kind; None for none, which 0 is not."""
-        text, (made, what) = self.text(name), _NUMBERS[kind]
+    def _number(self, name: str, made: Callable[[str], Number], what: str) -> Number | None:
+        text = self.text(name)
         try:
             return made(text) if text else None
         except ValueError:
@@ -117,13 +119,11 @@ class Arguments(Placed):
 
     def number(self, name: str) -> int | None:
         """Value of an option as a whole number."""
-        found: int | None = self._number(name, "int")
-        return found
+        return self._number(name, int, _NUMBERS["int"][1])
 
     def stated_real(self, name: str) -> float | None:
-        """Value of an option as a number; None for none, which 0 is not."""
-        found: float | None = self._number(name, "float")
-        return found
+        """The value of an option as a number; None, not 0, where it has none."""
+        return self._number(name, float, _NUMBERS["float"][1])
 
     def real(self, name: str) -> float:
         """Value of an option as a number; 0 for none."""
@@ -141,11 +141,11 @@ class Arguments(Placed):
         self.problems.append(self.problem(rule, text, *names, **more))
 
     def beyond(self, text: str, *names: str) -> None:
-        """Note what options ask for and the model does not have."""
+        """Note a feature that options ask for and the cost model does not have."""
         self.problems.append(self.unpredictable(text, *names))
 
     def not_a_number(self, name: str, text: str, what: str) -> None:
-        """Note a value that is none, once."""
+        """Note, once, a value that is not a number."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
         if _TO_FILL.fullmatch(text):
             said = f"--{name} {text!r} is still to be filled in: {what}"
@@ -155,7 +155,7 @@ class Arguments(Placed):
 
 
 def parse_arguments(words: Sequence[Word]) -> Arguments:
-    """Options of a command, as argparse without abbreviations reads them."""
+    """The options of a command, as argparse reads them without abbreviations."""
     arguments = Arguments()
     at = 0
     while at < len(words):
@@ -226,7 +226,7 @@ def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
 
 
 def _with_quote(span: Span | None) -> Span | None:
-    """A span with the quote that closes one within: an array's element stands without it."""
+    """A span extended by its closing quote, which the element of an array stands without."""
     if span is None:
         return None
     text = span.file.text
@@ -236,7 +236,7 @@ def _with_quote(span: Span | None) -> Span | None:
 
 
 def _whole(words: Sequence[Word]) -> Span | None:
-    """Where words stand one after another in one file."""
+    """The span of words that stand one after another in one file; None for others."""
     spans = [word.text.span() or word.used for word in words]
     spans[1:] = [word.used or word.text.span() for word in words[1:]]
     known = [span for span in spans if span is not None]
@@ -248,7 +248,8 @@ def _whole(words: Sequence[Word]) -> Span | None:
 
 
 def _check_values(option: Option, arguments: Arguments) -> None:
-    """Choices and missing values, as argparse would refuse them."""
+    """Notes values that argparse would refuse: missing ones, and those that are not among the
+    choices."""
     given = arguments.settings[option.name]
     if option.values == "one" and given.value is True:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
@@ -268,7 +269,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
 
 
 def _check_type(option: Option, arguments: Arguments) -> None:
-    """Values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
+    """Notes values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
     if option.type not in _NUMBERS:
         return
     made, what = _NUMBERS[option.type]
@@ -284,7 +285,7 @@ def _check_type(option: Option, arguments: Arguments) -> None:
 
 
 def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> tuple[str, ...]:
-    """The values of an option that are among some; each other one is a problem."""
+    """The values of an option that are among `choices`; any other value is a problem."""
     given = arguments.many(name)
     for wrong in (setting for setting in given if setting not in choices):
         close = nearest(wrong, choices, 0.5)

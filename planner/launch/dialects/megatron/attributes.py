@@ -1,7 +1,8 @@
-"""Readers of settings that are Megatron's arguments, or attributes that its parser makes of them.
+"""Readers of settings that are Megatron's arguments, or the attributes into which its parser turns
+them.
 
 `model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), Primus' experiments, ms-swift's
-`megatron sft` and `megatron pt`, and what a Megatron log says that its run had.
+`megatron sft` and `megatron pt`, and the arguments that a Megatron log prints.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from planner.launch.read.found import (
     model_unknown,
     not_predictable,
 )
-from planner.launch.read.names import meanings
+from planner.launch.read.names import known_names, meanings
 from planner.launch.read.opened import Opened
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
@@ -67,7 +68,7 @@ def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
 
 
 def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterable[Text]:
-    """A setting's value in words: lists, also as `[a b]` and `a b`, have several."""
+    """The words of a setting's value; lists, also written as `[a b]` or `a b`, have several."""
     if isinstance(setting.value, list):
         return [_text(str(item)) for item in setting.value]
     text = str(setting.value)
@@ -82,7 +83,7 @@ def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterab
 
 
 def _text(written: str) -> Text:
-    """A value, the variables in it by their defaults, or not known."""
+    """A value in which variables have their defaults; those without one are unknown."""
     value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
     why = Hole(f"{written}, whose variables the file does not set")
     return Text(value, tuple(why if letter == HOLE else None for letter in value))
@@ -92,7 +93,7 @@ def _text(written: str) -> Text:
 
 
 class SettingsReader(MegatronReader):
-    """Megatron's reader of options whose program is not named: another has its own defaults."""
+    """Megatron's reader for options without a program, which may have defaults of its own."""
 
     is_partial = True
 
@@ -156,7 +157,7 @@ def read_primus(source: Source) -> Found:
 def _merged(
     document: Document, prefix: str, framework: str, files: Files
 ) -> tuple[dict[str, Setting], list[str]]:
-    """Settings by field, and the presets that are not there."""
+    """Settings by field, and the names of presets that are missing."""
     settings: dict[str, Setting] = {}
     missing: list[str] = []
     for kind, key in (("modules", "config"), ("models", "model")):
@@ -208,8 +209,8 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(text, chosen.place))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
-            said = not_predictable(f"model_type {kind.value} is not modelled", kind.place)
-            self.problems.append(said)
+            text = f"model_type {kind.value} is not modelled"
+            self.problems.append(not_predictable(text, kind.place))
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Primus' profile; it names layers one by one, and has core's methods besides."""
@@ -229,7 +230,7 @@ class _PrimusReader(SettingsReader):
 
 
 def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """Options that the fields stand for; Primus' own fields are none."""
+    """The options that the fields stand for, without Primus' own fields."""
     for field, setting in settings.items():
         if field in _WITHOUT:
             if setting.value is False:
@@ -245,23 +246,13 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 # --- ms-swift -------------------------------------------------------------------------------------
 
 # Its options are Megatron's attributes, switches with `true` or `false`; the model is a
-# checkpoint's. Defaults: ms-swift 3.9, swift/megatron/argument.
-_SWIFT_DEFAULTS: Mapping[str, object] = {
-    "micro_batch_size": 1, "global_batch_size": 16, "recompute_granularity": "selective",
-    "use_distributed_optimizer": True, "moe_grouped_gemm": True, "bf16": True,
-    "attention_backend": "flash", "hidden_dropout": 0, "attention_dropout": 0,
-    "expert_tensor_parallel_size": 1,
-}  # fmt: skip
+# checkpoint's.
+_SWIFT_DEFAULTS = meanings("megatron", "swift-defaults")
 # What texts of switches mean.
 _TYPED = {"true": True, "false": False}
 # Its own settings that Megatron has not, or for something else: weights of tokens in the loss.
 _OF_SWIFT = ("loss_scale", "dataset", "val_dataset", "cached_dataset")
-# Settings of a YAML that are Megatron's, some of which every one for it has.
-_OF_MEGATRON = frozenset((
-    "tensor_model_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size",
-    "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method",
-    "sequence_parallel", "moe_grouped_gemm", "use_distributed_optimizer", "no_save_optim",
-))  # fmt: skip
+_OF_MEGATRON = known_names("megatron", "swift-signs")
 _FEWEST = 3
 _SEEN_TO = ("experts-without-experts", "cuda-device-max-connections")
 # Where the model may be named, the likeliest first.
@@ -361,8 +352,9 @@ class _SwiftReader(SettingsReader):
         super().__init__(replace(launch, arguments=words), script.hints)
 
     def found(self) -> Found:
-        """Without the rules that ms-swift sees to: it takes the experts from the checkpoint, and
-        sets CUDA_DEVICE_MAX_CONNECTIONS (swift/megatron/arguments/megatron_args.py)."""
+        """The launch without the rules that ms-swift takes care of: it takes the experts from the
+        checkpoint, and sets CUDA_DEVICE_MAX_CONNECTIONS
+        (swift/megatron/arguments/megatron_args.py)."""
         found = super().found()
         kept = [one for one in found.problems if one.rule not in _SEEN_TO]
         return replace(found, problems=tuple(kept))

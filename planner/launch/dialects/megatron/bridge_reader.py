@@ -1,9 +1,9 @@
 """Reader of Megatron-Bridge launches: overrides `section.field=value` after a start script.
 
 Bridge's fields are Megatron's options under other names, so overrides are read as those options;
-what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`).
-What the recipe of a start script sets is not seen, so only launches around the bare recipe, as
-`planner launch` writes them, are predicted; of others the overrides are checked.
+messages name the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`). What the recipe of a
+start script sets is not seen, so only launches around the bare recipe, as `planner launch` writes
+them, are predicted; of others the overrides are checked.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from planner.launch.languages.text import Text, Word
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand, setting_of
 from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, not_predictable
+from planner.launch.read.names import known_names
 from planner.launch.read.opened import Opened
 
 # Overrides that a command must have at least to be one of Megatron-Bridge.
@@ -52,12 +53,7 @@ _NAMES = {
     "model.num_layers_in_first_pipeline_stage": MEGATRON_LAYOUT["first-layers"].name,
     "model.num_layers_in_last_pipeline_stage": MEGATRON_LAYOUT["last-layers"].name,
 }
-# Said by other fields too.
-_SAID_ELSEWHERE = {
-    "mixed_precision.fp8_param_gather", "mixed_precision.first_last_layers_bf16",
-    "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag", "optimizer.main_grads_dtype",
-    "tokenizer.tokenizer_model", "tokenizer.tokenizer_type",
-}  # fmt: skip
+_SAID_ELSEWHERE = known_names("megatron", "said-elsewhere")
 # Hydra takes Python's spellings too.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): table.QUICK_GEGLU.name,
@@ -91,7 +87,7 @@ def read_overrides(launch: LaunchCommand, program: str, hints: Hints) -> Found:
 
 
 class _Overrides:
-    """Overrides by field, and as Megatron's options."""
+    """Overrides by field, and their translation to Megatron's options and back."""
 
     def __init__(self, launch: LaunchCommand, program: str) -> None:
         self.given: dict[str, Word] = {}
@@ -123,7 +119,7 @@ class _Overrides:
         return None if word is None or word.text.value == "null" else word.text.value
 
     def words(self) -> Iterator[Word]:
-        """The options of `pretrain_gpt.py` that say the same."""
+        """The options of `pretrain_gpt.py` with the same meaning."""
         for field, one_word in self.given.items():
             if field == field_of(field.partition(".")[2]) and field not in _SAID_ELSEWHERE:
                 yield from self._option(field, one_word)
@@ -212,7 +208,7 @@ def _field_of(option: str) -> str:
 
 
 def as_overrides(edits: Sequence[Edit], fields: Mapping[str, str] = _NONE) -> tuple[Edit, ...]:
-    """Edits of Megatron's options as edits of fields; without those of options without a field.
+    """Edits of fields in place of edits of Megatron's options. Options without a field are dropped.
 
     `fields`: option -> the field that says it in these overrides.
     """
@@ -264,7 +260,8 @@ class _Reader(MegatronReader):
         """Errors are warnings where a recipe that was not seen may set something else."""
         found, program = super().found(), self.overrides.program
         spec = found.shape if not found.model else load_model(found.model).spec
-        found = seen(found, program, self.launch.folder, self._said())
+        said = {name: word.text.value for name, word in self.overrides.given.items()}
+        found = seen(found, program, self.launch.folder, said)
         train, why = train_of(program, spec)
         train = beside_both(train, found.shape)
         tuned = () if not why else (not_predictable(why),)
@@ -274,9 +271,6 @@ class _Reader(MegatronReader):
             packing=packing_of(program),
             problems=(*tuned, *map(self._eased, found.problems)),
         )
-
-    def _said(self) -> dict[str, str]:
-        return {name: word.text.value for name, word in self.overrides.given.items()}
 
     def _eased(self, problem: Problem) -> Problem:
         is_broken = problem.severity == "error" and problem.rule != "option-value"
@@ -301,7 +295,8 @@ class _Reader(MegatronReader):
         return "megatron-bridge", tuple(found)
 
     def _optimizer(self) -> str:
-        """Its gradients are in bf16 anyway: they are a choice where nothing else is."""
+        """The optimizer; bf16 gradients, which Bridge has by default, are named where they are
+        stated."""
         name = super()._optimizer()
         chosen = (
             self.overrides.value("optimizer.use_precision_aware_optimizer") == "true"

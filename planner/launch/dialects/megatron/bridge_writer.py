@@ -26,6 +26,7 @@ from planner.launch.dialects.megatron.bridge_adapters import adapter_refusals
 from planner.launch.dialects.megatron.flags import Flag
 from planner.launch.dialects.megatron.options import MEGATRON
 from planner.launch.quoting import Code
+from planner.launch.read.names import meanings
 from planner.launch.registry import dialect_toml
 from planner.launch.settings_text import filled
 from planner.launch.time_limit import save_steps, stop_variable
@@ -45,7 +46,7 @@ _KINDS = {
 
 @cache
 def schema() -> Mapping[str, str]:
-    """`section.field` -> pattern of its values, of all that is ever written."""
+    """`section.field` -> pattern of its values, for all fields that are written."""
     return {
         f"{section}.{field}": "|".join(
             [_KINDS[name] for name in kind.split(" or ")]
@@ -62,13 +63,13 @@ _FIRST_SECTIONS = ("model", "ddp")
 
 
 def fields_of(flag: str) -> list[str]:
-    """The fields of the name of one of Megatron's flags, in every section that has one."""
+    """The fields named like one of Megatron's flags, in every section that has one."""
     name = flag.removeprefix("--").replace("-", "_")
     return [key for key in schema() if key.partition(".")[2] == name]
 
 
 def field_of(flag: str) -> str:
-    """The field that says what a flag says; empty if there is none."""
+    """The field with the meaning of a flag; empty if there is none."""
     fields = fields_of(flag)
     return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
 
@@ -116,7 +117,7 @@ def files(launch: Launch) -> Files:
 
 
 def _multiple(launch: Launch) -> int:
-    """Tokens that ranks and quantised products divide a sample into."""
+    """Ranks and quantised products need samples of a multiple of this number of tokens."""
     degrees = launch.plan.degrees
     least = 16 if launch.job.precision in ("fp8", "mxfp8", "nvfp4") else 1
     return lcm(least, degrees.tp, 2 * degrees.cp if degrees.cp > 1 else 1)
@@ -192,14 +193,7 @@ def requirements(launch: Launch) -> tuple[str, ...]:
 
 Overrides = Mapping[str, str]
 
-# Precision of the plan -> Bridge's recipe of it; fields that the plan decides are set after.
-RECIPES = {
-    "bf16": "bf16_mixed",
-    "fp16": "fp16_mixed",
-    "fp8": "bf16_with_fp8_current_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
-}
+RECIPES = meanings("megatron", "recipes")
 
 
 def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
@@ -207,13 +201,11 @@ def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
     names = megatron.names_in(launch) | {"has_samples": bridge_finetune.has_samples(launch.job)}
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
     own = bridge_vision.overrides(launch)
-    found = ((sentences.filled_in(group["title"], names), _group(group, names)) for group in groups)
-    others = ((title, _without(group, own)) for title, group in found)
+    others = []
+    for group in groups:
+        said = {key: value for key, value in _group(group, names).items() if key not in own}
+        others.append((sentences.filled_in(group["title"], names), said))
     return (*others, ("parts of a vision-language model", own))
-
-
-def _without(group: Overrides, own: Overrides) -> Overrides:
-    return {key: value for key, value in group.items() if key not in own}
 
 
 def _group(group: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:

@@ -33,7 +33,7 @@ _OTHERS = re.compile(
 
 
 def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchCommand, list[Problem]]:
-    """A launch whose options files are read in their places, and those that were not there."""
+    """A launch with the options of the files that it names, and problems for missing files."""
     words, problems, rest = list[Word](), list[Problem](), launch.arguments
     while rest:
         text, taken = _named(rest)
@@ -120,7 +120,7 @@ def is_megatron(launch: LaunchCommand) -> bool:
 
 
 def _has_foreign_options(words: Sequence[str]) -> bool:
-    """Whether several options are those of no Megatron."""
+    """Whether several options belong to no known Megatron."""
     known = options().keys() | other_options().keys()
     names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9_-]+", word)}
     return len(names - known) >= _FOREIGN

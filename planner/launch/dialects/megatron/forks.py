@@ -19,7 +19,7 @@ from planner.launch.dialects.megatron.table import FLAGS, option
 from planner.launch.read.beside import text_beside
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.found import Edit, Problem, Setting, Severity, is_slip, nearest
-from planner.launch.read.names import effect_of, left_out, meanings
+from planner.launch.read.names import effect_of, known_names, left_out, meanings
 
 MOST_NAMED = 50
 
@@ -31,8 +31,8 @@ def core_like(name: str) -> str:
 
 
 def slip_of(unknown: Setting) -> str:
-    """Core's option of which an unknown one is surely a slip, or the start, which argparse does not
-    take for it here; empty for one of a fork."""
+    """Core's option that an unknown one surely means: misspelt, or abbreviated, which argparse does
+    not accept here. Empty for an option of a fork."""
     name = _plain(unknown)
     close = core_like(name)
     return close if close and (is_slip(name, close) or close.startswith(name)) else ""
@@ -43,12 +43,13 @@ def _plain(setting: Setting) -> str:
 
 
 def _named(arguments: Arguments) -> Iterator[Setting]:
-    """Options that no parser known here has, each once; more tell no more."""
+    """The first options, each once, that no known parser has."""
     return islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
 
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
-    """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
+    """A problem for each option that no parser has, with core's nearest; `parser`: that of the
+    launch."""
     for setting in _named(arguments):
         close = core_like(_plain(setting))
         text = f"{setting.key}: {parser} has no such option and refuses it"
@@ -98,7 +99,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
-    """Whether an option that is not given would take a problem away."""
+    """Whether a problem is that some option is absent."""
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
         return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
@@ -110,7 +111,7 @@ _EXPERTS = option("moe.experts")
 
 @dataclass(frozen=True)
 class Dialect:
-    """`words`: whose parser it is; `core`: megatron-core 0.19's, whose refusals are errors.
+    """A Megatron. `words`: its name; `core`: megatron-core 0.19, whose refusals are errors.
 
     `framework`: the profile that it is costed under, "" as the options say.
     """
@@ -129,13 +130,7 @@ _DIALECTS = {
     "fork": Dialect("fork", "a fork of Megatron-LM"),
     "program": Dialect("program", "another program than pretrain_gpt.py"),
 }
-# Options of Megatron-LM until 2023-05, before Transformer Engine.
-_OF_2022 = (
-    "data-impl", "DDP-impl", "activations-checkpoint-method", "activations-checkpoint-num-layers",
-    "activations-checkpoint-granularity", "mmap-warmup", "fp32-allreduce",
-    "scaled-masked-softmax-fusion", "no-scaled-masked-softmax-fusion",
-    "scaled-upper-triang-masked-softmax-fusion",
-)  # fmt: skip
+_OF_2022 = known_names("megatron", "of-2022")
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
 # Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
 # has only some of its options, Megatron's own optimizer steps.
@@ -174,8 +169,8 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
 
 
 def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
-    """Whether values that core does not have are a fork's own, whose source stands around the
-    script: those are no slips, and what they do is not known."""
+    """Whether unknown values of core's options are a fork's own, by its source around the script.
+    They are not misspelt, and their effect is unknown."""
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
@@ -192,12 +187,12 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
 
 
 def _quotes(source: str, word: str) -> bool:
-    """Whether Python source has a word as a whole string."""
+    """Whether a word is a string literal in Python source."""
     return f'"{word}"' in source or f"'{word}'" in source
 
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
-    """The first of some files of a fork's source, where the script stands in its repository."""
+    """The text of the first of some source files of the fork whose repository holds the script."""
     found = (text_beside(name, launch.folder, whole=True) for name in names)
     return next(filter(None, found), "")
 
@@ -214,8 +209,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
 
 
 def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
-    """Others' options that save memory, and those that no parser known here has and that may, by
-    their names."""
+    """Others' options that save memory, and unknown options that may, by their names."""
     why = "an option of that fork: perhaps less memory than predicted"
     effects = left_out("megatron", "others").items()
     known = ((arguments.settings[name], what) for name, what in effects if arguments.has(name))
@@ -227,7 +221,7 @@ def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
 
 
 def translate(arguments: Arguments, dialect: Dialect) -> None:
-    """Give the arguments the core options that others' options stand for."""
+    """Add the options of core that others' options stand for."""
     if dialect.core:
         return
     for asked, meant in meanings("megatron", "synonyms").items():
@@ -277,7 +271,7 @@ def _translate_checkpointing(arguments: Arguments) -> None:
 
 
 def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
-    """Refusals of core 0.19 as warnings where the options are another's that may not have them."""
+    """Problems in which errors by core 0.19's rules are warnings for another Megatron."""
     if dialect.core:
         return list(problems)
     return [

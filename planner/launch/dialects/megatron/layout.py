@@ -37,7 +37,8 @@ class Split:
 
 
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
-    """Chunks a stage and layers a block; what Megatron would refuse. Nothing of no layers."""
+    """Chunks of a stage, layers of a block, and problems that Megatron would refuse; an empty split
+    where the number of layers is 0."""
     split = Split()
     if not layers:
         return split
@@ -102,7 +103,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
 
 
 def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
-    """The first and last stage hold what is stated, those between share the rest."""
+    """The first and last stage hold the stated layers; those between share the rest."""
     stated = (arguments.number(_FIRST), arguments.number(_LAST))
     first, last = ([] if one is None else [one] for one in stated)
     left, inner = layers - sum((*first, *last)), pp - len(first) - len(last)
@@ -147,9 +148,10 @@ def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> Pr
 def _read_predictors(
     arguments: Arguments, stages: list[str], pp: int, split: Split
 ) -> Problem | None:
-    """Where multi-token prediction lives: `m` behind all layers, in one stage, as many as stated
-    (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`). Before the loss it
-    is costed just before it, away from the embedding, as its profile has it; elsewhere warned of.
+    """Checks the place of multi-token prediction: `m` behind all layers, in one stage, as many as
+    stated (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`). Before the
+    loss it is costed just before it, away from the embedding, as its profile has it; elsewhere
+    warned of.
     """
     wanted, found = arguments.number(_PREDICTORS) or 0, "".join(stages).count("m")
     if found != wanted:
@@ -203,7 +205,8 @@ def expand_layout(text: str) -> list[str] | None:
 def unusual_splits(
     arguments: Arguments, split: Split, layers: int, pp: int, dialect: str
 ) -> list[Problem]:
-    """Splits that run and are not modelled, by the rules that would call them broken."""
+    """Problems: splits that run and are not modelled. They carry the names of the rules that they
+    would otherwise break."""
     forks = [item.key for item in arguments.unknown if effect_of(item.key) == "splits"]
     uneven = dialect == "deepspeed" and layers % pp
     if uneven or (forks and pp > 1):
@@ -222,7 +225,8 @@ def unusual_splits(
 def grouped_micro_batches(
     arguments: Arguments, degrees: Mapping[str, Any], dp: int | None
 ) -> list[Problem]:
-    """Micro-batches in groups that the schedule takes and the model does not."""
+    """A problem: a size of micro-batch groups that the schedule accepts and the cost model does
+    not."""
     name = "microbatch-group-size-per-virtual-pipeline-stage"
     group, gbs = arguments.number(name), degrees["gbs"]
     micro_batches = gbs // (degrees["mbs"] * dp) if group and gbs and dp else 0

@@ -20,6 +20,7 @@ from planner.launch.languages.limits import LimitError
 from planner.launch.languages.python import evaluated
 from planner.launch.languages.text import digits
 from planner.launch.read.found import Hints, Problem, model_unknown, telling
+from planner.launch.read.names import meanings
 from planner.predict.ops.table import parameter_count
 
 # GPT2BPETokenizer's vocabulary (Radford et al. 2019), which Megatron pads.
@@ -36,7 +37,7 @@ _LARGE_VOCABULARY, _DECIDES = 152_064, 0.15
 
 
 def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
-    """Vocabulary as given, else of the tokenizer, else an assumption that is named."""
+    """Vocabulary as given, else the tokenizer's, else an assumption, which is noted."""
     known = stated_vocabulary(arguments)
     if known is not None:
         return known
@@ -47,7 +48,7 @@ def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
 
 
 def stated_vocabulary(arguments: Arguments) -> int | None:
-    """Vocabulary as given, or of a known tokenizer; None where nothing says."""
+    """Vocabulary as given, or of a known tokenizer; None where neither is there."""
     for name in ("padded-vocab-size", option("vocab")):
         stated = arguments.number(name)
         if stated:
@@ -64,7 +65,8 @@ def _tokenizer_name(arguments: Arguments) -> str:
 
 
 def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> Iterator[Problem]:
-    """A tokenizer that is named and whose size is not known, where it decides much of a model."""
+    """A problem: the size of the named tokenizer is unknown and decides much of the model's
+    size."""
     name = _tokenizer_name(arguments)
     stated = hints.vocab or any(map(arguments.has, ("padded-vocab-size", option("vocab"))))
     kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name) or ""
@@ -79,7 +81,7 @@ def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> 
 
 
 def _named_vocabulary(tokenizer: str) -> int | None:
-    """Vocabulary of a Hugging Face model that the catalogue knows."""
+    """Vocabulary of a Hugging Face model of the catalogue; None for others."""
     name = tokenizer.rstrip("/")
     if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
         return None
@@ -87,11 +89,7 @@ def _named_vocabulary(tokenizer: str) -> int | None:
     return load_model(known).spec.vocab if known else None
 
 
-# Words in an error about a shape -> the field that they refer to.
-_SHAPING = {
-    "kv_heads": "kv_heads", "heads": "heads", "hidden": "hidden", "top": "moe.top_k",
-    "experts": "moe.experts", "layer": "layers", "vocab": "vocab", "ffn": "ffn",
-}  # fmt: skip
+_SHAPING = meanings("megatron", "shaping")
 _LAYERS, _SEQ = option("layers"), MEGATRON_OPTIONS["seq"].name
 _NEEDED = (_LAYERS, option("hidden"), option("heads"), _SEQ)
 # SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,
@@ -104,7 +102,7 @@ _READ_ELSEWHERE = ("moe.score", "moe.aux_loss", "moe.bias_update_rate", "moe.cap
 def read_model(
     arguments: Arguments, hints: Hints, assumed: list[str]
 ) -> tuple[ModelSpec | None, list[Problem]]:
-    """The shape, None where options that it needs are missing; what is wrong with it."""
+    """The shape, or None where required options are missing, and its problems."""
     if arguments.has("use-checkpoint-args") and not arguments.has(_LAYERS):
         reason = "--use-checkpoint-args: the model is in the checkpoint"
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]

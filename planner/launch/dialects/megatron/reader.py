@@ -61,7 +61,7 @@ _DEGREES = {
 
 
 class MegatronReader:
-    """One command's arguments, and what is gathered from them.
+    """Gathers a launch from the arguments of a command.
 
     `parser`: the Megatron whose options these are, where it is known; `is_partial`: whether some
     arguments are not known, or another program may have its own defaults.
@@ -155,7 +155,7 @@ class MegatronReader:
         )
 
     def _left_open(self) -> tuple[str, ...]:
-        """The vocabulary, where neither the caller nor an option says it."""
+        """Open facts: the vocabulary, where neither the caller nor an option states it."""
         known = self.hints.model or self.hints.vocab
         return () if known or stated_vocabulary(self.arguments) is not None else ("vocab",)
 
@@ -188,7 +188,7 @@ class MegatronReader:
         return found if self.launch.program else {**self.hints.environment, **found}
 
     def _degrees(self) -> dict[str, Any]:
-        """Degrees and batch; a value that is not known is a problem of its own."""
+        """Degrees and batch; an unknown value is noted as a problem."""
         values: dict[str, Any] = {}
         for field, name in _DEGREES.items():
             setting = self.arguments.setting(name)
@@ -246,7 +246,7 @@ class MegatronReader:
         }
 
     def _is_eager(self, local: bool) -> bool:
-        """Whether attention keeps its scores."""
+        """Whether attention is unfused and keeps its scores."""
         backend = self.arguments.text(MEGATRON["attention"].name)
         if local or self.dialect.framework:
             return not (self.arguments.has("use-flash-attn") or backend == "flash")
@@ -255,7 +255,7 @@ class MegatronReader:
         return backend in ("unfused", "local") or all(off.get(k) == v for k, v in fused.items())
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """The profile, and what the settings change in it."""
+        """The profile, and the variations that the settings make of it."""
         names = self._variations(degrees)
         if self.dialect.framework:
             return self.dialect.framework, ()
@@ -312,7 +312,8 @@ class MegatronReader:
         return int(self._has("zero"))
 
     def _stage_in(self, setting: Setting) -> int:
-        """The ZeRO stage of DeepSpeed's file, which says it where no option does."""
+        """The ZeRO stage in DeepSpeed's configuration file; 0 and a problem where that is not
+        there."""
         text = text_beside(str(setting.value), self.launch.folder)
         if found := re.search(r'"stage"\s*:\s*([0-3])\b', text):
             return int(found[1])
@@ -363,7 +364,7 @@ class MegatronReader:
         self.problems.append(self.arguments.unpredictable(text, *names))
 
     def _modes_beyond(self) -> None:
-        """Models and modes without a prediction."""
+        """Notes models and modes without a prediction."""
         self.problems += forks.others_unpredictable(self.arguments, self.dialect)
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"

@@ -35,8 +35,8 @@ _CALL = re.compile(r"^nemo\.(?:\w+\.)*(\w+)\.pretrain_recipe$")
 
 @dataclass(frozen=True)
 class NemoRecipe:
-    """One of NeMo's own recipes: its name, a model of the catalogue, GPUs where nobody states
-    them, and fields as Megatron-Bridge names them."""
+    """One of NeMo's own recipes: its name, a model of the catalogue, the default number of GPUs,
+    and fields as Megatron-Bridge names them."""
 
     name: str
     model: str
@@ -84,7 +84,7 @@ def set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
 
 
 def _made(record: Record, path: str) -> Record:
-    """The object at a dotted path, made where it is not known."""
+    """The object at a dotted path, made where there is none."""
     for name in path.split("."):
         held = record.fields.get(name)
         if not isinstance(held, Record):
@@ -162,7 +162,7 @@ def read_recipe(source: Source) -> Found:
     path, hints = source.path, source.hints
 
     def read(name: Any = None, default: Any = None, **_named: Any) -> Any:
-        """A variable of the environment; code has its own defaults for those not set."""
+        """A variable of the environment, or the default that the code gives."""
         return hints.environment.get(name, default) if isinstance(name, str) else UNKNOWN
 
     variables = dict.fromkeys(("getenv", "os.environ.get", "environ.get"), read)
@@ -320,7 +320,7 @@ class _Recipe:
         return "full", f"{name}: its adapters are not in the file"
 
     def _eased(self, found: Found) -> Iterator[Problem]:
-        """Without what only a command of overrides would get wrong."""
+        """The problems, without those that only a command of overrides has."""
         for problem in found.problems:
             rule, severity = problem.rule, problem.severity
             if severity == "error" and self.unseen:
@@ -374,7 +374,7 @@ def _layout(value: Any) -> str | None:
 
 
 def _precision(value: Any) -> str:
-    """The name of a precision recipe that says the same."""
+    """The name of the precision recipe with the same meaning."""
     name = value if isinstance(value, str) else value.name if isinstance(value, Record) else ""
     if isinstance(value, Record):
         name += f" {value.get('fp8_recipe', '')} {value.get('fp4', '')} {value.get('fp8', '')}"
@@ -402,7 +402,7 @@ def _model_name(model: Any, result: Record, recipe: str) -> str:
 
 
 def _strings_of(model: Any) -> Iterator[str]:
-    """Names that `from_hf_pretrained` was given, through what was called on its result."""
+    """Names given to `from_hf_pretrained`, found through the calls on its result."""
     while isinstance(model, Record):
         for value in (*model.given, *model.fields.values()):
             if isinstance(value, str) and "/" in value:

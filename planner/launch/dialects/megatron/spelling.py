@@ -62,7 +62,7 @@ def _numbers(found: Found, after: Proposal, changes: Mapping[str, Any]) -> Itera
 
 
 def _layout(proposal: Proposal) -> tuple[Flag, ...]:
-    """Layers by stage, as the writer has them."""
+    """The flags that place layers on stages, as the writer spells them."""
     degrees, model = proposal.degrees, proposal.request.find_model().spec
     blocks = proposal.block_layers or usual_split(model.layers, degrees.pp * degrees.vpp)
     layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=proposal.mtp_standalone)
@@ -79,7 +79,8 @@ def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
 
 
 def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """Variations of the profile that came or went; of techniques that came the profile's flags."""
+    """Variations of the profile that were added or removed; the profile's flags for added
+    techniques."""
     job, (old, new) = after.request.resolve(), map(set, (variations(before), variations(after)))
     for name in sorted(old ^ new):
         technique = load_framework("megatron-core").technique(name.removeprefix("no-"))
@@ -91,7 +92,7 @@ def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
 
 
 def bridge_edits(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """The same as overrides; stages and chunks have fields of their own."""
+    """The same edits as overrides; stages and chunks have fields of their own."""
     every = list(edits(found, before, after))
     for as_override in as_overrides([edit for edit in every if edit.key not in _LAYOUT_OPTIONS]):
         if as_override.value != "null" or found.setting(as_override.key) is not None:

@@ -32,20 +32,16 @@ def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
     built = job_split(launch.job, pp)
     if pp == 1 or built == planned:
         return
-    same = [count for count in range(pp, 0, -1) if _splits_evenly(launch.job, count)]
+    same = (count for count in range(pp, 0, -1) if len({*job_split(launch.job, count)}) == 1)
     yield contract.Refusal(
         f"nanotron places the layers itself, by cost with the output projection counted: "
         f"{_listed(built)} on {pp} stages, not the plan's {_listed(planned)}",
-        f"pp {same[0]}",
+        f"pp {next(same)}",
     )
 
 
 def _listed(counts: tuple[int, ...]) -> str:
     return "+".join(str(count) for count in counts)
-
-
-def _splits_evenly(job: Job, pp: int) -> bool:
-    return len(set(job_split(job, pp))) == 1
 
 
 def job_refusals(job: Job) -> Iterator[contract.Refusal]:

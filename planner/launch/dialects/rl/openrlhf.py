@@ -1,6 +1,6 @@
 """Reader of OpenRLHF: options of train_ppo_ray, dotted or, in older releases, with underscores.
 
-Options and defaults: OpenRLHF 3c3be62, openrlhf/cli/train_ppo_ray.py; what is done with them:
+Options and defaults: OpenRLHF 3c3be62, openrlhf/cli/train_ppo_ray.py; their use:
 openrlhf/trainer/ray. GPUs of roles that are not colocated add up.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader, words
 from planner.launch.dialects.rl.hydra import paths_given
 from planner.launch.dialects.rl.settings import RlSettings, defaults
@@ -177,18 +176,11 @@ class OpenRlhfReader(RlReader):
             staleness=(self.whole("train.async_queue_size") or 1) if self.is_async else 0,
             streams=self.flag("train.partial_rollout_enable"),
             trainer_gpus=self._gpus_of("actor"),
-            reference=self._reference(trainer),
+            reference=self.reference(trainer, self._has_reference(), ("ref.offload",)),
             critic=self._critic(algorithm, trainer),
             reward=self._reward(),
             leaves=self.flag("ds.enable_sleep"),
         )
-
-    def _reference(self, trainer: Mapping[str, Any]) -> ReferenceHome:
-        if not self._has_reference():
-            return "none"
-        if trainer["train"] != "full":
-            return "adapters-off"
-        return "host" if self.flag("ref.offload") else "copied"
 
     def _critic(self, algorithm: str, trainer: Mapping[str, Any]) -> str | None:
         if algorithm != "ppo":

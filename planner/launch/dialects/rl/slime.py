@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.hf.arguments import known_model
 from planner.launch.dialects.megatron.reader import MegatronReader
 from planner.launch.dialects.rl.common import RlReader
@@ -95,7 +94,7 @@ class SlimeReader(RlReader):
         self.command = command
 
     def found(self) -> Found:
-        """Megatron's side, with what lies beside it."""
+        """Megatron's launch with the engine, batch and algorithm beside it."""
         self.note_unmodelled()
         known = self.hints.model or known_model(self.named_model)
         limit = self._limit()
@@ -131,7 +130,7 @@ class SlimeReader(RlReader):
         return replace(
             trained,
             format="slime",
-            world=self._world(),
+            world=self._actors() + (self._engines() if self.separate else 0),
             gbs=None,
             grad_acc=None,
             rl=rl,
@@ -157,9 +156,6 @@ class SlimeReader(RlReader):
         own = self.whole("rollout-num-gpus", least=0)
         return own or (0 if self.separate else self._actors())
 
-    def _world(self) -> int:
-        return self._actors() + (self._engines() if self.separate else 0)
-
     def _limit(self, whose: str = "max-tokens-per-gpu") -> int | None:
         if not self.flag("use-dynamic-batch-size"):
             return None
@@ -171,7 +167,7 @@ class SlimeReader(RlReader):
         return max(limit * (self.whole("context-parallel-size") or 1), longest)
 
     def trainer(self) -> Mapping[str, Any]:
-        """Megatron's reader has it."""
+        """Only the profile; Megatron's reader gathers the rest."""
         return {"framework": "megatron-core"}
 
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
@@ -182,6 +178,7 @@ class SlimeReader(RlReader):
             return None
         batch, steps = self.whole("global-batch-size"), self.whole("num-steps-per-rollout")
         algorithm = self.algorithm("advantage-estimator", "grpo")
+        compares = self.flag("use-kl-loss") or self.number("kl-coef") != 0.0
         is_async = "async" in self.command.program
         return RlFound(
             framework="slime",
@@ -198,7 +195,7 @@ class SlimeReader(RlReader):
             staleness=1 if is_async else 0,
             streams="fully_async" in self.text("rollout-function-path"),
             trainer_gpus=self._actors(),
-            reference=self._reference(),
+            reference="host" if compares else "none",
             critic=trainer["model"] if algorithm == "ppo" else None,
             old_logprobs=not self.flag("use-rollout-logprobs"),
             leaves=self._leaves(),
@@ -207,9 +204,6 @@ class SlimeReader(RlReader):
     def _filters(self, switch: str) -> bool:
         del switch
         return self.settings.stated("dynamic-sampling-filter-path") is not None
-
-    def _reference(self) -> ReferenceHome:
-        return "host" if self.flag("use-kl-loss") or self.number("kl-coef") != 0.0 else "none"
 
     def _leaves(self) -> bool:
         if self.settings.stated("no-offload-train") is not None:

@@ -1,8 +1,8 @@
 """Reader of verl: Hydra's overrides on a command line, or a YAML with its tables.
 
-Keys and defaults: verl 1dda039b, verl/trainer/config; what is done with them:
-verl/trainer/ppo/ray_trainer.py, verl/workers/engine_workers.py. Older spellings as in releases
-since 0.2. A step is from one transfer of weights to the next.
+Keys and defaults: verl 1dda039b, verl/trainer/config; their use: verl/trainer/ppo/ray_trainer.py,
+verl/workers/engine_workers.py. Older spellings as in releases since 0.2. A step is from one
+transfer of weights to the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 from planner.job.quantities import stated
 from planner.job.rl.frameworks import find_rl_framework
-from planner.job.rl.spec import ReferenceHome
 from planner.launch.dialects.rl.common import RlReader, words
 from planner.launch.dialects.rl.hydra import overrides
 from planner.launch.dialects.rl.settings import RlSettings, defaults, renamed
@@ -84,7 +83,8 @@ class VerlReader(RlReader):
     name = "verl"
 
     def positions(self) -> int | None:
-        """Positions that the settings give the model in place of its own."""
+        """Positions that the settings give the model in place of its own; None where there are
+        none."""
         stated = self.whole(f"{_MODEL}.override_config.max_position_embeddings")
         scaled = any("rope_scaling" in key or "rope_parameters" in key or "hf_overrides" in key
                      for key in self.settings.settings)  # fmt: skip
@@ -230,7 +230,11 @@ class VerlReader(RlReader):
             staleness=staleness,
             streams=self._streams(),
             trainer_gpus=self.trainer_gpus(),
-            reference=self._reference(trainer),
+            reference=self.reference(
+                trainer,
+                self.flag(f"{_ACTOR}.use_kl_loss") or self.flag("algorithm.use_kl_in_reward"),
+                (f"{_REF}.fsdp_config.param_offload", f"{_REF}.megatron.param_offload"),
+            ),
             critic=self._critic(algorithm, trainer),
             reward=self._reward(),
             old_logprobs=not self._bypasses(),
@@ -284,14 +288,6 @@ class VerlReader(RlReader):
         if self.text(key) == "remax":
             self.left_out("each prompt has one more, greedy, answer: more time than predicted", key)
         return self.algorithm(key, "gae", "algorithm.filter_groups.enable")
-
-    def _reference(self, trainer: Mapping[str, Any]) -> ReferenceHome:
-        if not (self.flag(f"{_ACTOR}.use_kl_loss") or self.flag("algorithm.use_kl_in_reward")):
-            return "none"
-        if trainer["train"] != "full":
-            return "adapters-off"
-        keys = (f"{_REF}.fsdp_config.param_offload", f"{_REF}.megatron.param_offload")
-        return "host" if self.flag(*keys) else "copied"
 
     def _critic(self, algorithm: str, trainer: Mapping[str, Any]) -> str | None:
         if algorithm != "ppo":

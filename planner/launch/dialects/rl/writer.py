@@ -46,7 +46,7 @@ def asked(launch: RlLaunch) -> Asked:
 
 
 def settings_of(launch: RlLaunch, table: str = "settings") -> Settings:
-    """The settings that a table of the framework says, by dotted keys, in their order."""
+    """The settings of a table of the framework, by dotted keys, in order."""
     return dict(_set(dialect_toml("rl", _file(launch)), table, _names(launch)))
 
 
@@ -128,17 +128,14 @@ def _nested(settings: Settings) -> str:
 
 def _verl(launch: RlLaunch) -> Files:
     kind = _kind(launch)
-    arguments = [f"{key}={_hydra(value)}" for key, value in settings_of(launch).items()]
+    written = {key: "null" if one is None else one for key, one in settings_of(launch).items()}
+    arguments = [f"{key}={value}" for key, value in written.items()]
     if kind != "colocated" and _names(launch)["strategy"] == "megatron":
         # These programs have another configuration for Megatron.
         name = f"--config-name={kind.replace('-', '_')}_ppo_megatron_trainer.yaml"
         arguments = ["--config-path=config", name, *arguments]
     command = shell.command(("python3", "-m", _VERL_PROGRAMS[kind]), arguments)
     return _folder(launch, f"verl, {kind}", [f'{command} \\\n    "$@"'], {})
-
-
-def _hydra(value: object) -> str:
-    return "null" if value is None else str(value)
 
 
 def _nemo(launch: RlLaunch) -> Files:

@@ -1,5 +1,5 @@
-"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; what it cannot say; sections
-with the reason for each setting; data and checkpoints.
+"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; refusals; sections with the
+reason for each setting; data and checkpoints.
 
 Read in torchtitan 0.3.0 (distributed/parallel_dims.py, pipeline_parallel.py, fsdp.py, trainer.py)
 and torch 2.13 (distributed/pipelining/schedules.py).
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from planner.job.recompute import Module
@@ -22,30 +21,20 @@ from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
 
-@dataclass(frozen=True, slots=True)
-class TitanMesh:
-    """Data-parallel degrees: replicate · shard = dp; parameters are sharded over shard · cp."""
-
-    replicate: int
-    shard: int
-    # fsdp_reshard_after_forward
-    reshard: str
-
-
-def mesh_of(degrees: Degrees) -> TitanMesh:
-    """HSDP degrees and when parameters are sharded again.
+def mesh_of(degrees: Degrees) -> dict[str, Any]:
+    """Data-parallel degrees `replicate` · `shard` = dp, and when parameters are sharded again
+    (`reshard`, fsdp_reshard_after_forward); they are sharded over shard · cp.
 
     ZeRO-0: all replicated; ZeRO-2: sharded once, gathered weights stay through backward;
     ZeRO-3: gathered anew for backward. torchtitan's own default is ZeRO-3 without a pipeline and
     ZeRO-2 with one.
     """
     if degrees.zero == 0:
-        return TitanMesh(degrees.dp, 1, "default")
-    one_shard = degrees.shard or degrees.dp * degrees.cp
-    shard = max(1, one_shard // degrees.cp)
-    if degrees.zero == 2:
-        return TitanMesh(degrees.dp // shard, shard, "never")
-    return TitanMesh(degrees.dp // shard, shard, "always" if degrees.pp > 1 else "default")
+        return {"replicate": degrees.dp, "shard": 1, "reshard": "default"}
+    shard = max(1, (degrees.shard or degrees.dp * degrees.cp) // degrees.cp)
+    stays = "always" if degrees.pp > 1 else "default"
+    reshard = "never" if degrees.zero == 2 else stays
+    return {"replicate": degrees.dp // shard, "shard": shard, "reshard": reshard}
 
 
 def parts_of(launch: contract.Launch) -> list[list[str]]:
@@ -67,7 +56,7 @@ def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
 
 
 def recompute_kind(launch: contract.Launch) -> str:
-    """`none`, `selective`, `full`, `every` or `budget`: which form of checkpointing a plan has."""
+    """The form of a plan's checkpointing: `none`, `selective`, `full`, `every` or `budget`."""
     mode = launch.job.framework.recompute_mode(launch.plan.recompute)
     if mode.mask == Module.NOTHING or not launch.plan.layout.recomputed:
         return "none"
@@ -89,10 +78,10 @@ def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
     names = names_of(launch) | {
         "half": dict(launch.job.optimizer.states) == BF16_STATES,
         "half_states": HALF_STATES,
-        "mesh": mesh,
+        **mesh,
         "offloaded": contract.OFFLOADED,
         "parts": parts_of(launch),
-        "replicas": f"HSDP: {mesh.replicate} replicas of a group that shards"
+        "replicas": f"HSDP: {mesh['replicate']} replicas of a group that shards"
         if launch.plan.degrees.zero
         else "plain data parallelism: every rank holds all parameters of its stage",
         "resharding": contract.RESHARDING[launch.plan.degrees.zero],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,27 +33,19 @@ from planner.launch.read.beside import text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, Source
 from planner.launch.read.found import Found, Problem, Setting
+from planner.launch.read.names import meanings
 from planner.launch.read.python_files import chosen_words, evaluating, read_python
 
 # The variable that names one of several functions, where no command does.
 CHOICE = "CONFIG"
-# Class called -> table whose fields its arguments are.
-_TABLES: Mapping[str, str] = {
-    "ParallelismConfig": "parallelism",
-    "TrainingConfig": "training",
-    "CompileConfig": "compile",
-    "ActivationCheckpointConfig": "activation_checkpoint",
-}
-# Class called -> mode of activation checkpointing.
-_CHECKPOINTING: Mapping[str, str] = {
-    "SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget",
-    "ActivationCheckpointConfig": "selective",
-}  # fmt: skip
+# Classes of the configuration, by table, mode of checkpointing and converter.
+_TABLES = meanings("torchtitan", "classes")
+_CHECKPOINTING = meanings("torchtitan", "checkpointing")
+_CONVERTERS = meanings("torchtitan", "converters")
 # What configures torchtitan's experiment with reinforcement learning.
 _REINFORCED = re.compile(r"\bRLTrainer\b|\bexperiments\.rl\b")
 _MODE = TORCHTITAN["recompute"]
 _MAKERS = {"Config", "ParallelismConfig"}
-_CONVERTERS = {"Float8LinearConverter": "float8", "MXFP8LinearConverter": "mx"}
 
 
 def is_torchtitan_python(text: str) -> bool:
@@ -110,7 +102,7 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:
-    """Functions that make a configuration, or change another's: also one that is imported."""
+    """Functions that make a configuration or change another's, which may be imported."""
     makers = _imported(module)
     called = {
         item: {last_name(node.func) for node in ast.walk(item) if isinstance(node, ast.Call)}
@@ -132,7 +124,7 @@ def _imported(module: ast.Module) -> set[str]:
 
 
 def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.FunctionDef | None:
-    """The function of a name; without one, the first that is for no test."""
+    """The function of a name; without a name the first one that is not for tests."""
     if wanted is not None:
         return next((item for item in functions if item.name == wanted), None)
     real = [item for item in functions if "debug" not in item.name and item.name[0] != "_"]
@@ -167,7 +159,7 @@ class _Settings:
         self.seen: set[int] = set()
 
     def visit(self, value: Any, field: str = "") -> None:
-        """Everything in a value; `field`: of the object that holds it."""
+        """Collect the settings in a value; `field`: that of the object that holds it."""
         if id(value) in self.seen or not isinstance(value, Record | list | tuple | dict):
             return
         self.seen.add(id(value))
@@ -223,7 +215,7 @@ class _Settings:
         )
 
     def _span(self, path: str, node: ast.expr | ast.keyword) -> Span | None:
-        """Where a node stands; columns of ast are bytes of UTF-8."""
+        """The span of a node; columns of ast are bytes of UTF-8."""
         if path not in self.texts:
             self.texts[path] = self.files.add(path, text_of(Path(path)) or "").as_text()
         lines = self.texts[path].value.splitlines(keepends=True)

@@ -47,13 +47,16 @@ def read_torchtitan(source: Source) -> Found:
 
 
 class TorchtitanReader(DocumentReader):
-    """A document of dotted torchtitan keys, and what is gathered from it."""
+    """Gathers a launch from a document of dotted torchtitan keys."""
 
     called = "torchtitan"
 
     def found(self, form: Any) -> Found:
         """Everything that was read."""
-        degrees = self._degrees()
+        degrees = {
+            name: self.whole(_DEGREES[name], default, min(default, 1))
+            for name, default in _DEFAULTS.items()
+        }
         replicate, shard = self._replicas(degrees, self.hints.gpus or self.world)
         model, shape = self._model()
         batch = self._batch(degrees, replicate * shard)
@@ -83,7 +86,11 @@ class TorchtitanReader(DocumentReader):
             optimizer_offload=float(bool(self.document.get(f"{_T}.enable_cpu_offload", False))),
             precision=self._precision(),
             cp_comm_type=self._exchange() if degrees["cp"] > 1 else None,
-            unmodelled=self._unmodelled(),
+            unmodelled=tuple(
+                (self.document.settings[key], why)
+                for key, why in left_out("torchtitan", "own").items()
+                if self.document.get(key) and key in self.document.settings
+            ),
             **batch,
             **layout,
         )
@@ -93,24 +100,11 @@ class TorchtitanReader(DocumentReader):
         self.problems += said_problems("torchtitan", table, facts, self.document)
 
     def _exchange(self) -> ContextKind:
-        """Keys and values gathered after the first part of attention, or passed round."""
+        """How context parallelism exchanges keys and values."""
         method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
         return "p2p" if method == "alltoall" else "all_gather"
 
-    def _unmodelled(self) -> tuple[tuple[Any, str], ...]:
-        return tuple(
-            (self.document.settings[key], why)
-            for key, why in left_out("torchtitan", "own").items()
-            if self.document.get(key) and key in self.document.settings
-        )
-
     # --- degrees --------------------------------------------------------------------------------
-
-    def _degrees(self) -> dict[str, int]:
-        return {
-            name: self.whole(_DEGREES[name], default, min(default, 1))
-            for name, default in _DEFAULTS.items()
-        }
 
     def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
         """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""
@@ -156,7 +150,7 @@ class TorchtitanReader(DocumentReader):
     # --- the model and its layers ---------------------------------------------------------------
 
     def _model(self) -> tuple[str | None, ModelSpec | None]:
-        """Its name in the catalogue, or its shape in the checkout around the file."""
+        """The model's name in the catalogue, or its shape in the checkout around the file."""
         name = str(self.document.get("model.name", "llama3"))
         flavor = str(self.document.get("model.flavor", "debugmodel"))
         if self.hints.model:
@@ -284,8 +278,8 @@ class TorchtitanReader(DocumentReader):
         return "bf16"
 
     def _words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """The words of a list, which a command line has in one text; none, and a problem, where the
-        value is no list."""
+        """The words of a list, which a command line writes as one text; none, and a problem, for
+        another value."""
         listed = self.document.get(key, list(default))
         if isinstance(listed, str):
             listed = re.split(r"[,\s]+", listed)
@@ -295,7 +289,7 @@ class TorchtitanReader(DocumentReader):
         return tuple(str(item) for item in listed)
 
     def _types(self) -> None:
-        """Types that torchtitan does not have, which its parsers let through, and fp16."""
+        """Notes types that torchtitan does not have, though its parsers accept them, and fp16."""
         for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
             key = f"{_T}.{name}"
             value = str(self.document.get(key, "float32"))
@@ -340,7 +334,7 @@ class TorchtitanReader(DocumentReader):
 
 
 def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
-    """A name that torch does not have; torchtitan's parsers let it through."""
+    """A problem: a schedule that torch does not have, which torchtitan's parsers accept."""
     lower = {name.lower(): name for name in sources.SCHEDULES}
     close = nearest(given.lower(), lower, 0.3)
     named = ", ".join(name for name, (item, _) in sources.SCHEDULES.items() if item)

@@ -30,25 +30,14 @@ from planner.launch.read.beside import beside, text_of
 from planner.launch.read.command import LaunchCommand
 from planner.launch.read.document import Document, unknown_key
 from planner.launch.read.found import Problem, is_slip, nearest
-from planner.launch.read.names import effect_of, known_names
+from planner.launch.read.names import effect_of, known_names, meanings
 from planner.launch.read.python_files import read_python
 
 # torchtitan's own start script.
 START_SCRIPT = "run_train.sh"
 KEYS = known_names("torchtitan", "keys")
 NEWER_KEYS = known_names("torchtitan", "newer-keys")
-# Keys of earlier releases -> those of 0.2; whole tables, where the names in them stayed.
-_RENAMED = {
-    "training.batch_size": TORCHTITAN["mbs"].key,
-    "training.compile": TORCHTITAN["eager-blocks"].key,
-    "training.warmup_steps": "lr_scheduler.warmup_steps",
-    "training.data_parallel_degree": TORCHTITAN["shard"].key,
-    "checkpoint.enable_checkpoint": "checkpoint.enable",
-    "validation.enabled": "validation.enable",
-    "memory_estimation.enabled": "memory_estimation.enable",
-    "model.tokenizer_path": "model.hf_assets_path",
-    "float8": "quantize.linear.float8",
-}
+_RENAMED = meanings("torchtitan", "renamed")
 # Tables that held the degrees before there was one of them.
 _HELD_DEGREES = ("training", "experimental")
 _MOST_NAMED = 6
@@ -64,10 +53,6 @@ def is_known_in_0_3(key: str) -> bool:
     return key in NEWER_KEYS or is_known(key)
 
 
-def _is_table(key: str) -> bool:
-    return any(known.startswith(f"{key}.") for known in KEYS)
-
-
 def unknown_keys(document: Document) -> Iterator[Problem]:
     """Keys that torchtitan 0.2.2 does not have, which its loader refuses.
 
@@ -76,7 +61,8 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
     """
     others = []
     for key, setting in [*document.settings.items()]:
-        if is_known(key) or (setting.value == {} and _is_table(key)):
+        is_table = any(known.startswith(f"{key}.") for known in KEYS)
+        if is_known(key) or (setting.value == {} and is_table):
             continue
         new = _new_name(key)
         close = new or nearest(key, KEYS, 0.7)
@@ -105,7 +91,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
 
 
 def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
-    """Those of a fork's keys that are switched on and whose names say that they decide."""
+    """Problems: a fork's keys that are switched on and by their names change memory or training."""
     for key in others:
         asked = document.settings.get(key)
         name = re.sub(r"\.enabled?$", "", key)
@@ -115,7 +101,7 @@ def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
 
 
 def _is_misspelt(key: str, close: str) -> bool:
-    """Whether a key, and the name in its table, are so near to another's that it is a slip."""
+    """Whether a key is another one misspelt, by the whole key and by its last name."""
     names = (key.rpartition(".")[2], close.rpartition(".")[2])
     return is_slip(close, key) and is_slip(*reversed(names))
 
@@ -142,16 +128,14 @@ SCHEDULES: Mapping[str, tuple[str | None, int]] = {
 
 def schedule_of(text: str) -> tuple[str, str | None, int] | None:
     """(name as torch spells it, the planner's, least stages a rank); None if unknown."""
-    for name, (item, stages) in SCHEDULES.items():
-        if name.lower() == text.lower():
-            return name, item, stages
-    return None
+    named = ((name, *one) for name, one in SCHEDULES.items() if name.lower() == text.lower())
+    return next(named, None)
 
 
 def stage_count(
     layers: int, pp: int, per_stage: int | None, single: bool, less_layers: tuple[int, int]
 ) -> tuple[int, Problem | None]:
-    """Stages a rank, and what torchtitan refuses.
+    """Stages of a rank, and a problem where torchtitan refuses them.
 
     `less_layers`: layers that the embedding and the head count for. Source: torchtitan 0.2.2 and
     0.3, distributed/pipeline_parallel.py, pipeline_llm.
@@ -220,18 +204,15 @@ _QWEN = {"dim": 1024, "n_layers": 28, "n_heads": 16, "n_kv_heads": 8, "vocab_siz
          "head_dim": 128, "hidden_dim": 3072, "qk_norm": True,
          "enable_weight_tying": False}  # fmt: skip
 _FIELDS: Mapping[str, Mapping[str, object]] = {"llama3": _LLAMA, "qwen3": _QWEN}
-# Fields without effect on the shape; any other is of a model that is not known.
-_HARMLESS = {"rope_theta", "rope_scaling_args", "norm_eps", "max_seq_len", "depth_init", "eos_id",
-             "use_flex_attn", "attn_type", "attn_mask_type", "fuse_qkv", "attn_backend",
-             "rope"}  # fmt: skip
+_HARMLESS = known_names("torchtitan", "harmless")
 # By which a model is told from the catalogue's of its name.
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied_embeddings")
 _BUILDER = re.compile(r"_build_\w+_layers")
 
 
 def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
-    """The dense model that a registry around a folder has under a name; None where none has it, or
-    has more of it than is read here."""
+    """The dense model of a name in a registry around a folder; None where there is none, or its
+    entry has fields that are not read here."""
     fields = _FIELDS.get(name.lower())
     found = _registry(name, folder) if fields is not None else None
     stated = None if found is None else _stated(found, name, flavor)
@@ -255,21 +236,16 @@ def is_size_of(shape: ModelSpec, name: str) -> bool:
 
 
 def _registry(name: str, folder: Path) -> Path | None:
-    if not re.fullmatch(r"\w{1,50}", name):
-        return None
     # Until 2025-05 one folder held all Llamas.
     names = dict.fromkeys((name, name.rstrip("0123456789")))
-    files = (
-        beside(f"{place}/{one}/__init__.py", folder, whole=True)
-        for one in names
-        for place in _PLACES
-    )
-    return next((path for path in files if path is not None), None)
+    places = (f"{place}/{one}/__init__.py" for one in names for place in _PLACES)
+    files = (beside(place, folder, whole=True) for place in places)
+    return next(filter(None, files), None) if re.fullmatch(r"\w{1,50}", name) else None
 
 
 def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
-    """Arguments of the entry of a flavor: of the model's sizes, or of the model that a function
-    makes and of the `_build_..._layers` that it calls."""
+    """Arguments of the entry of a flavor: those of the sizes' class, or of the model that a
+    function makes and of the `_build_..._layers` that it calls."""
     layers: dict[str, Any] = {}
 
     def build(**named: Any) -> None:
@@ -288,9 +264,8 @@ def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
         every = assigned(tree.body)
         named = [one for one in every if one == f"{name}_configs"]
         tables = (module.lookup(one) for one in named or every)
-        entry = next(
-            (one[flavor] for one in tables if isinstance(one, dict) and flavor in one), None
-        )
+        held = (one[flavor] for one in tables if isinstance(one, dict) and flavor in one)
+        entry = next(held, None)
         model = entry.call() if isinstance(entry, Function) else None
     except (LimitError, UsageError, RecursionError):
         return None

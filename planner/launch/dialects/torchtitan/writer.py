@@ -8,7 +8,7 @@ it), latent attention from its DeepSeek-V3 block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
 from typing import Any
 
@@ -38,10 +38,7 @@ from planner.launch.settings_text import (
 )
 from planner.launch.time_limit import save_steps
 
-
-def _words(table: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = dialect_toml("torchtitan", "launch.toml")[table]
-    return found
+_WORDS = dialect_toml("torchtitan", "launch.toml")
 
 
 def registry_size(launch: contract.Launch) -> Flavor | None:
@@ -56,48 +53,49 @@ def model_text(launch: contract.Launch) -> str:
     if size:
         about = comment(f"{model.name}: a size of torchtitan's registry.")
         return filled("torchtitan/registered.py.txt", about=about, size=size.name)
-    layers = _latent(launch) if model.mla else _grouped(launch)
-    values = _values(model)
+    names = _names(model)
+    values, kind = names["values"], "latent" if model.mla else "grouped"
     shared = f"\nROPE_THETA, NORM_EPS = {values['rope_theta']}, {values['norm_eps']}\n"
-    return shared + layers + _spec(model)
+    filled_in = _said("layers", names) | _said(kind, names)
+    return shared + _text(kind, **filled_in) + _text("spec", **_said("spec", names))
 
 
-def _values(model: ModelSpec) -> dict[str, Value]:
-    """The model in torchtitan's words."""
-    return {key: value for key, (value, _) in all_settings(titan_table(model), model).items()}
+def _said(table: str, names: Mapping[str, Any]) -> dict[str, Value]:
+    """The values of a template, by a table of `templates/values.toml`."""
+    rows = dialect_toml("torchtitan", "templates/values.toml")[table]
+    return {key: sentences.evaluated(text, names) for key, text in rows.items()}
 
 
-_LLAMA3 = ("scaling_factor", "low_freq_factor", "high_freq_factor",
-           "original_max_position_embeddings")  # fmt: skip
+def _names(model: ModelSpec) -> dict[str, Any]:
+    """Names that `templates/values.toml` may use."""
+    stated = all_settings(titan_table(model), model)
+    values = {key: value for key, (value, _) in stated.items()}
+    lists = dialect_toml("torchtitan", "templates/values.toml")["names"]
+    kinds = {kind.ffn for kind in model.kinds}
+
+    def arguments(listed: Sequence[str], before: str = "") -> list[str]:
+        known = (name for name in listed if name in values)
+        return [f"{before}{name}={python_value(values[name])}," for name in known]
+
+    names: dict[str, Any] = {
+        **lists,
+        "arguments": arguments,
+        "code": Code,
+        "expert_constants": _expert_constants(model),
+        "ffn": _WORDS["ffn"]["both" if len(kinds) > 1 else min(kinds)],
+        "kind": scaling_kind(model),
+        "kinds": kinds,
+        "model": model,
+        "part": lambda name, /, **values: _text(name, **values).splitlines(),
+        "stretched": any(name in values for name in lists["llama3"]),
+        "values": values,
+        "whole": _text,
+    }
+    return names | {"experts": lambda: _said("experts", names)}
 
 
-def _grouped(launch: contract.Launch) -> str:
-    """Layers with grouped-query attention."""
-    model, values = launch.job.model, _values(launch.job.model)
-    lengths = [name for name in _LLAMA3 if name in values]
-    scaling = ['scaling="llama",'] if lengths else []
-    return filled(
-        "torchtitan/grouped.py.txt",
-        **_sizes(model),
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        constants=[*([f"FFN = {model.ffn}"] if model.ffn else []), *_expert_constants(model)],
-        qk_norm=Code("_norm(HEAD_DIM)" if model.qk_norm == "head" else "None"),
-        # ComplexRoPE is the one that stretches as Llama 3 does.
-        rope=Code("ComplexRoPE" if lengths else "CosSinRoPE"),
-        max_seq_len=values["max_seq_len"],
-        scaling=[*scaling, *(f"{name}={values[name]}," for name in lengths)],
-        bias="attention.qkv_linear.wqkv.bias = True" if model.qkv_bias else "",
-        feed_forward=_part("feed_forward") if any(k.ffn == "dense" for k in model.kinds) else "",
-        ffn_argument=Code(_ffn_argument(model)),
-        experts=_experts(model) if model.moe else "",
-    )
-
-
-def _sizes(model: ModelSpec) -> dict[str, Value]:
-    inits = filled("torchtitan/inits.py.txt", init_std=model.init_std)
-    return {"layers": model.layers, "hidden": model.hidden, "vocab": model.vocab, "inits": inits}
+def _text(name: str, /, **values: Value) -> str:
+    return filled(f"torchtitan/{name}.py.txt", **values)
 
 
 def _expert_constants(model: ModelSpec) -> list[str]:
@@ -111,79 +109,6 @@ def _expert_constants(model: ModelSpec) -> list[str]:
         f"EXPERTS, TOP_K, EXPERT_FFN = {moe.experts}, {moe.top_k}, {moe.ffn}",
         f"EXPERT_LAYERS = {where}",
     ]
-
-
-def _part(name: str, **values: Value) -> list[str]:
-    return filled(f"torchtitan/{name}.py.txt", **values).splitlines()
-
-
-def _ffn_argument(model: ModelSpec) -> str:
-    kinds = {kind.ffn for kind in model.kinds}
-    told: str = _words("ffn")["both" if len(kinds) > 1 else kinds.pop()]
-    return told
-
-
-def _experts(model: ModelSpec) -> str:
-    values = _values(model)
-    width = values["shared_experts"]
-    return filled(
-        "torchtitan/experts.py.txt",
-        load_balance_coeff=values["load_balance_coeff"],
-        router=[f"{name}={python_value(values[name])}," for name in _ROUTER if name in values],
-        bias=values["bias"],
-        shared=_part("shared_experts", width=width) if width else "shared_experts=None,",
-    )
-
-
-# Arguments of make_router_config; those of build_mla_moe_layers begin with `router_`.
-_ROUTER = ("score_func", "route_norm", "route_scale", "num_expert_groups", "num_limited_groups")
-
-
-def _latent(launch: contract.Launch) -> str:
-    """Layers with latent attention."""
-    model = launch.job.model
-    values = _values(model)
-    named = {name: f"router_{name}" for name in ("top_k", *_ROUTER)}
-    given = (
-        "n_dense_layers", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-        "qk_rope_head_dim", "v_head_dim", "dense_hidden_dim", "moe_hidden_dim", "num_experts",
-        "num_shared_experts", *named,
-    )  # fmt: skip
-    yarn = ['scaling="yarn",', *(f"{name}={values.get(name)}," for name in _YARN)]
-    return filled(
-        "torchtitan/latent.py.txt",
-        **_sizes(model),
-        arguments=[f"{named.get(name, name)}={python_value(values[name])}," for name in given],
-        mscale=values.get("mscale", 1.0),
-        qk_rope_head_dim=values["qk_rope_head_dim"],
-        max_seq_len=values["max_seq_len"],
-        scaling=yarn if scaling_kind(model) == "yarn" else "",
-        load_balance_coeff=values["load_balance_coeff"],
-    )
-
-
-_YARN = ("rope_factor", "beta_fast", "beta_slow", "original_seq_len", "truncate")
-
-
-def _spec(model: ModelSpec) -> str:
-    """`model_spec()` of a size that is written out."""
-    latent = model.mla is not None
-    name = "deepseek_v3" if latent else "qwen3"
-    tied = model.tied_embeddings
-    return filled(
-        "torchtitan/spec.py.txt",
-        model=model.name,
-        layer_count=model.layers,
-        kind=Code("DeepSeekV3Model" if latent else "Qwen3Model"),
-        layers=Code("_layers()" if latent else "[_layer(index) for index in range(LAYERS)]"),
-        tied="enable_weight_tying=True," if tied else "",
-        # A tied embedding is initialised as the output projection.
-        embedding_init=Code('{"weight": skip_param_init}' if tied else "_normal()"),
-        mtp=_part("mtp", layers=model.mtp_layers) if model.mtp_layers else "",
-        name=name,
-        module=Code(name.replace("_", "")),
-        hook=Code("register_moe_load_balancing_hook" if model.moe else "None"),
-    )
 
 
 VERSION = "0.3.0"
@@ -226,7 +151,7 @@ def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
         if size
         else "written out: no size of torchtitan's registry is this model in every setting",
     )
-    if launch.job.precision in _words("converters"):
+    if launch.job.precision in _WORDS["converters"]:
         yield contract.ExplainedSetting(
             f"converters = {launch.job.precision}", _converter_reason(launch)
         )
@@ -240,7 +165,7 @@ def requirements(launch: contract.Launch) -> tuple[str, ...]:
 
 def _recompute(launch: contract.Launch) -> tuple[str, str]:
     """Expression and reason of activation_checkpoint."""
-    expression, why = _words("checkpointing")[recompute_kind(launch)]
+    expression, why = _WORDS["checkpointing"][recompute_kind(launch)]
     budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
     return expression.format(budget=budget), why
 
@@ -277,7 +202,7 @@ def _module(launch: contract.Launch) -> str:
 
 
 def python_assignments(section: SettingsSection) -> list[str]:
-    """Settings as attributes of an object that exists."""
+    """Assignments to the attributes of an existing object."""
     lines: list[str] = []
     for setting in section.settings:
         lines += comment(setting.why, 4) if setting.why else []
@@ -310,7 +235,7 @@ def _quantisers(launch: contract.Launch) -> list[tuple[str, tuple[WrittenSetting
     """Converters of the precision with their arguments, the one for experts last."""
     named = [
         (name, tuple(starmap(WrittenSetting, arguments.items())))
-        for name, arguments in _words("converters").get(launch.job.precision, {}).items()
+        for name, arguments in _WORDS["converters"].get(launch.job.precision, {}).items()
     ]
     return named if launch.job.model.moe else named[:1]
 

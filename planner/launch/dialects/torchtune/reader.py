@@ -1,26 +1,28 @@
 """Reader of torchtune's YAML.
 
-Keys: pytorch/torchtune at bd2a0fc7c, recipes/*.py and recipes/configs; defaults of adapters from
-torchtune/models/llama3_1/_model_builders.py and its neighbours: adapters on the layers of
-`lora_attn_modules`, of the MLP and the head only where told, rank 8, alpha 16, no dropout; their
-weights are in the run's type (torchtune/modules/peft/lora.py), packed ones NF4 with scales packed
-once more (torchao/quantization, nf4_tensor.py: blocks of 64, of 256 scales).
+Keys: pytorch/torchtune at bd2a0fc7c, recipes/*.py and recipes/configs. Defaults of adapters:
+torchtune/models/llama3_1/_model_builders.py and its neighbours: the layers of `lora_attn_modules`,
+MLP and head only on request, rank 8, alpha 16, no dropout. Adapters have the run's format
+(torchtune/modules/peft/lora.py); packed weights are NF4 with double quantisation
+(torchao/quantization, nf4_tensor.py: blocks of 64, of 256 scales).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from planner.job.errors import CannotTellError
 from planner.job.samples import Packing
 from planner.launch.languages.text import digits
 from planner.launch.read.command import LaunchCommand
-from planner.launch.read.document import LIMIT_ALONE, Document, DocumentReader, Source, below
-from planner.launch.read.found import Found, Hints, Problem, Setting, model_unknown
+from planner.launch.read.document import LIMIT_ALONE, DocumentReader, Source, below
+from planner.launch.read.found import Found, Hints, Setting, model_unknown
 from planner.launch.read.opened import Opened
 from planner.launch.registry import dialect_toml
+from planner.launch.sentences import said_problems
 
 _NAMES = dialect_toml("torchtune", "names.toml")
 _MODELS = [(re.compile(name), known) for name, known in _NAMES["models"].items()]
@@ -32,11 +34,10 @@ _OTHERS = {
 }  # fmt: skip
 _PRECISIONS = {"bf16": "bf16", "fp32": "fp32"}
 _LENGTH = "tokenizer.max_seq_len"
-_IN_BACKWARD = "optimizer_in_bwd"
 
 
 def is_torchtune(content: Mapping[str, object]) -> bool:
-    """Whether a table is torchtune's: components of its own, a model among them."""
+    """Whether a table is torchtune's: its components include a model of torchtune."""
     model = content.get("model")
     if not isinstance(model, dict):
         return False
@@ -50,7 +51,7 @@ def is_tune(launch: LaunchCommand) -> bool:
 
 
 def read_command(launch: LaunchCommand, _read: Opened, _hints: Hints) -> Found:
-    """`tune run` with a configuration that is not there. CannotTellError."""
+    """`tune run` with a missing configuration. CannotTellError."""
     config = launch.given.get("config")
     named = "" if config is None else str(config.value or config.unknown)
     if named and not named.endswith((".yaml", ".yml")):
@@ -64,7 +65,7 @@ def read_command(launch: LaunchCommand, _read: Opened, _hints: Hints) -> Found:
 
 
 def read(source: Source) -> Found:
-    """A recipe's file, with what the command says beside it."""
+    """A recipe's file, with overrides from the command."""
     document = source.yaml()
     overrides = {} if source.launch is None else source.launch.overrides
     for key, setting in overrides.items():
@@ -74,65 +75,67 @@ def read(source: Source) -> Found:
     return TorchtuneReader(document, source).found()
 
 
-@dataclass(frozen=True)
-class _Sharding:
-    """Ranks as the recipe has them."""
-
-    world: int | None
-    tp: int
-    shard: int
-    zero: int
-
-
 class TorchtuneReader(DocumentReader):
-    """The launch that a torchtune file describes."""
+    """The launch described by a torchtune file."""
 
     called = "torchtune"
 
     def found(self) -> Found:
         """Everything that was read."""
         self._demand_training()
-        self.problems += problems_of(self.document)
-        builder = str(self.document.get("model._component_", "")).rpartition(".")[2]
+        get, builder = self.document.get, self._named("model")
+        adapters = _WHOSE.match(builder)
+        self._say("refused", adapters=adapters, accumulates=self._accumulates)
         model = self.hints.model or self._model(builder)
         sharding = self._sharding()
         recompute = self._recompute()
         seq, packing = self._length()
-        self._left_out()
+        quantizer = str(get("quantizer._component_", ""))
+        self._say("quantised", quantizer=quantizer, has=self.document.has)
         train = self._train(builder)
-        compiled = self.document.get("compile", False) is True
-        eager = () if compiled else ("eager-blocks",)
-        # Recipes that train adapters do not read it.
-        at_once = train == "full" and self.document.get(_IN_BACKWARD, False) is True
+        variations = () if get("compile", False) is True else ("eager-blocks",)
+        # Recipes that train adapters ignore it.
+        if train == "full" and get("optimizer_in_bwd", False) is True:
+            variations = (*variations, "optimizer-in-backward")
+        accumulated = self.hints.grad_acc or self.whole("gradient_accumulation_steps", 1)
+        offloads = get("enable_activation_offloading", False) is True and recompute == "full"
         return self.gathered(
             lambda _key: True,
             {"mbs": "batch_size", "grad_acc": "gradient_accumulation_steps", "seq": _LENGTH},
             format="torchtune",
             framework="torchtune",
             model=model,
-            variations=(*eager, "optimizer-in-backward") if at_once else eager,
-            tp=sharding.tp,
-            shard=sharding.shard,
-            zero=sharding.zero,
-            world=sharding.world,
+            variations=variations,
             mbs=self.hints.mbs or self.whole("batch_size", 1),
             gbs=self.hints.gbs,
-            grad_acc=None
-            if self.hints.gbs
-            else self.hints.grad_acc or self.whole("gradient_accumulation_steps", 1),
+            grad_acc=None if self.hints.gbs else accumulated,
             seq=seq,
             packing=packing,
             recompute=recompute,
-            activation_offload=self._offload(recompute),
+            activation_offload="checkpoints" if offloads else "off",
             optimizer=self._optimizer(),
-            optimizer_offload=float(self.document.get("fsdp_cpu_offload", False) is True),
+            optimizer_offload=float(get("fsdp_cpu_offload", False) is True),
             precision=self._precision(),
             train=train,
             objective=self._objective(train != "full"),
+            **sharding,
         )
 
+    def _say(self, table: str, *at: str, **facts: Any) -> None:
+        """Note the problems of a table of `rules.toml`."""
+        names = {"get": self.document.get, **facts}
+        self.problems += said_problems("torchtune", table, names, self.document, *at)
+
+    def _named(self, table: str) -> str:
+        """The last part of a component's name."""
+        return str(self.document.get(f"{table}._component_", "")).rpartition(".")[2]
+
+    def _accumulates(self) -> bool:
+        number = self.document.get("gradient_accumulation_steps", 1)
+        return isinstance(number, int) and number > 1
+
     def _demand_training(self) -> None:
-        """CannotTellError for configurations that generate, evaluate or quantise."""
+        """CannotTellError for a configuration that does not train."""
         if not self.document.has("optimizer") and not self.document.has("optimizers"):
             raise CannotTellError(
                 f"{self.document.path}: a torchtune configuration without an optimizer, which "
@@ -145,7 +148,7 @@ class TorchtuneReader(DocumentReader):
         plain = _TUNED.sub("", _WHOSE.sub("", builder))
         for word, what in _OTHERS.items():
             if word in builder:
-                self.unpredictable(f"{builder}: {what} is not modelled", "model._component_")
+                self._say("other_model", builder=builder, what=what)
                 return None
         for pattern, known in _MODELS:
             if match := pattern.fullmatch(plain):
@@ -156,7 +159,7 @@ class TorchtuneReader(DocumentReader):
         return None
 
     def _train(self, builder: str) -> str:
-        """`--train`, from the builder and its settings."""
+        """The value of `--train`, from the builder and its settings."""
         way = _WHOSE.match(builder)
         packed = self.document.get("model.quantize_base", False) is True
         packed |= way is not None and way[1] in ("qlora", "qdora")
@@ -164,42 +167,36 @@ class TorchtuneReader(DocumentReader):
             return "full"
         dora = self.document.get("model.use_dora", False) is True or "dora" in builder
         method = "dora" if dora else "qlora" if packed else "lora"
+        dropout = self.share("model.lora_dropout", 0.0)
         said = {
             "rank": str(self.whole("model.lora_rank", 8)),
             "alpha": f"{self.document.get('model.lora_alpha', 16)}",
             "targets": "+".join(self._targets()),
             "base": "nf4-double" if packed else "",
             "adapter": self._precision(),
-            "dropout": self._dropout(),
+            "dropout": f"{dropout:g}" if dropout else "",
         }
         return f"{method}:" + ",".join(f"{name}={value}" for name, value in said.items() if value)
-
-    def _dropout(self) -> str:
-        share = self.share("model.lora_dropout", 0.0)
-        return f"{share:g}" if share else ""
 
     def _targets(self) -> Iterator[str]:
         listed = self.document.get("model.lora_attn_modules", ["q_proj", "v_proj"])
         listed = listed if isinstance(listed, list) else [listed]
         for name in listed:
             word = _NAMES["modules"].get(str(name))
-            if word is None:
-                known = ", ".join(_NAMES["modules"])
-                text = f"lora_attn_modules: {name}; torchtune has {known}"
-                self.refuse("adapter-targets", text, "model.lora_attn_modules")
-                continue
-            yield word
+            if word is not None:
+                yield word
+            else:
+                self._say("other_module", name=name, known=_NAMES["modules"])
         if self.document.get("model.apply_lora_to_mlp", False) is True:
             yield from ("gate", "up", "down")
         if self.document.get("model.apply_lora_to_output", False) is True:
             yield "head"
 
     def _objective(self, adapters: bool) -> str:
-        """DPO by its loss, distillation by its teacher. PPO and others are refused."""
+        """DPO by its loss, distillation by its teacher; reinforcement learning is refused."""
         loss = str(self.document.get("loss._component_", ""))
         if self.document.has("teacher_model"):
-            teacher = str(self.document.get("teacher_model._component_", "")).rpartition(".")[2]
-            known = self._model(teacher)
+            known = self._model(self._named("teacher_model"))
             return f"distill:teacher={known}" if known else "lm"
         if "DPO" in loss or "RSO" in loss or "IPO" in loss or "SimPO" in loss:
             kind = "ipo" if "IPO" in loss else "simpo" if "SimPO" in loss else "dpo"
@@ -207,31 +204,25 @@ class TorchtuneReader(DocumentReader):
         names = ("ppo_epochs", "reward_and_value_model", "grpo_samples", "policy_model")
         sampled = [name for name in names if self.document.has(name)]
         if sampled or "PPO" in loss or "GRPO" in loss:
-            keys = sampled or ["loss._component_"]
-            self.unpredictable("reinforcement learning is not modelled", *keys)
+            self._say("sampled", *(sampled or ["loss._component_"]))
         return "lm"
 
     # --- the step -----------------------------------------------------------------------------
 
-    def _sharding(self) -> _Sharding:
-        """FSDP2 of the distributed recipes; nothing of those for one device."""
+    def _sharding(self) -> dict[str, Any]:
+        """Ranks, and FSDP2 in the distributed recipes; recipes for a single device do not shard."""
         given = {} if self.launch is None else self.launch.given
-        each, nodes = (self._count(given.get(name)) for name in ("nproc_per_node", "nnodes"))
+        counts = (given.get(name) for name in ("nproc_per_node", "nnodes"))
+        each, nodes = (None if one is None else digits(str(one.value)) for one in counts)
         words = () if self.launch is None else self.launch.arguments
         single = any("single_device" in word.text.value for word in words)
         world = 1 if single else None if each is None else each * (nodes or 1)
-        tp = self.whole("tensor_parallel_dim", 1)
-        if tp > 1:
-            text = f"tensor_parallel_dim {tp}: torchtune's tensor parallelism is not modelled"
-            self.unpredictable(text, "tensor_parallel_dim")
+        if (tp := self.whole("tensor_parallel_dim", 1)) > 1:
+            self._say("tensor_parallel", tp=tp)
         replicas = self.whole("data_parallel_replicate_dim", 1)
         shard = self.whole("data_parallel_shard_dim", 0, -1) if replicas > 1 else 0
         reshards = self.document.get("fsdp_reshard_after_forward", True) is not False
-        return _Sharding(world, 1, max(shard, 0), 3 if reshards else 2)
-
-    @staticmethod
-    def _count(setting: Setting | None) -> int | None:
-        return None if setting is None else digits(str(setting.value))
+        return {"world": world, "tp": 1, "shard": max(shard, 0), "zero": 3 if reshards else 2}
 
     def _recompute(self) -> str:
         if self.hints.recompute:
@@ -244,12 +235,8 @@ class TorchtuneReader(DocumentReader):
             self.unmodelled += ((self.document.settings["ac_mode"], text),)
         return "full" if on else "none"
 
-    def _offload(self, recompute: str) -> str:
-        on = self.document.get("enable_activation_offloading", False) is True
-        return "checkpoints" if on and recompute == "full" else "off"
-
     def _length(self) -> tuple[int | None, Packing]:
-        """Tokens of a pack, or the limit of samples, and which of them it is."""
+        """Tokens of a pack, or the limit for samples; and how samples become rows."""
         setting = self.document.settings.get(_LENGTH)
         stated = self.document.get(_LENGTH)
         seq = self.hints.seq or (self.whole(_LENGTH, 1) if stated is not None else None)
@@ -266,14 +253,11 @@ class TorchtuneReader(DocumentReader):
         return seq, "longest"
 
     def _optimizer(self) -> str:
-        named = str(self.document.get("optimizer._component_", "")).rpartition(".")[2]
-        inner = self.document.get("optimizer.base_optimizer")
+        named, inner = self._named("optimizer"), self.document.get("optimizer.base_optimizer")
         known = _NAMES["optimizers"].get(named)
         if known is None:
-            text = f"optimizer {named or inner} is not modelled"
-            self.unpredictable(text, "optimizer._component_")
-            return "adamw"
-        return str(known)
+            self._say("optimizer", name=named or inner)
+        return str(known or "adamw")
 
     def _precision(self) -> str:
         dtype = str(self.document.get("dtype", "bf16"))
@@ -281,42 +265,3 @@ class TorchtuneReader(DocumentReader):
             text = f"dtype: {dtype}; torchtune trains in bf16 or fp32"
             self.problems.append(self.document.wrong(text, "dtype", "bf16"))
         return _PRECISIONS.get(dtype, "bf16")
-
-    def _left_out(self) -> None:
-        """Settings that forbid a prediction."""
-        quantizer = str(self.document.get("quantizer._component_", ""))
-        if "QAT" in quantizer or self.document.has("fake_quant_after_n_steps"):
-            text = "quantisation-aware training is not modelled"
-            self.unpredictable(text, "quantizer._component_", "fake_quant_after_n_steps")
-
-
-def problems_of(document: Document) -> Iterator[Problem]:
-    """What torchtune refuses before it starts."""
-    offloads = document.get("enable_activation_offloading", False) is True
-    if offloads and document.get("enable_activation_checkpointing", False) is not True:
-        text = (
-            "enable_activation_offloading should only be True when enable_activation_checkpointing "
-            "is True"
-        )
-        yield document.problem("activation-offload", text, "enable_activation_offloading")
-    if document.get(_IN_BACKWARD, False) is True:
-        yield from _refused_in_backward(document)
-
-
-def _refused_in_backward(document: Document) -> Iterator[Problem]:
-    """What does not go with an optimizer that updates each parameter as soon as its gradient is
-    made (recipes/full_finetune_single_device.py and full_finetune_distributed.py)."""
-    builder = str(document.get("model._component_", "")).rpartition(".")[2]
-    if _WHOSE.match(builder):
-        return
-    if document.get("clip_grad_norm") is not None:
-        text = "optimizer_in_bwd has no norm of all gradients: leave clip_grad_norm out, or it"
-        yield document.problem("optimizer-in-backward", text, _IN_BACKWARD, "clip_grad_norm")
-    number = document.get("gradient_accumulation_steps", 1)
-    if isinstance(number, int) and number > 1:
-        text = (
-            f"optimizer_in_bwd updates after every micro-batch: gradient_accumulation_steps 1, not "
-            f"{number}, or without it"
-        )
-        keys = (_IN_BACKWARD, "gradient_accumulation_steps")
-        yield document.problem("optimizer-in-backward", text, *keys)

@@ -93,7 +93,7 @@ class Class:
 
 
 def _made(value: Any) -> Any:
-    """`field(default=8)`, `field(default_factory=list)`: what they make."""
+    """The default of `field(default=8)` or `field(default_factory=list)`."""
     if not isinstance(value, Record) or value.name.rpartition(".")[2] != "field":
         return value
     if "default" in value.fields:
@@ -104,25 +104,20 @@ def _made(value: Any) -> Any:
 
 @dataclass(eq=False)
 class PythonFile:
-    """A file's names, worked out when they are asked for."""
+    """A file's names, whose values are worked out on demand."""
 
     path: str
     tree: ast.Module
     reader: Reader
     names: dict[str, Any] = field(default_factory=dict)
-    pending: set[str] = field(default_factory=set)
 
     def lookup(self, name: str) -> Any:
         """The value of a global name; a Record of it where it is not known."""
-        if name in self.names:
-            return self.names[name]
-        if name in self.pending:
-            return Record(name, made=False)
-        self.pending.add(name)
-        value = self._find(name)
-        self.pending.discard(name)
-        self.names[name] = value
-        return value
+        if name not in self.names:
+            # A name whose value refers to itself ends here.
+            self.names[name] = Record(name, made=False)
+            self.names[name] = self._find(name)
+        return self.names[name]
 
     def _find(self, name: str) -> Any:
         found: Any = Record(name, made=False)
@@ -244,7 +239,7 @@ class Frame:
                 self._block(node)
 
     def _block(self, node: ast.stmt) -> None:
-        """Statements that hold others, and imports."""
+        """Runs statements that hold others, and imports."""
         match node:
             case ast.If(test=test, body=body, orelse=orelse):
                 met = truth(self.value(test))

@@ -1,5 +1,5 @@
-"""Conditions of a script, and statements with branches: which one runs, and what would tell where
-reading cannot."""
+"""Conditions of a script, and statements with branches: the branch that runs, or advice where
+reading cannot tell it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Branch(NamedTuple):
 
 
 class Branches(Words, ABC):
-    """Conditions, `if`, `case`, and the branches of them that are read."""
+    """Evaluates conditions, and reads the branches of `if` and `case`."""
 
     @abstractmethod
     def run(self, node: Node) -> None:
@@ -73,7 +73,7 @@ class Branches(Words, ABC):
         return self._test_value(node)
 
     def _test_value(self, node: Node) -> bool | None:
-        """An arithmetic command, or a word that counts as true if it is not empty."""
+        """Outcome of an arithmetic command, or of a word, which is true if it is not empty."""
         is_number = node.type == "compound_statement"
         value = self.calculated(self.piece(node).value[2:-2]) if is_number else self.value(node)
         return None if value.unknown else value.value != ("0" if is_number else "")
@@ -126,8 +126,8 @@ class Branches(Words, ABC):
             self.run(statement)
 
     def _run_if_statement(self, node: Node) -> None:
-        """The first clause whose test is met; from one on that reading cannot decide, the one that
-        is chosen, else the next whose test is met."""
+        """Reads the first clause whose test is met. From a test on that reading cannot decide, it
+        reads the chosen clause, else the next whose test is met."""
         doubted: list[Branch] = []
         otherwise: list[Node] = []
         for clause in self._clauses(node):
@@ -179,7 +179,8 @@ class Branches(Words, ABC):
         return next((name for name in names if self.variable(name).unknown), "")
 
     def _advice(self, node: Node, branch: Branch, unknown: str) -> str:
-        """The variable that would have a branch run, or those that would say what it sets."""
+        """Advice: the value of the variable that would have a branch run, or the variables that it
+        sets."""
         if unknown:
             test = node if branch.test is None else branch.test
             compared = _compared(unknown, self.piece(test).value)
@@ -213,7 +214,8 @@ class Branches(Words, ABC):
                 yield Branch(None, inner)
 
     def _run_case_statement(self, node: Node) -> None:
-        """The item whose pattern the word matches; where the word is not known, the chosen one."""
+        """Reads the item whose pattern the word matches; the chosen one where the word is
+        unknown."""
         word, *items = node.named_children
         value = self.value(word)
         read = (self._patterns(item) for item in items if item.type == "case_item")

@@ -40,7 +40,7 @@ def edited(value: Text, operation: str) -> Text | None:
 
 
 def _cut(value: Text, pattern: str, *, at_end: bool, longest: bool) -> Text:
-    """Without the shortest or longest end (or start) that matches."""
+    """A value without the shortest or longest end (or start) that matches."""
     size = len(value.value)
     ends = range(size + 1) if longest == at_end else range(size, -1, -1)
     for at in ends:

@@ -117,7 +117,7 @@ class _Walk(Branches):
                 self.run_all(node.named_children)
 
     def _run_for_statement(self, node: Node) -> None:
-        """The first round: a sweep does the same for each word."""
+        """Reads the first round; a sweep does the same for each word."""
         variable, *rest = node.named_children
         listed = [word.text for item in rest[:-1] for word in self.words(item)]
         if not listed:
@@ -129,7 +129,7 @@ class _Walk(Branches):
         self.run(rest[-1])
 
     def _run_while_statement(self, node: Node) -> None:
-        """One round, where it is sure to begin."""
+        """Reads one round, where the loop is sure to begin."""
         met = self.test(node.named_children[0])
         if met or (met is None and self.shell.hopeful):
             self.run(node.named_children[-1])
@@ -174,7 +174,8 @@ class _Walk(Branches):
         return True
 
     def _outcome(self, node: Node) -> bool | None:
-        """Whether a statement succeeds; it is run, if it is one that is run."""
+        """Whether a statement succeeds; None where that is unknown. Other statements than tests are
+        read."""
         if node.type in ("test_command", "negated_command", "list") or self._is_arithmetic(node):
             return self.test(node)
         if node.type != "command" or self.name(node) not in ("[", "test"):
@@ -331,7 +332,8 @@ class _Walk(Branches):
             self._start(node, words, environment)
 
     def _start(self, node: Node, words: list[Word], environment: dict[str, Text]) -> None:
-        """A command that starts a program, or a script that is read here where it is there."""
+        """Keeps a command that starts a program; reads a script that it starts, where that is
+        there."""
         shell, starters = self.shell, self.shell.around.starters
         carried = starters.carried_variables(words)
         if (inner := starters.inline_script(words)) is not None:
@@ -347,7 +349,7 @@ class _Walk(Branches):
         shell.commands.append(Command(tuple(words), environment | carried, file, line))
 
     def _end_where_it_does(self, node: Node, name: str, words: list[Word]) -> None:
-        """EndedError after an `exit`, or what fails under `set -e`, that is sure to be reached."""
+        """EndedError where an `exit`, or a failure under `set -e`, is sure to be reached."""
         shell = self.shell
         if name == "set":
             shell.ends_on_failure = ends_on_failure(words, before=shell.ends_on_failure)
@@ -362,7 +364,8 @@ class _Walk(Branches):
 
     @contextmanager
     def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
-        """Commands of a script with the srun or mpirun before it, whose options count them."""
+        """Prefixes the commands of a script with the srun or mpirun that starts it and counts
+        them."""
         shell = self.shell
         first = len(shell.commands)
         yield

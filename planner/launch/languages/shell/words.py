@@ -1,5 +1,5 @@
-"""Words of a script as the shell expands them: variables, defaults, quotes, arithmetic, and what
-commands print that stand in a word."""
+"""Words of a script as the shell expands them: variables, defaults, quotes, arithmetic, and the
+output of commands within words."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Words:
         return self.piece(node).cut(_ESCAPED)
 
     def inside(self, node: Node, *, quoted: bool = False) -> Text:
-        """Text between and of a node's children, with expansions replaced."""
+        """The text of a node, with the values of its children in their places."""
         start, end = node.start_byte + quoted, node.end_byte - quoted
         quoted = quoted or node.type == "heredoc_body"
         parts: list[Text] = []
@@ -183,7 +183,7 @@ class Words:
         return value if value.unknown else Text.made("1" if every else str(len(value.value)))
 
     def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
-        """`${X:-8}`: the value, or what stands for it."""
+        """`${X:-8}`: the value, or its default."""
         unset = bool(value.unknown) or (operator.startswith(":") and not value.value)
         at = self.piece(node).value.index(operator) + len(operator) + node.start_byte
         if operator.endswith("+"):
@@ -205,7 +205,7 @@ class Words:
         return join([*parts, self.source[start : node.end_byte - 1]])
 
     def variable(self, name: str) -> Text:
-        """A variable's value, of an array the first."""
+        """A variable's value; the first one of an array."""
         if name in ("@", "*"):
             return spaced(self.shell.arguments())
         if name == "#":
@@ -219,7 +219,7 @@ class Words:
         return self._absent(name) if value is None else _first(value)
 
     def _absent(self, name: str) -> Text:
-        """A variable that nothing sets that was read."""
+        """The unknown value of a variable that no script sets."""
         missed = self.shell.missed
         return Text.not_known(f"${name}, {may_set(missed) if missed else NOT_SET}")
 
@@ -243,7 +243,7 @@ class Words:
         return re.sub(r"\$\{?(\w+)\}?", lambda match: self.variable(match[1]).value, plain)
 
     def calculated(self, text: str) -> Text:
-        """An arithmetic expression."""
+        """The value of an arithmetic expression."""
         values: dict[str, str] = {}
         for name in re.findall(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)", text):
             value = self.variable(name)
@@ -294,7 +294,7 @@ class Words:
         return None
 
     def _of_command(self, name: str, given: Sequence[Word]) -> Text | None:
-        """`echo`, `printf`, `expr`, `basename`, `dirname`, `cat FILE`, and paths as named."""
+        """The output of `echo`, `printf`, `expr`, `basename`, `dirname` or `cat FILE`."""
         texts = [word.text for word in given]
         match name:
             case "echo":
@@ -357,7 +357,7 @@ def _blanks_before(written: str) -> int:
 
 
 def _without_name(node: Node) -> Node:
-    """A command's name that is one expansion, as that: `$LAUNCHER`, `"${CMD[@]}"`."""
+    """A node, or the expansion that alone makes a command's name: `$LAUNCHER`, `"${CMD[@]}"`."""
     is_lone = node.type == "command_name" and node.named_child_count == 1
     return node.named_children[0] if is_lone else node
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from hardware.files import shipped_toml
+from hardware.schema import Gpu
 from planner.job.errors import unknown_name
 
 # Bytes of embeddings, head, norms, router and biases, which no quantisation method below changes.
@@ -73,6 +74,9 @@ PUBLISHED_FORMATS: Mapping[str, str] = TABLES["published"]
 # By model and format: the variant of the format in which its publisher left more at 16 bits.
 PUBLISHED_WIDER: Mapping[str, Mapping[str, str]] = TABLES["wider"]
 
+# Formats with products in their own type; weights of all others are converted to 16 bits first.
+NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
+
 _Format = TypeVar("_Format", WeightFormat, KvFormat)
 
 
@@ -95,6 +99,20 @@ def _find(
         hint = f"one of {', '.join(formats)}; also {', '.join(aliases)}"
         raise unknown_name(f"{option} format", name, (*formats, *aliases), hint)
     return formats[key]
+
+
+def multiplies(weights: WeightFormat, gpu: Gpu) -> str:
+    """` (stored only: H100-SXM5-80GB has no nvfp4 arithmetic, products multiply in 16 bits)`: what
+    becomes of quantised weights in a product; empty where they multiply in their own type."""
+    if not weights.quantised:
+        return ""
+    own = next((name for name in gpu.peak_flop_per_s if weights.name.startswith(name)), None)
+    if own is None:
+        return (
+            f" (stored only: {gpu.name} has no {weights.name} arithmetic, products multiply in "
+            "16 bits)"
+        )
+    return "" if weights.name in NATIVE else " (products costed as in 16 bits: none was measured)"
 
 
 _SIMPLE: Mapping[str, str] = {
@@ -134,9 +152,9 @@ def _of_groups(stated: Mapping[str, Any]) -> str | None:
     tables = groups.values() if isinstance(groups, Mapping) else ()
     weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]
     found = {
-        _OF_BITS.get((str(item.get("type", "int")), item.get("num_bits")))
-        for item in weights
-        if isinstance(item, Mapping)
+        _OF_BITS.get((str(weight.get("type", "int")), weight.get("num_bits")))
+        for weight in weights
+        if isinstance(weight, Mapping)
     }
     return found.pop() if len(found) == 1 else None
 

@@ -1,0 +1,178 @@
+"""Types and values of the cost core as `planner.cost._translate` compiles it.
+
+The core is written in a small part of Python: float64 numbers, int64 numbers, truth values, records
+(`planner.cost._jit`), arrays of these in C order, and tuples. To LLVM a value is a few numbers and
+addresses, its parts.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+FLOAT, WHOLE, TRUTH = "double", "i64", "i1"
+"""Scalars, by the names that LLVM has for them."""
+_WIDER = (TRUTH, WHOLE, FLOAT)
+
+
+class UnplannedError(Exception):
+    """Something that this compiler does not know, in the core or in LLVM."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Record:
+    """A record, known by its address; `fields`: offset in bytes and type of each."""
+
+    size: int
+    fields: dict[str, tuple[int, Type]]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array in C order: its address, then those of its `sizes` that are not known (None)."""
+
+    item: str | Record
+    sizes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tuple; `names`: its fields, where it is a NamedTuple."""
+
+    items: tuple[Type, ...]
+    names: tuple[str, ...] = ()
+
+
+Type = str | Record | Array | Group
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value: its parts are constants or names of LLVM's text."""
+
+    type: Type
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known as it is compiled: a module, a function, a class, an enumeration."""
+
+    it: Any
+
+
+@cache
+def type_of(dtype: np.dtype[Any]) -> Type:
+    """The type of a number or record of numpy, or of a field that has several."""
+    if dtype.subdtype is not None:
+        item = type_of(dtype.subdtype[0])
+        if isinstance(item, str | Record):
+            return Array(item, dtype.subdtype[1])
+    if dtype.fields is not None:
+        fields = {name: (place[1], type_of(place[0])) for name, place in dtype.fields.items()}
+        return Record(dtype.itemsize, fields)
+    scalars = {"f8": FLOAT, "i8": WHOLE}
+    if dtype.str[1:] not in scalars:
+        raise UnplannedError(f"numbers of {dtype}")
+    return scalars[dtype.str[1:]]
+
+
+@cache
+def parts_of(kind: Type) -> tuple[str, ...]:
+    """LLVM's types of the parts of a value."""
+    if isinstance(kind, str):
+        return (kind,)
+    if isinstance(kind, Group):
+        return tuple(part for item in kind.items for part in parts_of(item))
+    open_sizes = kind.sizes.count(None) if isinstance(kind, Array) else 0
+    return ("ptr", *open_sizes * (WHOLE,))
+
+
+def unified(one: Type, other: Type) -> Type:
+    """The type that holds values of both."""
+    if one == other:
+        return one
+    if isinstance(one, str) and isinstance(other, str):
+        return max(one, other, key=_WIDER.index)
+    if isinstance(one, Array) and isinstance(other, Array) and _alike(one, other):
+        pairs = zip(one.sizes, other.sizes, strict=True)
+        return Array(one.item, tuple(a if a == b else None for a, b in pairs))
+    if isinstance(one, Group) and isinstance(other, Group) and len(one.items) == len(other.items):
+        items = tuple(unified(a, b) for a, b in zip(one.items, other.items, strict=True))
+        return Group(items, one.names or other.names)
+    raise UnplannedError(f"one name for {one} and {other}")
+
+
+def _alike(one: Array, other: Array) -> bool:
+    return (one.item, len(one.sizes)) == (other.item, len(other.sizes))
+
+
+def constant(value: Any) -> Value | Known:
+    """A constant of a module or of the code; numbers and tuples of them are values."""
+    if isinstance(value, bool | np.bool_):
+        return Value(TRUTH, (str(int(value)),))
+    if isinstance(value, int | np.integer):
+        return Value(WHOLE, (str(int(value)),))
+    if isinstance(value, float):
+        return Value(FLOAT, (float_text(value),))
+    if isinstance(value, tuple):
+        items = [constant(each) for each in value]
+        known = [each for each in items if isinstance(each, Value)]
+        if len(known) == len(items):
+            return grouped(known, getattr(value, "_fields", ()))
+    return Known(value)
+
+
+def grouped(items: Sequence[Value], names: tuple[str, ...] = ()) -> Value:
+    """A tuple of values."""
+    parts = tuple(part for item in items for part in item.parts)
+    return Value(Group(tuple(item.type for item in items), names), parts)
+
+
+def items_of(value: Value) -> list[Value]:
+    """The values in a tuple."""
+    if not isinstance(value.type, Group):
+        raise UnplannedError(f"items of {value.type}")
+    items, first = [], 0
+    for item in value.type.items:
+        after = first + len(parts_of(item))
+        items.append(Value(item, value.parts[first:after]))
+        first = after
+    return items
+
+
+def sizes_of(array: Value) -> list[str]:
+    """The size of each axis of an array."""
+    if not isinstance(array.type, Array):
+        raise UnplannedError(f"sizes of {array.type}")
+    open_sizes = iter(array.parts[1:])
+    return [next(open_sizes) if size is None else str(size) for size in array.type.sizes]
+
+
+def float_text(value: float) -> str:
+    """A float64 number as LLVM reads it without rounding."""
+    return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def size_of(item: str | Record) -> int:
+    """Bytes of an item of an array."""
+    return item.size if isinstance(item, Record) else 8
+
+
+def known_number(part: str) -> float | None:
+    """The number that a part is; None where it is known only as the code runs."""
+    if part.startswith("%"):
+        return None
+    if part.startswith("0x"):
+        (value,) = struct.unpack(">d", bytes.fromhex(part[2:]))
+        return float(value)
+    return int(part)
+
+
+INFINITY = float_text(math.inf)
