@@ -12,14 +12,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-PICTURES = {"light": IMAGES / "report.png", "dark": IMAGES / "report-dark.png"}
+Scheme = Literal["light", "dark"]
+PICTURES: dict[Scheme, Path] = {
+    "light": IMAGES / "report.png", "dark": IMAGES / "report-dark.png"
+}  # fmt: skip
 SEARCH = ("search", "--model", "70b", "--gpus", "64xH100", "--gbs-tokens", "4M")
-SIZE = {"width": 1280, "height": 760}
+SIZE = ViewportSize(width=1280, height=760)
 
 
 def page(folder: Path) -> Path:
@@ -33,7 +37,7 @@ def page(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def draw(file: Path, picture: Path, scheme: str) -> None:
+def draw(file: Path, picture: Path, scheme: Scheme) -> None:
     """What a reader sees of it first, light or dark."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
