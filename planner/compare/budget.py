@@ -125,9 +125,9 @@ Goal = Literal["least loss", "most tokens", "largest model", "compute-optimal", 
 
 @dataclass(frozen=True)
 class Ask:
-    """What is given. `flops`, or `days` on `gpus`, or neither; `fixed`: the model's size is given
-    (as `parameters`, or by the request's model); `tokens`: None, a number, or `chinchilla` for the
-    best number of the model's size."""
+    """A budget query: `flops`, or `days` on `gpus`, or neither. The model's size may be given
+    (`parameters`, or `model`); `tokens`: None, a number, or `chinchilla` for the best number for
+    the model's size."""
 
     flops: float | None = None
     days: float | None = None
@@ -142,10 +142,9 @@ class Ask:
 
 
 class Budget(Frozen):
-    """The answer. `parameters`: that a token uses, all but those of other experts; `loss` None with
-    `why_no_loss` for models that the law says nothing of; `best_parameters`: of least loss for the
-    same FLOP. `run`: on the GPUs, None without any; `shape`: the model, where none was given.
-    """
+    """The answer. `parameters`: those that a token uses, without those of other experts; `loss`:
+    None, with `why_no_loss`, for models outside the law; `best_parameters`: of least loss for the
+    same FLOP; `run`: on the GPUs, None without any; `shape`: the model, if none was given."""
 
     planner_version: str = __version__
     goal: Goal
@@ -201,9 +200,9 @@ def budget(
     *,
     how: How = ONE_BY_ONE,
 ) -> Budget:
-    """What a compute budget gives. `request`: the job without cluster; its model counts where
-    `ask.model` is set. UsageError for what contradicts itself,
-    NothingFitsError where nothing runs."""
+    """The model, tokens or loss that a compute budget allows. `request`: the job without cluster;
+    its model counts if `ask.model` is set. UsageError for contradictory input, NothingFitsError if
+    nothing runs."""
     _check(ask)
     one_settings = settings or Settings()
     check_providers(one_settings, ())

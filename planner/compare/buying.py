@@ -93,7 +93,7 @@ class BuyRow(Frozen):
 
 
 class Buying(Frozen):
-    """What to take, and the table it was chosen from."""
+    """The clusters to take, and the table that the choice was made from."""
 
     version: int = COMPARISON_VERSION
     planner_version: str
@@ -265,7 +265,7 @@ def _check(runs: Sequence[TrainingRun], offers: Sequence[Offer], settings: Setti
 def _entries(
     run: TrainingRun, offers: Sequence[Offer], prepare: Prepare | None, settings: Settings
 ) -> list[EnteredOffer]:
-    """The job on each cluster. What is wrong with every one is wrong with the job."""
+    """The job on each cluster. A problem of every cluster is a problem of the job."""
     base, _ = with_batch(run.request)
     entries = [enter(offer, base, None, prepare) for offer in offers]
     problems = [entry.problem for entry in entries if entry.problem is not None]
@@ -290,7 +290,7 @@ Beyond = Literal["", "deadline", "budget", "power", "racks", "another"]
 
 @dataclass(frozen=True)
 class Least:
-    """What no plan on a cluster gets below; `cost` None without a price."""
+    """Lower bounds for every plan on a cluster; `cost` is None without a price."""
 
     time: float
     cost: float | None
@@ -320,7 +320,7 @@ def least_of(
 
 
 def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Beyond, str]:
-    """Which limit no plan of a cluster can keep; empty: a search has to tell."""
+    """The limit that no plan of a cluster can keep; empty if only a search can tell."""
     if limits.power_kw is not None and least.power > limits.power_kw:
         return "power", f"draws {least.power:,.0f} kW"
     if limits.racks is not None and least.racks > limits.racks:
@@ -333,7 +333,8 @@ def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Bey
 
 
 def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
-    """Sums in which a cluster must be worse to be left out: the front's, and what is asked for."""
+    """The sums in which a cluster must be worse to be left out: those of the front, and those that
+    are limited or minimised."""
     asked = {
         "power": limits.power_kw is not None,
         "racks": limits.racks is not None,
@@ -343,11 +344,9 @@ def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
 
 
 def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: ChoiceLimits) -> str:
-    """The cluster of a choice that is no worse in any sum than `least` at best; empty: none.
-
-    A choice counts with its bounds at the certainty asked for, which are never below its plan's
-    figures.
-    """
+    """The cluster of a choice that is no worse in any sum than `least`; empty if there is none. A
+    choice counts with its bounds at the certainty asked for, which are never below its plan's
+    figures."""
     for choice in found:
         if (choice.cost is None) != (least.cost is None):
             continue

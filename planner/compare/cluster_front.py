@@ -61,10 +61,8 @@ class ClusterPoint(Frozen):
 
 
 class ClusterSearched(Frozen):
-    """What one cluster gave. `on_front`: how many of its `plans` no other cluster dominates.
-
-    `reason`: why it has no plan. `usd_per_gpu_hour`: with the provider and the date in `price`.
-    """
+    """The search on one cluster. `on_front`: how many of its `plans` no other cluster dominates;
+    `reason`: why it has no plan; `usd_per_gpu_hour`: with the provider and the date in `price`."""
 
     cluster: str
     num_gpus: int

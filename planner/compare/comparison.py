@@ -144,7 +144,8 @@ def enter(
 
 
 def search_entries(entries: Sequence[EnteredOffer], how: How, **more: Any) -> list[Outcome | None]:
-    """What a search found at each entry, None where its job cannot be; `more`: fields of `Task`."""
+    """The outcome of the search at each entry, None if its job cannot be there; `more`: fields of
+    `Task`."""
     ready = [index for index, entry in enumerate(entries) if entry.job is not None]
     found = run_searches(
         [how.task(entries[index].request, **more) for index in ready],
@@ -157,7 +158,7 @@ def search_entries(entries: Sequence[EnteredOffer], how: How, **more: Any) -> li
 
 
 def raise_common_problem(entries: Sequence[EnteredOffer]) -> None:
-    """What is wrong with every cluster is wrong with the job."""
+    """Raise a problem of every cluster, since it is one of the job."""
     problems = [entry.problem for entry in entries if entry.problem is not None]
     if len(problems) == len(entries) and problems:
         raise problems[0]

@@ -1,11 +1,10 @@
-"""Which clusters to take: the cheapest, fastest or leanest choice within a deadline, a budget, a
-power limit and a number of racks, proven by CP-SAT over a table of (job, cluster) -> days, money,
-energy.
+"""Choose clusters: the cheapest, fastest or leanest choice within a deadline, a budget, a power
+limit and a number of racks, proven by CP-SAT over a table of (job, cluster) -> days, money, energy.
 
-Every figure of a choice is the bound that holds with the `certainty` asked for: the step time, and
-so days and cost, is uncertain. Of several jobs the bounds are added, as if all errors went one way;
-that is on the safe side. A gap of 0 is proven; figures (but racks) are rounded up to a millionth of
-the largest, so two choices that differ by less count as equal.
+Every figure of a choice is the bound that holds with the `certainty` asked for, because the step
+time, and so days and cost, is uncertain. The bounds of several jobs are added, as if all errors had
+the same sign, which is on the safe side. A gap of 0 is proven; figures (except racks) are rounded
+up to a millionth of the largest, so choices that differ by less count as equal.
 """
 
 from __future__ import annotations
@@ -68,10 +67,8 @@ def best_of(
     objective: Objective,
     basis: CostBasis,
 ) -> Decision | None:
-    """Which of one job's runs, (cluster, GPUs, run), to take; None without any.
-
-    Without prices and a budget the fastest stands in for the cheapest.
-    """
+    """The best of one job's runs, (cluster, GPUs, run); None without any. Without prices and a
+    budget the fastest stands in for the cheapest."""
     choices = [choice_of("", name, gpus, run, basis) for name, gpus, run in runs]
     if not choices:
         return None
@@ -136,8 +133,9 @@ class _Model:
             self.model.add(self.total[name] <= int(limit / table.unit[name] + 1e-6))
 
     def _groups(self, order: Order) -> Iterator[Group]:
-        """Side by side each row is alone; in turn all run on one cluster; mixed, there may be as
-        many of each cluster as jobs, the first job on the first of them."""
+        """Side by side, each row is alone; in turn, all run on one cluster; mixed, each cluster may
+        be taken several times, up to the number of jobs, with the first job on the first of them.
+        """
         if order == "side-by-side":
             yield from ([pair] for pair in enumerate(self.taken))
             return
@@ -155,7 +153,7 @@ class _Model:
             self.model.add_exactly_one(chosen)
 
     def _copies(self, rows: list[int]) -> list[Group]:
-        """As many of one cluster as jobs can run there; each job is on one of them."""
+        """One cluster up to once for each job that can run there; each job is on one of them."""
         groups: list[Group] = [[] for _ in rows]
         for count, row in enumerate(rows, start=1):
             on = [self.model.new_bool_var(f"{row} on {copy}") for copy in range(count)]
@@ -213,7 +211,7 @@ def decide(
     objective: Objective = "cost",
     order: Order = "side-by-side",
 ) -> Decision:
-    """What to take of a table of choices. UsageError if it is empty.
+    """The best choice of a table. UsageError if it is empty.
 
     `order`: jobs one after another on one cluster (their days add up), side by side on one each
     (their power and racks add up), or mixed: side by side or in turn on any number of clusters.
@@ -256,7 +254,7 @@ def decide(
 
 
 def _least(table: _Table, order: Order, limits: ChoiceLimits, name: str) -> Taken | None:
-    """What keeps the other limits with the least of one."""
+    """The choice that keeps the other limits with the least of one sum."""
     others = {other: value for other, value in limits.given.items() if other != name}
     solution = _Model(table, order, others).solve([name])
     return None if solution is None else _taken(table, limits, solution)

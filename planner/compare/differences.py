@@ -28,7 +28,7 @@ def days_ratio(first: Run, other: Run) -> Ratio:
 
 
 def _interruptions(goodput: Goodput) -> tuple[float, float]:
-    """How many fewer and more days interruptions may take than expected, in ln; where they may
-    leave no useful time, as many more as fewer."""
+    """How much shorter and longer, in ln, interruptions may make a run than expected; if they may
+    leave no useful time, the same both ways."""
     fewer = log(goodput.high / goodput.share)
     return fewer, log(goodput.share / goodput.low) if goodput.low > 0.0 else fewer

@@ -18,13 +18,12 @@ from planner.job.sampling import samples_of
 from planner.job.tuning import read_tuning
 from planner.predict.plan import Plan
 
-# Samples of a step where nobody says: Alpaca and Vicuna were tuned with 128.
+# Default number of samples of a step: Alpaca and Vicuna were tuned with 128.
 USUAL_SAMPLES = 128
 
 
 def mean_tokens(request: Request) -> float:
-    """Tokens of a sample of a request, of all its rows, as it is trained on: cut at the limit.
-    UsageError."""
+    """Mean tokens of a sample in training, over all its rows and cut at the limit. UsageError."""
     model = request.find_model().spec
     samples, seq = samples_of(request, request.find_framework(), model)
     adapters = read_tuning(request.train, request.freeze).has_adapters
@@ -33,7 +32,7 @@ def mean_tokens(request: Request) -> float:
 
 
 def tokens_of(request: Request, samples: int, epochs: float) -> int:
-    """Tokens that a training on so many samples counts, each seen so many times. UsageError."""
+    """Tokens of a training on a number of samples, each seen `epochs` times. UsageError."""
     tokens = round(samples * epochs * mean_tokens(request))
     if not 1 <= tokens <= MOST_TOKENS:
         raise UsageError(
@@ -56,8 +55,9 @@ def with_usual_batch(request: Request) -> tuple[Request, tuple[str, ...]]:
 
 
 def training_text(job: Job, plan: Plan, request: Request, samples: int, epochs: float) -> str:
-    """What a training takes on the plan's GPUs, without interruptions: `3 epochs of 52,000 samples
-    (67.9 M tokens): 0.64 h (0.59 to 0.85); $13.4 (12.4 to 17.9) at $2.62 a GPU hour on demand`."""
+    """Hours and cost of a training on the plan's GPUs, without interruptions: `3 epochs of 52,000
+    samples (67.9 M tokens): 0.64 h (0.59 to 0.85); $13.4 (12.4 to 17.9) at $2.62 a GPU hour on
+    demand`."""
     tokens = tokens_of(request, samples, epochs)
     hours = ideal_days(plan, tokens).times(HOURS_PER_DAY)
     steps = tokens / plan.gbs_tokens
@@ -71,7 +71,8 @@ def training_text(job: Job, plan: Plan, request: Request, samples: int, epochs: 
 def trainings(
     request: Request, plans: Iterable[tuple[str, Plan]], samples: int, epochs: float
 ) -> tuple[tuple[str, str], ...]:
-    """What a training takes after each change of a request, as `20.4 h (18 to 25); $26 …`."""
+    """Hours and cost of a training after each change of a request, as `20.4 h (18 to 25);
+    $26 …`."""
     tokens, found = tokens_of(request, samples, epochs), []
     for change, plan in plans:
         option, _, gpus = change.partition(" ")
@@ -91,7 +92,7 @@ def training_title(request: Request, samples: int, epochs: float) -> str:
 
 
 def _cost_text(cluster: Cluster, request: Request, hours: Range) -> str:
-    """Rent at the price on demand, else the electricity of GPUs that nobody lets."""
+    """Rent at the price on demand, or the electricity of GPUs that cannot be rented."""
     settings = Settings()
     offer = Offer(gpus=request.gpus, cluster=request.cluster)
     chosen = choose(offer, cluster, "on_demand", settings)

@@ -27,14 +27,13 @@ MOST_WAITING = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Share of the time that becomes lasting work, and what it is made of.
+    """Share of the time that becomes lasting work, and its parts.
 
-    `low`, `high`: ends of its range, see `goodput`.
-    `mtbf_s`: mean time between interruptions of the job. `checkpoint_s`: time for which one
-    checkpoint stops training. `waiting`: share of the time spent waiting for a node.
-    `spares`: nodes kept ready and paid for; `suggested_spares`: that keep waiting below 1 %.
-    `by_hand`: the share if people restart the job, which takes hours; None where the user said how
-    long it takes.
+    `low`, `high`: ends of its range, see `goodput`. `mtbf_s`: mean time between interruptions of
+    the job. `checkpoint_s`: time for which one checkpoint stops training. `waiting`: share of the
+    time spent waiting for a node. `spares`: nodes kept ready and paid for; `suggested_spares`:
+    number that keeps waiting below 1 %. `by_hand`: the share if people restart the job, which takes
+    hours; None if the user gave the restart time.
     """
 
     share: float
@@ -54,7 +53,7 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True)
 class GoodputRun:
-    """What goodput depends on: GPUs, nodes, bytes of a checkpoint, host link of a GPU."""
+    """The inputs of goodput: GPUs, nodes, bytes of a checkpoint, host link of a GPU."""
 
     gpus: int
     nodes: int
@@ -204,7 +203,7 @@ MOST_SPARES = 100_000
 
 
 def interruption_rate(gpus: int, nodes: int, gpu_mtbf_s: float, node_mtbf_s: float) -> float:
-    """Interruptions per second of a job: of any of its GPUs, or of what else a node has."""
+    """Interruptions per second of a job: of any of its GPUs, or of other parts of a node."""
     return gpus / gpu_mtbf_s + nodes / node_mtbf_s
 
 

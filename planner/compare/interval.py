@@ -32,10 +32,8 @@ def columns(name: str, figure: Range | None) -> dict[str, float]:
 
 
 def bound(figure: Range, certainty: float) -> float:
-    """What a figure does not exceed with this probability; infinite where its interval is.
-
-    The interval is log-normal, its sides of different widths.
-    """
+    """The value that a figure does not exceed with this probability; infinite if its interval is.
+    The interval is log-normal, its sides of different widths."""
     deviations = _NORMAL.inv_cdf(certainty) / DEVIATIONS_80
     end = figure.high if deviations > 0.0 else figure.low
     return float(figure.value * (end / figure.value) ** abs(deviations))

@@ -1,8 +1,6 @@
-"""Published laws: the loss of a model on so many tokens, and the batch past which tokens are lost.
-
-Both are data (`laws.toml`) with the errors of their constants; what is asked outside the runs that
-they were fitted on is called extrapolated.
-"""
+"""Published laws: the loss of a model after a number of tokens, and the batch above which tokens
+are wasted. Both are data (`laws.toml`) with the errors of their constants; results outside the
+range of the fitted runs are called extrapolated."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ class LossLaw(Frozen):
         return self._power(at)
 
     def best_size(self, tokens: float) -> Range:
-        """N for which so many tokens are the best number: `best_tokens` turned round."""
+        """N for which a number of tokens is the best one: `best_tokens` inverted."""
 
         def at(constants: Sequence[float]) -> float:
             a, b, _, alpha, beta = constants
@@ -84,7 +82,7 @@ class LossLaw(Frozen):
         return self._power(at)
 
     def beyond(self, parameters: float, tokens: float) -> str:
-        """What lies outside the runs of the law, in words; empty where nothing does."""
+        """The parameters or tokens that lie outside the law's runs, in words; empty if none do."""
         given = (("parameters", parameters, self.parameters), ("tokens", tokens, self.tokens))
         return "; ".join(
             f"its runs have {short_count(low)} to {short_count(high)} {name}, "
@@ -166,23 +164,23 @@ class BatchPrice(Frozen):
 
 
 class CriticalBatch(Frozen):
-    """The critical batch of a training, in tokens; `extrapolated`: no run that the law rests on
-    trained on so few or so many."""
+    """The critical batch of a training, in tokens; `extrapolated`: the number of tokens is outside
+    the range of the law's runs."""
 
     tokens: Range
     extrapolated: bool
 
 
 def critical_batch(tokens: float) -> CriticalBatch:
-    """The critical batch of a training on so many tokens."""
+    """The critical batch of a training on a number of tokens."""
     law = load_laws()[1]
     low, high = law.tokens
     return CriticalBatch(tokens=law.critical(tokens), extrapolated=not low <= tokens <= high)
 
 
 def price_of(batch: float, largest: int, tokens: float) -> BatchPrice:
-    """What a batch costs in a training on so many tokens. `batch`: mean over the tokens (of a
-    ramp), `largest`: which is compared with the critical one."""
+    """The further tokens that a batch costs in a training. `batch`: mean over the tokens (of a
+    ramp); `largest`: the batch to compare with the critical one."""
     critical, extra = critical_batch(tokens), load_laws()[1].overhead * batch
     return BatchPrice(
         batch=largest,

@@ -83,7 +83,7 @@ class Offer(Frozen):
         return parse_one_type(self.gpus or "")
 
     def ordered(self, num_gpus: int, comes_in: int = 1) -> int:
-        """GPUs that are paid for where so many are wanted: whole units, at least the minimum."""
+        """GPUs that are paid for if `num_gpus` are wanted: whole units, at least the minimum."""
         unit = self.unit or comes_in
         return -(-max(num_gpus, self.minimum) // unit) * unit
 
@@ -116,7 +116,8 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
 
 
 def listed_tables(path: Path, name: str, hint: str) -> list[dict[str, Any]]:
-    """The tables `[[name]]` of a TOML file that holds nothing else. UsageError; `hint`: of what."""
+    """The tables `[[name]]` of a TOML file that contains nothing else. UsageError; `hint`:
+    describes a table."""
     document = toml_content(read_text(path), str(path))
     tables = document.pop(name, None)
     listed = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)

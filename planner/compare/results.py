@@ -1,4 +1,4 @@
-"""What a comparison and a scaling study return, and what a choice of clusters is made of: typed,
+"""Results of comparisons and scaling studies, and the parts of a choice of clusters: typed,
 serialisable, and as a DataFrame."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SUMS = {
 
 
 class ChoiceLimits(Frozen):
-    """What a choice must keep to; None: no limit. `certainty`: how surely, each by itself."""
+    """Limits of a choice; None: no limit. `certainty`: how surely each is kept, by itself."""
 
     deadline_days: float | None = Field(None, gt=0.0)
     budget: float | None = Field(None, gt=0.0)
@@ -52,9 +52,9 @@ class ChoiceLimits(Frozen):
 
 class Choice(Frozen):
     """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility;
-    `racks`: that the GPUs fill; `basis`: the kind of price; `provider`: whose, empty where bought
-    or without a price; `price_age`: in words, empty without a price; `beyond_measured`: that
-    nothing like it was measured on so many GPUs, empty where something was."""
+    `basis`: the kind of price; `provider`: empty if bought or without a price; `price_age`: in
+    words, empty without a price; `beyond_measured`: says that nothing similar was measured on this
+    number of GPUs, empty otherwise."""
 
     job: str
     cluster: str
@@ -72,7 +72,8 @@ class Choice(Frozen):
     run: Run | None = Field(None, exclude=True, repr=False)
 
     def bounds(self, certainty: float) -> dict[str, float]:
-        """What each sum does not exceed with this probability, 0 for an unknown cost."""
+        """The value of each sum that is not exceeded with this probability; 0 for an
+        unknown cost."""
         return {
             "time": bound(self.days, certainty),
             "cost": 0.0 if self.cost is None else bound(self.cost, certainty),
@@ -195,10 +196,10 @@ class Share(Frozen):
 
 
 class Run(Frozen):
-    """A training run on a cluster at its best plan. Days with every interruption included.
+    """A training run on a cluster at its best plan. `days` include every interruption.
 
-    `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: that are paid for:
-    every GPU of the cluster, and spares, for all days. `racks`: that these fill.
+    `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: paid for, of every GPU
+    of the cluster, and spares, for all days. `racks`: number that these fill.
     """
 
     job: JobSummary
@@ -216,7 +217,7 @@ class Run(Frozen):
     shares: tuple[Share, ...]
     # The plan's batch beside the critical one; None in results written before the field existed.
     batch_price: BatchPrice | None = None
-    # That nothing like it was measured on so many GPUs (`planner.predict.uncertainty`).
+    # Says that nothing similar was measured on this number of GPUs, empty otherwise.
     beyond_measured: str = ""
 
     def cost(self, basis: CostBasis) -> Range | None:

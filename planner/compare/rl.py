@@ -38,12 +38,12 @@ Prepare = Callable[[RlRequest, Job], RlRequest]
 
 
 class RlRow(Frozen):
-    """A cluster, perhaps with another that samples: its fastest plan and what that brings for the
-    money, or why there is none.
+    """A cluster, perhaps with another that samples: its fastest plan with its figures, or why there
+    is none.
 
-    `samples_per_s`: lasting ones, interruptions counted; `price_per_hour`: of all GPUs, None where
-    nobody gave a price; `samples_per_unit`: of the currency; `days`, `cost`, `mwh`: of the samples
-    to train on, None without their number; `beyond`: a limit that is not kept surely enough.
+    `samples_per_s`: lasting ones, interruptions counted; `price_per_hour`: of all GPUs, None
+    without a price; `samples_per_unit`: of the currency; `days`, `cost`, `mwh`: of the samples to
+    train on, None if their number is not given; `beyond`: a limit that is not kept surely enough.
     """
 
     cluster: str
@@ -128,11 +128,10 @@ def compare_rl(
 ) -> RlComparison:
     """Clusters for one job of reinforcement learning, each after a search for its fastest plan.
 
-    `request`: without gpus; `rollouts`: GPUs of their own that sample, each with each offer, which
-    is searched alone as well; or numbers of its GPUs that sample.
-    `samples`: to train on in all, for days and cost. `limits`: what the best keeps; `minimise`:
-    what it is best by: dollars a sample, seconds, or energy. UsageError for input that holds for
-    no cluster.
+    `request`: without gpus; `rollouts`: separate GPUs that sample, each with each offer, which is
+    also searched alone; or numbers of the offer's GPUs that sample. `samples`: to train on in all,
+    for days and cost. `limits`: of the best; `minimise`: dollars a sample, seconds, or energy.
+    UsageError for input that holds for no cluster.
     """
     chosen, asked, kept = settings or Settings(), how or RlHow(), limits or ChoiceLimits()
     _check(offers, rollouts, chosen, kept, samples)
@@ -163,7 +162,7 @@ def compare_rl(
 
 
 def _beside(rollouts: Sequence[str]) -> Sequence[str]:
-    """What samples beside an offer: nothing as well, unless numbers of its GPUs are given."""
+    """The sampling GPUs to try with an offer: also none, unless numbers of its GPUs are given."""
     numbers = any(text.isdecimal() for text in rollouts)
     return rollouts if numbers else ("", *rollouts)
 
@@ -227,7 +226,7 @@ def _priced(
     settings: Settings,
     samples: int | None,
 ) -> RlRow:
-    """A row with what its plan brings: samples that last, their price, power."""
+    """A row with the figures of its plan: lasting samples, their price, power."""
     clusters = [cluster for _, cluster in machines]
     gpus = sum(cluster.num_gpus for cluster in clusters)
     lasting = goodput(
@@ -273,7 +272,7 @@ def _priced(
 def _price_per_hour(
     machines: Sequence[tuple[Offer, Cluster]], settings: Settings
 ) -> tuple[float | None, str]:
-    """What an hour of all machines costs, or of which GPU nobody gave a price."""
+    """The price of an hour of all machines, or the GPU that has no price."""
     total = 0.0
     for offer, cluster in machines:
         each = gpu_hour(offer, cluster, settings.basis, settings)
@@ -284,8 +283,7 @@ def _price_per_hour(
 
 
 def _beyond(row: RlRow, limits: ChoiceLimits) -> Beyond:
-    """The first limit that a row does not keep surely enough; a cost that nobody knows keeps no
-    budget."""
+    """The first limit that a row does not keep surely enough; an unknown cost keeps no budget."""
     if limits.deadline_days is not None and _surely(row.days, limits) > limits.deadline_days:
         return "deadline"
     if limits.budget is not None and _surely(row.cost, limits) > limits.budget:
@@ -314,7 +312,7 @@ def _front(rows: Sequence[RlRow]) -> set[str]:
 
 
 def _value(row: RlRow, minimise: Objective) -> float:
-    """What is to be small: infinite where it is not known."""
+    """The figure to minimise; infinite if it is unknown."""
     if row.samples_per_s is None:
         return inf
     speed = row.samples_per_s.value

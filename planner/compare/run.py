@@ -107,14 +107,14 @@ def power_of(cluster: Cluster, settings: Settings) -> Power:
 
 
 def facility_kw(drawn_w: float, num_gpus: int) -> float:
-    """Kilowatts that the facility draws for so many GPUs; `drawn_w`: watts a GPU (`Power`)."""
+    """Kilowatts that the facility draws for a number of GPUs; `drawn_w`: watts a GPU (`Power`)."""
     return drawn_w * num_gpus / W_PER_KW
 
 
 def racks_of(cluster: Cluster, num_gpus: int, settings: Settings) -> int:
-    """Racks for the nodes of so many GPUs: as many nodes each as its power and its height take, at
-    least one; a scale-up domain that spans nodes is a rack. Switches and storage are not counted.
-    """
+    """Racks for the nodes of a number of GPUs: each takes the nodes that its power and its height
+    allow, at least one; a scale-up domain that spans nodes is a rack. Switches and storage are not
+    counted."""
     if comes_in(cluster) > 1:
         return ceil(num_gpus / comes_in(cluster))
     height = load_economics().node_height.get(cluster.gpu.name, settings.figure("node_height"))
@@ -136,7 +136,7 @@ Purchase = tuple[Figure, Figure]
 
 
 def purchase_of(offer: Offer, cluster: Cluster, settings: Settings) -> Purchase | None:
-    """Purchase price of a cluster, a GPU; None if nobody gave one."""
+    """Purchase price of a cluster, a GPU; None if it is unknown."""
     nothing = Figure(value=0.0, unit="USD", source="", note="part of the purchase price")
     capex_per_gpu = offer.capex_per_gpu
     if capex_per_gpu is not None:
@@ -228,7 +228,7 @@ def with_interruptions(ideal: Range, goodput: Goodput) -> Range:
 def _rentals(
     placed: PlacedRun, days: Range, billed: int
 ) -> tuple[tuple[Rental, ...], tuple[str, ...]]:
-    """Cost by kind of price, and a sentence for each that nobody gave."""
+    """Cost by kind of price, and a sentence for each kind without a price."""
     found: list[Rental] = []
     missing: list[str] = []
     for kind in PRICE_KINDS:
@@ -261,8 +261,8 @@ def _rental(
 def owned_price(
     offer: Offer, cluster: Cluster, power: Power, settings: Settings
 ) -> tuple[Purchase, OwnedHour] | None:
-    """What the cluster costs to buy, and what an hour of one of its GPUs then costs, in US
-    dollars; None without a purchase price."""
+    """The purchase price of the cluster, and the cost of an hour of one of its GPUs, in US dollars;
+    None without a purchase price."""
     purchase = purchase_of(offer, cluster, settings)
     if purchase is None:
         return None
@@ -315,7 +315,7 @@ def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
     )
 
 
-# What the terms of a step beside communication are called by what they use.
+# Resource and use of each term of a step that is no communication.
 _RESOURCES = {
     LAUNCHES: ("CPU launches", ""),
     **{term.field: (term.resource, term.use) for term in TIME_TERMS if not term.traffic},
@@ -323,10 +323,10 @@ _RESOURCES = {
 
 
 def time_shares(plan: Plan, job: Job) -> tuple[Share, ...]:
-    """Where the step's time goes, by resource, the largest first; the shares add up to one.
+    """The step's time by resource, largest first; the shares add up to one.
 
-    Links as `planner.predict.link_account` accounts for them: by what faster ones would save.
-    `job`: on the GPUs that the plan uses.
+    Links as `planner.predict.link_account` accounts for them: by the time that faster ones would
+    save. `job`: on the GPUs that the plan uses.
     """
     return tuple(_share(one) for one in link_account(job, plan))
 

@@ -39,7 +39,7 @@ def runner_up(
 
 
 def _figure(choice: Choice, objective: Objective) -> Range | None:
-    """The figure that a choice is best by."""
+    """The figure that is minimised."""
     return {"cost": choice.cost, "time": choice.days, "energy": choice.mwh}[objective]
 
 

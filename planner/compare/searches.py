@@ -29,10 +29,10 @@ Prepare = Callable[[Request, Job], Request]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search found: a result with the plan to take, or why there is none.
+    """The outcome of a search: a result with the plan to take, or why there is none.
 
-    `needs`: changes with which something would fit, in sentences. `proven`: whether it is proven
-    that there is no plan. `refused`: what was asked for contradicts itself, or the cluster.
+    `needs`: changes with which something would fit, in sentences. `proven`: it is proven that there
+    is no plan. `refused`: the request contradicts itself, or the cluster.
     """
 
     result: SearchResult | None = None
@@ -68,9 +68,9 @@ ONE_BY_ONE = How()
 class Task:
     """One search: its request and the solver's settings.
 
-    `top`: most plans wanted; for one, lighter ones are not looked for. `only_plans`: where nothing
-    fits, what would fit is not looked for. `launch`: what launch writers say of the plans.
-    `tokens`: to train on; plans of a batch ramp are then ranked by the whole training.
+    `top`: most plans wanted; for one, lighter ones are not searched. `only_plans`: if nothing fits,
+    do not search for changes that would. `launch`: notes of launch writers on plans. `tokens`: to
+    train on; plans of a batch ramp are then ranked by the whole training.
     """
 
     request: Request
@@ -192,8 +192,8 @@ def _searched(task: Task) -> Outcome:
 def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
     """The plan that is the fastest at the mean batch of the training, if it is another.
 
-    A plan's step is a fixed time and one for each micro-batch, all but for what overlaps: so the
-    seconds of all its steps are as many steps of the mean batch.
+    A plan's step has a fixed time and a time for each micro-batch, except for overlap, so all its
+    steps take the same seconds as the same number of steps of the mean batch.
     """
     from planner.predict.configuration import Configuration
     from planner.predict.evaluate import checked, evaluated

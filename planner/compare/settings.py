@@ -1,4 +1,4 @@
-"""What a comparison assumes beside plan and prices: every figure with its source or option."""
+"""Assumptions of a comparison beside plan and prices: every figure with its source or option."""
 
 from __future__ import annotations
 

@@ -45,16 +45,16 @@ def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
     for name in layout.recomputed:
         mode = named.get(name) or job.framework.recompute_mode(name)
         if mode.every > 1:
-            other = f"; one checkpoint for {mode.every} layers is full:uniform={mode.every}"
+            alternative = f"; one checkpoint for {mode.every} layers is full:uniform={mode.every}"
             yield (
                 f"recompute {mode.name}: one layer in {mode.every} recomputes, the others keep all "
-                f"their activations{other if forms.uniform_flags else ''}"
+                f"their activations{alternative if forms.uniform_flags else ''}"
             )
         elif mode.span > 1:
-            other = f"; to recompute one layer in {mode.span} alone is full/{mode.span}"
+            alternative = f"; to recompute one layer in {mode.span} alone is full/{mode.span}"
             yield (
                 f"recompute {mode.name}: one checkpoint for {mode.span} layers, which all "
-                f"recompute{other if forms.every_flags else ''}"
+                f"recompute{alternative if forms.every_flags else ''}"
             )
 
 
@@ -123,14 +123,6 @@ def _dropout_notes(job: Job) -> tuple[str, ...]:
 _ALIKE = 1.0 + 1e-9
 
 
-def _hooks_frozen_tower(job: Job) -> bool:
-    """Whether gradients pass through a frozen vision tower because the model recomputes."""
-    vision = job.model.vision
-    if vision is None or not job.model.images.patches or not job.tuning.freezes(VISION_TOWER):
-        return False
-    return hooks_tower(job.tuning, job.framework, vision.tower)
-
-
 def _notes_of_samples(job: Job) -> Iterator[str]:
     """How images are assumed to combine with samples of different lengths."""
     samples, lengths = job.samples, job.samples.lengths
@@ -159,7 +151,8 @@ def image_notes(job: Job) -> Iterator[str]:
             f"images {images.shrunk}: the family's processor makes them smaller, and they are "
             f"{images.tokens * job.row_tokens:,.0f} tokens of a row, as somewhat smaller ones are"
         )
-    if _hooks_frozen_tower(job):
+    vision, frozen = job.model.vision, images.patches and job.tuning.freezes(VISION_TOWER)
+    if vision and frozen and hooks_tower(job.tuning, job.framework, vision.tower):
         yield (
             "a frozen vision tower under recomputation: transformers 5 hooks its patch embedding "
             "too, so that its checkpoints are held, and it runs again and backward"
@@ -222,8 +215,10 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
     trained, published = job.model.mtp_layers, job.published_mtp
     if trained == published:
         return ()
-    said = f"{trained or 'no'} layers of multi-token prediction are trained"
-    return (f"{said}; {job.model.name} was published with {published} (--mtp-layers {published})",)
+    statement = f"{trained or 'no'} layers of multi-token prediction are trained"
+    return (
+        f"{statement}; {job.model.name} was published with {published} (--mtp-layers {published})",
+    )
 
 
 def _expert_notes(job: Job) -> Iterator[str]:
@@ -249,9 +244,9 @@ def tuning_notes(job: Job) -> Iterator[str]:
     tuning, rules = job.tuning, job.framework.adapters
     if not tuning.has_adapters:
         return
-    held = tuning.adapter or rules.weight_type
-    own = "the type of weights that it trains" if held == "framework" else held
-    yield f"adapters: {job.framework.name} holds their weights, gradients and states in {own}"
+    weight_type = tuning.adapter or rules.weight_type
+    words = "the type of weights that it trains" if weight_type == "framework" else weight_type
+    yield f"adapters: {job.framework.name} holds their weights, gradients and states in {words}"
     yield from _expert_notes(job)
     if tuning.base is None:
         return

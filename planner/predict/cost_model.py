@@ -115,6 +115,8 @@ class CostModel:
 
     def __init__(self, job: Job, altered: Factors | None = None, *, compiled: bool = True) -> None:
         self.job, self.altered, self.compiled = job, altered or {}, compiled
+        # Tables that `pictured_table` has made.
+        self._pictured: dict[tuple[float, bool], OpTable] = {}
 
     @cached_property
     def machines(self) -> tuple[CostModel, ...]:
@@ -160,11 +162,6 @@ class CostModel:
             found = op_columns.flatten(with_pictures(pieces, pictures), job)
             self._pictured[pictures, resident] = found
         return self._pictured[pictures, resident]
-
-    @cached_property
-    def _pictured(self) -> dict[tuple[float, bool], OpTable]:
-        """Tables that `pictured_table` has made."""
-        return {}
 
     @cached_property
     def job_inputs(self) -> JobInputs:
@@ -343,10 +340,10 @@ class CostModel:
         between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         # A sample of the job may have several rows, so micro-batches are counted in rows.
-        held = {**columns, "mbs": columns["mbs"] * self.job.rows}
+        in_rows = {**columns, "mbs": columns["mbs"] * self.job.rows}
         table = np.column_stack(
             [
-                *(held[axis] for axis in OF_LAYER),
+                *(in_rows[axis] for axis in OF_LAYER),
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
@@ -388,7 +385,7 @@ class CostModel:
     def on_machines(self, keys: Array, **changed: float) -> Array:
         """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: factors on samples, as in
         `planner.predict.sample_costs.cost_samples`."""
-        return np.stack([one.cost_keys(keys, **changed) for one in self.machines], axis=1)
+        return np.stack([machine.cost_keys(keys, **changed) for machine in self.machines], axis=1)
 
     def cost_keys(self, keys: Array, **changed: float) -> Array:
         """Piece costs [keys, pieces, PIECE_COLUMNS] with the job's activations offloaded."""
@@ -452,10 +449,10 @@ class CostModel:
         """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time on a machine."""
         terms = np.zeros((job.pieces, linear.TERM_COLUMNS))
         scalars = np.zeros(linear.SCALAR_COLUMNS)
-        of_one, networks = self.machines[machine], self.machine_inputs[2]
+        model, networks = self.machines[machine], self.machine_inputs[2]
         self.run(
-            compiled.layout_terms, shape, key, costs, job, of_one.framework_inputs,
-            of_one.gpu_inputs, networks, machine, terms, scalars,
+            compiled.layout_terms, shape, key, costs, job, model.framework_inputs,
+            model.gpu_inputs, networks, machine, terms, scalars,
         )  # fmt: skip
         return terms, scalars
 

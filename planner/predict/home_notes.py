@@ -72,9 +72,9 @@ def _in_node(job: Job, degrees: Degrees) -> float:
 
 def host_share(cluster: Cluster, size_gib: float) -> str:
     """`12 GiB of the 2,048 GiB of a node's memory`."""
-    there = cluster.host_memory_bytes_per_node / GIB
-    verdict = "MORE than the" if size_gib > there else "of the"
-    return f"{size_gib:,.0f} GiB {verdict} {there:,.0f} GiB of a node's memory"
+    node_gib = cluster.host_memory_bytes_per_node / GIB
+    verdict = "MORE than the" if size_gib > node_gib else "of the"
+    return f"{size_gib:,.0f} GiB {verdict} {node_gib:,.0f} GiB of a node's memory"
 
 
 def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:

@@ -1,1 +1,2 @@
-"""Short runs on the cluster itself, chosen by what they are worth: `planner tune`."""
+"""`planner tune`: short runs on the cluster itself, chosen by the time that they are expected to
+save."""

@@ -1,10 +1,10 @@
-"""What is believed of the candidates' step times and memory, before and after trials.
+"""The belief about the candidates' step times and memory, before and after trials.
 
 ln(step time) of the candidates is a mixture of normal distributions, one for each scale of the
 cluster's errors (`planner.tune.errors`), about the predictions. A measured step conditions each
-(Rasmussen & Williams 2006, equations 2.22 to 2.24), and each counts by how likely it finds all that
-was measured. Memory is believed apart (`planner.tune.fits`): a run that fits, runs out of memory or
-shows its peak teaches it; one that failed otherwise teaches nothing.
+(Rasmussen & Williams 2006, equations 2.22 to 2.24), and each is weighted by how likely it finds all
+measurements. Memory is believed separately (`planner.tune.fits`): a run that fits, runs out of
+memory or shows its peak informs it; one that failed otherwise informs nothing.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _LOST = 0.5
 
 @dataclass(frozen=True)
 class Observation:
-    """What a trial showed: the median seconds of a step with their relative standard error, or that
-    it ran out of memory, or that it failed for another reason. `peak_bytes`: the largest memory of
-    a GPU, as `Candidate.peak_bytes` counts it; None where nothing comparable was printed."""
+    """The outcome of a trial: the median seconds of a step with their relative standard error, or
+    out of memory, or another failure. `peak_bytes`: the largest memory of a GPU, as
+    `Candidate.peak_bytes` counts it; None if nothing comparable was printed."""
 
     candidate_key: str
     step_s: float | None = None
@@ -56,8 +56,8 @@ class Observation:
 
 
 class Draws(NamedTuple):
-    """Joint draws of what is believed: seconds of a step and whether it fits, (draws, candidates)
-    each."""
+    """Joint draws of the belief: seconds of a step, and whether it fits, (draws,
+    candidates) each."""
 
     step_s: Array
     fits: NDArray[np.bool_]
@@ -73,9 +73,9 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True)
 class Belief:
-    """Of candidates, in their order. `log_s`: ln of predicted seconds, (n,); `covariance`: of its
-    errors at scale 1, (n, n); `sequences`: of a step; `gpus`: that each runs on; `whole`: which may
-    be recommended: no smaller forms."""
+    """The belief about candidates, in their order. `log_s`: ln of predicted seconds, (n,);
+    `covariance`: of its errors at scale 1, (n, n); `sequences`: of a step; `gpus`: of each;
+    `whole`: which may be recommended (smaller forms may not)."""
 
     keys: tuple[str, ...]
     log_s: Array
@@ -96,9 +96,9 @@ class Belief:
         scales: ErrorScales | None = None,
         slopes: Array | None = None,
     ) -> Belief:
-        """Before any trial. `without`: as fitted to runs of other sources than this; `slopes`:
-        derivatives of ln(predicted) by the cluster's rates, where they are known already.
-        UsageError where two candidates share a key, or none is given."""
+        """The belief before any trial. `without`: as fitted without this source; `slopes`:
+        derivatives of ln(predicted) by the cluster's rates, if known already. UsageError if two
+        candidates share a key, or there are none."""
         keys = tuple(one.key for one in candidates)
         if not keys or len(set(keys)) < len(keys):
             raise UsageError("candidates of a study need a key each, and one candidate at least")
@@ -181,7 +181,7 @@ class Belief:
 
     @property
     def measurements(self) -> tuple[list[int], Array, Array]:
-        """What trials measured: places in `joint`, ln(measured / predicted) and its variance."""
+        """Measurements of trials: places in `joint`, ln(measured / predicted) and its variance."""
         timed = [one for one in self.observations if one.step_s is not None]
         at = [self.place(one.candidate_key) for one in timed]
         seconds = np.array([one.step_s for one in timed], dtype=np.float64)
@@ -191,7 +191,8 @@ class Belief:
     def _component(
         self, scale: float, at: list[int], rest: Array, noise: Array
     ) -> tuple[float, Array, Array]:
-        """ln of the density of what was measured, and what it leaves, for one scale."""
+        """ln of the density of the measurements, and the mean and covariance after them, for one
+        scale."""
         prior = scale**2 * self.covariance
         if not at:
             return 0.0, self.log_s, prior
@@ -220,8 +221,8 @@ class Belief:
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_]:
-        """Which may be recommended: whole ones that fit as surely as a search asks for, the surest
-        where none does; no failed ones unless all have."""
+        """The candidates that may be recommended: whole ones that fit as surely as a search asks
+        for, or the surest if none does; failed ones only if all have failed."""
         chance = np.where(self.whole, self.fits, -1.0)
         chance[[self.place(key) for key in self.failed]] -= 1.0
         sure = chance >= SURE_TO_FIT
@@ -230,9 +231,9 @@ class Belief:
 
     @property
     def costs_per_sequence(self) -> Array:
-        """ln of expected seconds a sequence, (n,): what plans are recommended by. What was not
-        tried may turn out slow, which weighs more than that it may be fast; and once a plan has
-        run, that another may not fit at all counts against it."""
+        """ln of expected seconds a sequence, (n,), by which plans are recommended. An untried plan
+        may turn out slow, which weighs more than that it may be fast; and once a plan has run, the
+        risk that another does not fit counts against that one."""
         mean, covariance = self.moments
         costs = mean + 0.5 * np.diag(covariance) - np.log(self.sequences)
         ran = any(one.step_s is not None for one in self.observations)
@@ -245,7 +246,7 @@ class Belief:
         return self.keys[int(costs.argmin())]
 
     def interval(self, key: str, coverage: float = 0.8) -> tuple[float, float]:
-        """Where the step time of a candidate lies with this probability, s."""
+        """The interval of a candidate's step time with this probability, s."""
         place = self.place(key)
         ends = []
         for share in (0.5 - coverage / 2.0, 0.5 + coverage / 2.0):
@@ -274,7 +275,7 @@ class Belief:
         return total
 
     def draws(self, count: int, seed: int = 0) -> Draws:
-        """Joint draws of step times and of what fits; an equal seed repeats them."""
+        """Joint draws of step times and of fitting; an equal seed repeats them."""
         generator = np.random.default_rng(seed)
         weights = np.array([one.weight for one in self.components])
         chosen = generator.multinomial(count, weights / weights.sum())

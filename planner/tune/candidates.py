@@ -1,8 +1,8 @@
-"""Configurations that short runs can try: plans of a search, what lies near them, smaller forms.
+"""Configurations that short runs can try: plans of a search, their neighbours, smaller forms.
 
 A candidate is one configuration of a job with its prediction. A smaller form has fewer
-data-parallel replicas or fewer micro-batches: it costs less to run, and says of the whole form what
-the two share by the error model (`planner.tune.belief`).
+data-parallel replicas or fewer micro-batches: it costs less to run, and informs about the whole
+form through the part of the error that both share (`planner.tune.belief`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _ALWAYS = ("tp", "pp", "dp", "zero", "mbs", "grad_acc")
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One configuration that can be tried, with what is predicted of it.
+    """One configuration that can be tried, with its prediction.
 
-    `key`: its configuration as stable text, unique among the candidates of a study. `request` and
-    `plan`: what launch files are written from; None of a recorded run. `smaller_of`: key of the
-    candidate that this is a smaller form of, empty for the job's own batch on all its GPUs.
+    `key`: its configuration as stable text, unique in a study. `request` and `plan`: for writing
+    launch files; None for a recorded run. `smaller_of`: key of the candidate that this is a smaller
+    form of, empty for the job's own batch on all its GPUs.
     """
 
     key: str
@@ -78,8 +78,7 @@ class Candidate:
 
     @cached_property
     def step_s(self) -> float:
-        """Expected seconds of a step. Raises ValueError where the row does not state what decides
-        them."""
+        """Expected seconds of a step. ValueError if the row does not state what decides them."""
         seconds = self.prediction.expected_step_time_s
         if seconds is None:
             raise ValueError(f"{self.key} has no predicted step time")
@@ -87,7 +86,7 @@ class Candidate:
 
     @cached_property
     def fits(self) -> float:
-        """Probability that it fits in memory; 1 where its memory is not predicted."""
+        """Probability that it fits in memory; 1 if its memory is not predicted."""
         found = self.prediction.fit_probability
         return 1.0 if found is None else found
 
@@ -99,7 +98,7 @@ class Candidate:
 
 def configuration_key(configuration: Configuration) -> str:
     """A configuration as stable text: `tp 2, pp 1, dp 32, zero 1, mbs 1, grad_acc 8, recompute
-    none`, then what else was chosen."""
+    none`, then further choices."""
     job, degrees = configuration.job, configuration.degrees
     parts = [
         f"{name} {getattr(degrees, name)}"
@@ -111,7 +110,7 @@ def configuration_key(configuration: Configuration) -> str:
 
 
 def _further(configuration: Configuration, usual: tuple[int, ...]) -> Iterator[str]:
-    """What the degrees do not say of a configuration."""
+    """Choices of a configuration beyond its degrees."""
     job, layout = configuration.job, configuration.layout
     if tuple(layout.block_layers) != tuple(usual):
         yield f"layers {'/'.join(map(str, layout.block_layers))}"
@@ -149,15 +148,15 @@ def _planned(request: Request, plan: Plan, smaller_of: str = "") -> Candidate:
 
 
 def _costed(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """The same, their predictions costed together."""
+    """The same candidates, their predictions costed together."""
     listed = list(candidates)
     costed = cost_predictions(in_common([one.prediction for one in listed]))
     return [replace(one, prediction=found) for one, found in zip(listed, costed, strict=True)]
 
 
 def in_common(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """The same predictions, of which those on equal clusters under equal frameworks share these
-    objects, so that one cost model does for all of them."""
+    """The same predictions; those with equal clusters and frameworks share these objects, so that
+    one cost model serves all of them."""
     found, known = [], list[Any]()
     for one in predictions:
         job = one.job
@@ -168,7 +167,7 @@ def in_common(predictions: Iterable[Prediction]) -> list[Prediction]:
 
 
 def _first_equal(known: list[Any], value: Any) -> Any:
-    """The first of those known that equals a value, which is known from now on."""
+    """The first known value that equals a value, which becomes known."""
     for one in known:
         if one is value or one == value:
             return one
@@ -179,7 +178,7 @@ def _first_equal(known: list[Any], value: Any) -> Any:
 def candidates_of_result(
     result: SearchResult, *, most: int = MOST_CANDIDATES, launch: LaunchNotes = SILENT
 ) -> list[Candidate]:
-    """What to try for the job of a plan file: its plans, the riskier ones beside them, and the near
+    """Candidates for the job of a plan file: its plans, the riskier ones beside them, and the near
     front, the fastest of each degrees, micro-batch and recompute mode; fastest first."""
     request = result.request
     plans = [*result.plans, *result.riskier, *near_plans(request, most, launch)]
@@ -224,8 +223,8 @@ def _row_plan(costed_job: CostedJob, row: int) -> Plan:
 
 
 def smaller_forms(candidate: Candidate) -> list[Candidate]:
-    """A candidate with fewer replicas and micro-batches, largest first: those that keep every
-    rule."""
+    """A candidate with fewer replicas and micro-batches, largest first, as far as the rules
+    allow."""
     request, plan = candidate.request, candidate.plan
     if request is None or plan is None or candidate.smaller_of:
         return []
@@ -240,7 +239,7 @@ def smaller_forms(candidate: Candidate) -> list[Candidate]:
 def _smaller(
     candidate: Candidate, request: Request, plan: Plan, degrees: Degrees
 ) -> Candidate | None:
-    """The candidate with other replicas and micro-batches; None where a rule forbids it."""
+    """The candidate with other replicas and micro-batches; None if a rule forbids it."""
     proposal = Proposal.of_plan(request, plan)
     batch = {"gbs": degrees.gbs, "gbs_tokens": None, "batch_ramp": None}
     if degrees.gpus != plan.degrees.gpus:
@@ -256,7 +255,7 @@ def _smaller(
 
 
 def recorded_candidates(predictions: Sequence[Prediction]) -> list[Candidate]:
-    """Recorded runs as candidates: what a replay can try."""
+    """Recorded runs as candidates of a replay."""
     return [
         Candidate(f"{number}, {one.row.place}: {configuration_key(one.configured)}", one)
         for number, one in enumerate(predictions, start=1)

@@ -1,4 +1,4 @@
-"""The choice of the next trial among candidates of any kind, by what they are worth."""
+"""The choice of the next trial among candidates of any kind, by its worth."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ChosenByWorth(ABC):
     ) -> Written: ...
 
     def peak_of(self, key: str, ended: Ended) -> float | None:  # noqa: ARG002
-        """A measured peak as predictions count it; None where they cannot be compared."""
+        """A measured peak as predictions count it; None if the two cannot be compared."""
         return None
 
     @property
@@ -72,7 +72,7 @@ class ChosenByWorth(ABC):
         return [*self.candidates]
 
     def belief(self, records: Sequence[TrialRecord]) -> Belief:
-        """What is known after some trials."""
+        """The belief after some trials."""
         return self.prior.observed(self.observations(records))
 
     def costs(self, records: Sequence[TrialRecord]) -> dict[str, float]:
@@ -95,7 +95,7 @@ class ChosenByWorth(ABC):
         return choose(belief, self.costs(records), rest_s, names=self.names)
 
     def choice(self, records: Sequence[TrialRecord]) -> Next:
-        """What to run next, after the trials so far."""
+        """The trial to run next, after the trials so far."""
         found = self.chosen_of(records)
         return Next(found.trial, found.expected_saved_gpu_s, found.cost_gpu_s, found.sentence)
 
@@ -117,14 +117,14 @@ class ChosenByWorth(ABC):
         return math.exp(float(mean[belief.place(key)]))
 
     def as_expected(self, choice: Next, number: int, records: Sequence[TrialRecord]) -> TrialRecord:
-        """A trial that comes out as it is expected after those before it."""
+        """A trial with the outcome that is expected after those before it."""
         chosen = self.chosen(choice, f"expected-{number:03d}", 0.0)
         step_s = self._expected_s(self.belief(records), chosen.key)
         ended = Ended("measured", "as it is expected", 0.0, step_s=step_s, relative_sd=KNOWN)
         return TrialRecord(number, chosen, ended=ended)
 
     def observations(self, records: Sequence[TrialRecord]) -> Iterator[Observation]:
-        """What the trials teach."""
+        """The observations that the trials make."""
         for one in counted(records):
             if (ended := one.ended) is not None:
                 yield Observation(
@@ -138,7 +138,7 @@ class ChosenByWorth(ABC):
 
 
 def _start_s(records: Sequence[TrialRecord], usual_s: float) -> float:
-    """Seconds that a trial takes beside its steps: as those that were measured took."""
+    """Seconds that a trial takes beside its steps, as in the measured trials."""
     found = [
         one.ended.gpu_s / one.chosen.gpus - one.ended.steps * one.ended.step_s
         for one in records

@@ -1,14 +1,15 @@
-"""The error that predictions of one cluster's configurations share, as trials learn from it.
+"""The covariance of prediction errors among one cluster's configurations, which lets trials inform
+about each other.
 
 ln(measured / predicted) of the configurations of a job has the covariance
 
     (t · h)² · (p² · S·diag(σ²)·Sᵀ + l² · exp(-Σ w · d) + a² · 1)
 
 h: mean half width of their error bars without any run (`planner.predict.uncertainty`); t: the
-cluster's own scale, unknown, t² ~ scaled inverse χ² of `DEGREES`. First physics: S are derivatives
-of ln(predicted) by the logarithms of the cluster's rates, with their spreads σ over clusters
-(`planner.evidence.learn.priors`). Then what like configurations share: d are the distances of
-`AXES`, each with a weight. a is what a configuration has for itself.
+cluster's own scale, unknown, t² ~ scaled inverse χ² of `DEGREES`. The first term is physics: S are
+derivatives of ln(predicted) by the logarithms of the cluster's rates, with their spreads σ over
+clusters (`planner.evidence.learn.priors`). The second is shared by similar configurations: d are
+the distances of `AXES`, each with a weight. a is the part of a single configuration.
 
 p, l, a and the weights are the likeliest of the published sweeps (`tests.fit.sweep_fit`) and ship
 in `errors.toml`, with `folds` that each leave a tenth of the sources out.
@@ -46,8 +47,8 @@ SIZES = ("gpus", "micro_batches")
 _DEGREES = ("pp", "vpp", "cp", "ep")
 # Facts of a recorded run that no other column decides.
 _FACTS = ("software", "variant", "fabric", "host", "loss", "kernel", "routing", "deterministic")
-# Of a doubling of GPUs, and of micro-batches: sweeps of one cluster keep the first, and the batch
-# decides the second. Half of what a doubling of a degree adds, as errors of ratios have it
+# Weights of a doubling of GPUs, and of micro-batches: sweeps of one cluster keep the first, and the
+# batch decides the second. Half the weight of a doubling of a degree, as errors of ratios have it
 # (`planner.predict.uncertainty.differences`), and the weight of calibration.
 _SIZES = {"gpus": 0.1, "micro_batches": 0.05}
 
@@ -83,7 +84,7 @@ def log_odds_of_scales() -> Array:
 
 
 def mean_half_width(predictions: Sequence[Prediction]) -> float:
-    """Of the 80 % intervals of step times, in ln, each as seen without its source."""
+    """Mean half width of the 80 % intervals of step times, in ln, each without its source."""
     widths = [
         0.5 * (spread.high - spread.low)
         for one in predictions
@@ -167,7 +168,7 @@ def _differing(rows: Sequence[tuple[Any, ...]]) -> Array:
 
 
 def _numbered(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Equal values have equal numbers; they need not be hashable."""
+    """Equal numbers for equal values, which need not be hashable."""
     distinct: list[Any] = []
     found = []
     for value in values:
@@ -192,7 +193,7 @@ def _parsed(table: Mapping[str, Any]) -> ErrorScales:
 
 @cache
 def shipped_scales(without: str = "") -> ErrorScales:
-    """The scales of `planner/tune/errors.toml`; `without`: as fitted to other sources than this."""
+    """The scales of `planner/tune/errors.toml`; `without`: as fitted without this source."""
     content = shipped_toml("planner.tune", "errors.toml")
     if without not in content["sources"]:
         return _parsed(content)

@@ -1,11 +1,11 @@
-"""What trials tell of memory: which configurations fit, one out of memory more or less.
+"""Memory of candidates: how surely they fit, after trials that fitted or ran out of memory.
 
 ln(true / predicted peak) of the configurations is taken as normal with the half widths of their
-error bars (`planner.predict.uncertainty`), of which the cluster shares a part and like
-configurations another. A run that fits says that its error is below what is left to the limit, one
+error bars (`planner.predict.uncertainty`); the cluster shares a part of it and similar
+configurations another. A run that fits shows that its error is below the margin to the limit, one
 that ran out of memory that it is above: the truncated normal's mean and variance take its place
 (assumed-density filtering: Minka 2001, A family of algorithms for approximate Bayesian inference,
-section 3.2), and what it shares with others moves them.
+section 3.2), and the shared parts move the others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NEVER, _SURE_MARGIN = 1e-9, 9.0
 @dataclass(frozen=True)
 class Memory:
     """`margin`: ln(limit / predicted peak), (n,); `mean` and `covariance` of ln(true / predicted
-    peak); `known`: whether a configuration fits, by place, where a run has shown it."""
+    peak); `known`: whether a configuration fits, by place, if a run has shown it."""
 
     margin: Array
     mean: Array
@@ -49,8 +49,8 @@ class Memory:
 
     @classmethod
     def of_margins(cls, found: Sequence[tuple[float, float]], likeness: Array) -> Memory:
-        """Likewise, by the standard deviation of ln(true / predicted peak) and the margin of
-        each."""
+        """The belief by the standard deviation of ln(true / predicted peak) and the margin
+        of each."""
         widths, margins = zip(*found, strict=True)
         deviations = np.array(widths)
         shares = _SHARED + _LIKE * likeness + (1.0 - _SHARED - _LIKE) * likeness**2
@@ -85,7 +85,8 @@ class Memory:
         return self._updated(place, change, (1.0 - gain) * variance)
 
     def _updated(self, place: int, change: float, left: float) -> Memory:
-        """With another mean and variance of one configuration, and what that says of the others."""
+        """The belief after another mean and variance of one configuration, which move the
+        others."""
         column = self.covariance[:, place]
         variance = max(float(column[place]), _NEVER)
         lost = np.outer(column, column) * (variance - left) / variance**2

@@ -1,13 +1,13 @@
-"""A log that grows: figures of its steps as they come, how surely they tell the step time, and
-signs of what went wrong.
+"""Follow a growing log: figures of its steps as they come, the accuracy of the step time, and signs
+of errors.
 
-The step time is the median of the steps after warm-up that nothing disturbed. Successive steps are
-alike (clocks, the queue of the data loader), so that n of them are worth n / tau independent ones,
-with the integrated autocorrelation time tau = 1 + 2·sum(rho_k), summed over pairs of lags as long
-as they are positive (Geyer 1992, Statistical Science 7(4), initial positive sequence).
-A median's error is sqrt(pi/2) times a mean's (normal errors); few steps count by the spread of
-Student's t. Where the halves of the steps differ by more, that is the error: a run that still
-changes is not known.
+The step time is the median of the undisturbed steps after warm-up. Successive steps are alike
+(clocks, the queue of the data loader), so n of them are worth n / tau independent ones, with the
+integrated autocorrelation time tau = 1 + 2·sum(rho_k), summed over pairs of lags as long as they
+are positive (Geyer 1992, Statistical Science 7(4), initial positive sequence). A median's error is
+sqrt(pi/2) times a mean's (normal errors); few steps count by the spread of Student's t. If the
+halves of the steps differ by more, that is the error: the time of a run that still changes is not
+known.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BLOCK = 1 << 20
 FEWEST_STEPS = 5
 # Of a run that has ended: what there is counts, with its error.
 FEWEST_OF_AN_END = 3
-# The error of so few steps that they tell none.
+# The assumed error of too few steps.
 _UNSURE = 0.1
 
 
@@ -74,7 +74,7 @@ class FollowedLog:
     _rest: bytes = b""
 
     def look(self) -> bool:
-        """Read what is new; whether there was any. A file that became shorter is read anew."""
+        """Read the new part; whether there was any. A file that became shorter is read anew."""
         try:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, 2)
@@ -126,7 +126,7 @@ class FollowedLog:
 
     @property
     def said(self) -> LogFigures:
-        """What the lines of that format said."""
+        """The figures in the lines of that format."""
         return self.figures[likeliest(self.figures)]
 
 
@@ -139,7 +139,8 @@ def is_foreign(log_format: str, framework: str) -> bool:
 def step_time(
     said: LogFigures, degrees: Degrees, seq: int, *, ended: bool = False
 ) -> StepTime | None:
-    """What the steps of a log tell; None where they are too few. `ended`: no more will come."""
+    """The step time from the steps of a log; None if they are too few. `ended`: no more
+    will come."""
     seconds = _seconds(said, degrees, seq)
     if not len(seconds):
         return None

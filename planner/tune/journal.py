@@ -1,9 +1,9 @@
-"""What a study has done so far: an Optuna study whose trials hold what the driver did, in steps.
+"""The journal of a study: an Optuna study whose trials record the driver's actions, step by step.
 
 A trial is written when it is chosen, with the name of its job, before anything is submitted; then
 when it was submitted, when it was first seen to run, and how it ended. Each is one transaction of
-SQLite, so that a driver which is killed, or a full disk, leaves a study that a later driver goes on
-with. One driver writes, under a lock.
+SQLite, so that a killed driver, or a full disk, leaves a study that a later driver can continue.
+One driver writes, under a lock.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def trial_folder(number: int) -> str:
 
 
 class Journal:
-    """The trials of a study, in the order in which they were chosen; `header`: what the study is
-    of, which a later driver reads."""
+    """The trials of a study, in the order in which they were chosen; `header`: the study's
+    settings, for a later driver."""
 
     def __init__(self, study: Study, storage: BaseStorage, folder: Path) -> None:
         self._study, self._storage, self.folder = study, storage, folder
@@ -127,12 +127,12 @@ class Journal:
         return f"planner tune --resume {shlex.quote(str(self.folder))}"
 
     def _told(self) -> AbstractContextManager[None]:
-        """Optuna's trouble with its storage. OSError."""
+        """Optuna's errors of its storage, as OSError."""
         kept = f"; the study is kept; {self.resume} goes on"
         return _telling(self.folder, kept)
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Write what the study is of, once."""
+        """Write the study's settings, once."""
         if not self.header:
             with self._told():
                 self._study.set_user_attr("header", dict(header))
@@ -192,7 +192,7 @@ class Journal:
                 self._study.tell(record.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def mend(self) -> None:
-        """Tell Optuna what a driver that was killed had no time to: trials that ended, and those
+        """Complete the records in Optuna that a killed driver left: trials that ended, and those
         that it asked for and never chose."""
         from optuna.trial import TrialState
 
@@ -323,7 +323,7 @@ def _demanded(folder: Path, *, anew: bool) -> Path:
 
 
 def _tables(path: Path) -> set[str]:
-    """Names of what a database holds; none where the file is damaged, or is no database."""
+    """Names in a database; none if the file is damaged, or is no database."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
         try:
             return {name for (name,) in base.execute("SELECT name FROM sqlite_master")}
@@ -333,7 +333,7 @@ def _tables(path: Path) -> set[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Optuna says of each trial: the driver says it."""
+    """Without Optuna's own lines on each trial, which the driver reports."""
     import optuna
 
     before = optuna.logging.get_verbosity()

@@ -19,9 +19,9 @@ from planner.tune.runners.contract import Job
 
 # A step time is known when its standard error is below this share of it.
 KNOWN = 0.01
-# Without a line for longer than so many of its steps, and for no less than so long, a run hangs.
+# A run hangs if its log is silent for longer than both: a number of its steps, and seconds.
 _SILENT_STEPS, _SILENT_S = 20.0, 120.0
-# A job that nobody knows any more is waited for so long.
+# Seconds to wait for a job that the scheduler no longer knows.
 LOST_S = 120.0
 # Killed by a signal: usually the system's, for want of host memory.
 _KILLED = "exit status 137"
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What of a candidate its log is judged by."""
+    """Facts of a candidate by which its log is judged."""
 
     degrees: Degrees
     seq: int
@@ -58,9 +58,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a trial. `job`: None while the scheduler is away; times on the driver's clock:
-    `now`, since when it runs (None: not yet), when its log last grew, since when nobody knows the
-    job."""
+    """One look at a trial. `job`: None while the scheduler is away. Times on the driver's clock:
+    `now`, since when it runs (None: not yet), when its log last grew, since when the job is
+    unknown."""
 
     job: Job | None
     now: float
@@ -176,7 +176,8 @@ def _slowest(facts: Facts, log: FollowedLog) -> float:
 
 
 def _by_scheduler(look: Look) -> Verdict | None:
-    """A job that nobody knows, or that waits for what there is not."""
+    """The end of a job that the scheduler does not know, or that waits for resources that do not
+    exist."""
     if look.unknown_since is not None and look.now - max(look.unknown_since, look.grew_at) > LOST_S:
         return Verdict("lost", f"its job is unknown to the scheduler for {seconds(LOST_S)}")
     if look.job is not None and look.job.state == "pending" and look.job.never:

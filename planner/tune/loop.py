@@ -54,9 +54,9 @@ class Next:
 
 
 class Work(Protocol):
-    """What a study tries. `keys`: of all candidates, the same as long as the study lasts; `choice`:
-    what to run next; `chosen`: a trial as the journal keeps it; `files`: of its folder; `facts`:
-    by which its log is judged."""
+    """The work of a study. `keys`: of all candidates, the same as long as the study lasts;
+    `choice`: the next trial; `chosen`: a trial as the journal keeps it; `files`: of its folder;
+    `facts`: by which its log is judged."""
 
     @property
     def keys(self) -> Sequence[str]: ...
@@ -82,7 +82,7 @@ GOES_ON = Ending("running", "it has not ended yet")
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What all trials together may take; seconds of the driver, GPU-hours of the trials."""
+    """Limits of all trials together; seconds of the driver, GPU-hours of the trials."""
 
     trials: int = 5
     gpu_hours: float = math.inf
@@ -177,8 +177,8 @@ class Driver:
         self._end(record, Verdict(found.kind, sentence, found.step), logs, at)
 
     def _ended_at(self, record: TrialRecord, logs: Sequence[FollowedLog]) -> float | None:
-        """When a job ended that did so before the driver looked: when its log was last written.
-        None of one that lives until now."""
+        """When a job ended that did so before the driver looked: the last write of its log. None
+        for one that lived until now."""
         job = self._asked(lambda: self.runner.find(self._folder(record), record.chosen.job_name))
         times = [log.path.stat().st_mtime for log in logs if log.path.is_file()]
         since, last = record.running_since, max(times, default=0.0)
@@ -267,7 +267,7 @@ class Driver:
         return job
 
     def _read(self, record: TrialRecord, watch: _Watch, job: Job | None) -> None:
-        """What its logs say that they did not say before."""
+        """Read the new lines of its logs."""
         try:
             paths = self.runner.logs(watch.folder, record.chosen.job_name)
         except AwayError:
@@ -280,7 +280,7 @@ class Driver:
                 log.end()
 
     def _over_budget(self, record: TrialRecord, now: float) -> Verdict | None:
-        """A trial that uses up what all may take."""
+        """The end of a trial that uses up the GPU-hours of all trials."""
         spent = spent_gpu_s(self.journal.records) + self._gpu_s(record, now)
         if spent > self.budget.gpu_hours * HOUR_S:
             return Verdict("interrupted", f"--max-gpu-hours {self.budget.gpu_hours:g} are spent")
@@ -362,7 +362,7 @@ class Driver:
 
 @dataclass
 class _Watch:
-    """What a driver remembers between two looks at a trial."""
+    """The driver's memory between two looks at a trial."""
 
     grew_at: float
     folder: Path

@@ -1,5 +1,5 @@
-"""What a study came to, as `study.json` holds it and reports show it; and the cluster file that its
-runs teach."""
+"""The outcome of a study, as `study.json` and reports have it; and the cluster file that its runs
+teach."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ class Tried(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The plan to take by what is known: its key, the probability that it is the fastest, and the
-    seconds of a step that it is expected to take."""
+    """The best plan so far: its key, the probability that it is the fastest, and its expected
+    seconds of a step."""
 
     key: str
     probability: float
@@ -112,8 +112,8 @@ class Best:
 
 
 class Written(NamedTuple):
-    """What trials come to: the document, they as rows of measured runs, and the text of a cluster
-    file; empty where there is none."""
+    """The outcome of trials: the document, rows of measured runs, and the text of a cluster file;
+    empty texts if there is none."""
 
     study: TunedStudy
     rows: str
@@ -129,7 +129,7 @@ def tuned_study(
     best: Best,
     names: Mapping[str, str],
 ) -> TunedStudy:
-    """The document of a study. `names`: what people call the candidates, by key."""
+    """The document of a study. `names`: of the candidates for people, by key."""
     return TunedStudy(
         model=str(header["model"]),
         gpu=cluster.gpu.name,

@@ -33,8 +33,8 @@ _NO_FACTS = frozenset(
 
 @dataclass(frozen=True)
 class Sweep:
-    """A group: its candidates, seconds of a step of each (inf: out of memory), (n,), and what is
-    believed before any trial."""
+    """A group: its candidates, seconds of a step of each (inf: out of memory), (n,), and the belief
+    before any trial."""
 
     group: Group
     candidates: tuple[Candidate, ...]
@@ -43,7 +43,7 @@ class Sweep:
 
     @property
     def ran(self) -> NDArray[np.bool_]:
-        """Which did not run out of memory."""
+        """Whether each candidate ran, rather than running out of memory."""
         return np.isfinite(self.seconds)
 
     def regret(self, place: int) -> float:
@@ -115,8 +115,8 @@ def _seconds(row: MeasuredRow) -> float:
 
 
 def unseen(rows: Sequence[MeasuredRow]) -> list[Prediction]:
-    """Rows as somebody predicts them who has not seen their source; refused ones are left away. Of
-    sources that nothing was fitted to that is the usual prediction."""
+    """Rows as predicted without their source; refused ones are dropped. If nothing was fitted to a
+    source, that is the usual prediction."""
     predictions = [one for one in predict_rows(rows) if one.error is None]
     known = {_place(one.row): one for one in left_out(predictions)}
     return [replace(known.get(_place(one.row), one), row=one.row) for one in predictions]

@@ -172,7 +172,7 @@ def _regrets(played: Sequence[Played]) -> Array:
 
 
 def source_weights(sources: Sequence[str]) -> Array:
-    """What each group counts in the mean over sources of their groups' means, (groups,)."""
+    """The weight of each group in the mean over sources of their groups' means, (groups,)."""
     counts = {source: len(members) for source, members in grouped(sources, str).items()}
     return np.array([1.0 / (len(counts) * counts[source]) for source in sources])
 

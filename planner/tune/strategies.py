@@ -1,4 +1,4 @@
-"""Ways to choose trials on a recorded sweep: the loop, and what it is compared with."""
+"""Ways to choose trials on a recorded sweep: the loop, and its rivals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TPE_START = 3
 
 @dataclass(frozen=True)
 class Played:
-    """One way of choosing on one group: regret of what is recommended and GPU-seconds spent, after
+    """One way of choosing on one group: regret of the recommended plan and GPU-seconds spent, after
     0, 1, ... `MOST` trials; `stopped`: trials after which the loop says that none pays."""
 
     regrets: Array
@@ -59,7 +59,7 @@ def loop(sweep: Sweep) -> Played:
 
 
 def _observation(sweep: Sweep, place: int) -> Observation:
-    """What the recorded run of a candidate showed."""
+    """The observation from the recorded run of a candidate."""
     key = sweep.candidates[place].key
     if not sweep.ran[place]:
         return Observation(key, out_of_memory=True)
@@ -110,8 +110,8 @@ def _mean(played: Sequence[Played]) -> Played:
 
 
 def by_tpe(sweep: Sweep) -> Played:
-    """By Optuna's TPE, which knows the configurations but no prediction, mean of `REPEATS`: of what
-    it asks for, the nearest recorded configuration that was not tried."""
+    """By Optuna's TPE, which knows the configurations but no prediction, mean of `REPEATS`: the
+    nearest recorded configuration to its proposal that was not tried."""
     demand_installed("the comparison with TPE needs", "tune", "optuna")
     return _mean([in_order(sweep, np.array(list(_tpe_order(sweep, seed)))) for seed in _times()])
 
@@ -142,7 +142,8 @@ def _tpe_order(sweep: Sweep, seed: int) -> Iterator[int]:
 
 
 def _parameters(sweep: Sweep) -> list[dict[str, str]]:
-    """What configurations differ in, by name; texts, for TPE takes them as choices."""
+    """The parameters that differ between configurations, by name; texts, since TPE treats them as
+    choices."""
     found = []
     for one in sweep.candidates:
         configuration = one.configuration

@@ -36,7 +36,7 @@ from planner.tune.runners.slurm import BATCH
 
 # Steps of a short run at most: it ends before where its step time is known.
 MOST_STEPS = 50
-# Of a learning rate's warm-up, where a run has so many steps.
+# Steps of a learning rate's warm-up, if a run has more.
 _WARMUP_STEPS = 5
 # Lines of a batch script that the driver decides.
 _OURS = ("--job-name", "--time", "--signal", "--requeue", "--open-mode", "--output")
@@ -69,7 +69,8 @@ def _given(launch: Launch, short: ShortRun, job_name: str) -> dict[str, str]:
 
 
 def _from_environment(launch: Launch) -> Iterator[tuple[str, str]]:
-    """What the driver's environment says. UsageError for what no text file can hold."""
+    """Values of variables from the driver's environment. UsageError for a value that no text file
+    can hold."""
     asked = [entry.name for entry in _variables(launch) if entry.needed or entry.name != PRETRAINED]
     for name in (*asked, *((IMAGE, CLAIM) if launch.nodes_as == "k8s" else ())):
         if value := os.environ.get(name):
@@ -85,7 +86,7 @@ def _variables(launch: Launch) -> tuple[Variable, ...]:
 
 
 def missing_settings(launch: Launch) -> list[str]:
-    """What the environment does not say and the run cannot do without, in sentences."""
+    """Settings that the run needs and the environment lacks, in sentences."""
     lacking = [
         f"set {entry.name}: {entry.meaning}"
         for entry in _variables(launch)
@@ -122,7 +123,7 @@ def batch_script(script: str, asking: str) -> str:
 
 
 def _with_header(body: str, script: str) -> str:
-    """A batch script with what another one asks for, but for what the driver says."""
+    """A batch script with the requests of another one, except those that the driver decides."""
     asked = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
     kept = [line for line in asked if not line.split()[1].startswith(_OURS)]
     first, rest = body.split("\n", 1)

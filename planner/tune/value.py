@@ -1,17 +1,18 @@
-"""What to try next, and when to stop: by the value of information.
+"""Choose the next trial, and when to stop, by the value of information.
 
-A trial is worth what the plan recommended after it is expected to save over the rest of the job,
-compared with the plan recommended now (the knowledge gradient: Frazier, Powell & Dayanik 2009, The
-knowledge-gradient policy for correlated normal beliefs, INFORMS J. Computing 21(4)). For a trial t,
+The worth of a trial is the expected saving over the rest of the job of the plan recommended after
+it, compared with the plan recommended now (the knowledge gradient: Frazier, Powell & Dayanik 2009,
+The knowledge-gradient policy for correlated normal beliefs, INFORMS J. Computing 21(4)). For a
+trial t,
 
     worth(t) = P(t fits) · E_y[ step(now) - min over eligible plans and t of step(after y) ] · rest
 
-over quantiles y of its step time; the mixture of beliefs is taken by its mean and covariance, and
-the steps by their medians, so that a doubtful plan is not tried for its doubt alone. It counts what
-the trial teaches of plans that are like it, so the trial need not be of a rival.
+over quantiles y of its step time. The mixture of beliefs is taken by its mean and covariance, and
+the steps by their medians, so that a doubtful plan is not tried for its doubt alone. The worth
+includes the effect on similar plans, so the trial need not be of a rival.
 
-Ignores what a trial teaches of the memory of others, and that a second trial may complete what a
-first has begun.
+Ignores the effect of a trial on the memory of others, and that a second trial may complete the
+first.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _OF_RECOMMENDED = 2.0
 
 @dataclass(frozen=True)
 class Choice:
-    """The next trial, None where none pays; what it is expected to save of the rest of the job and
-    what it costs, GPU-seconds, both of the best trial where none pays; the key of the plan to run
-    as far as is known, how likely it is the fastest, and all of it in a sentence."""
+    """The next trial, None if none pays; its expected saving over the rest of the job and its cost,
+    GPU-seconds, both of the best trial if none pays; the key of the best plan so far, the
+    probability that it is the fastest, and all of it in a sentence."""
 
     trial: str | None
     expected_saved_gpu_s: float
@@ -57,8 +58,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Worth:
-    """A trial: its key, None where there is none to make, what it is expected to save of the rest
-    of the job, and what it costs, GPU-seconds."""
+    """A trial: its key, None if there is none to make, its expected saving over the rest of the
+    job, and its cost, GPU-seconds."""
 
     trial: str | None
     saved_gpu_s: float
@@ -71,7 +72,7 @@ class Worth:
 
 
 def best_trial(belief: Belief, costs: Mapping[str, float], rest_s: float) -> Worth:
-    """The trial that is worth most, whether it pays or not; arguments as of `choose`."""
+    """The trial with the highest worth, whether it pays or not; arguments as for `choose`."""
     if not 0.0 <= rest_s < math.inf:
         raise UsageError(f"the rest of the job takes {rest_s:g} s; give 0 or more")
     best = belief.recommended

@@ -1,4 +1,4 @@
-"""What a study of a plan file tries: its candidates, what is learnt of them, and the choice."""
+"""The trials of a study of a plan file: its candidates, the belief about them, and the choice."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class StudyWork(ChosenByWorth):
 
     @cached_property
     def candidates(self) -> Mapping[str, Candidate]:
-        """Those that the target launches, and smaller forms of the likeliest, by key. UsageError
-        where there is none."""
+        """Candidates that the target can launch, and smaller forms of the likeliest, by key.
+        UsageError if there are none."""
         found: dict[str, Candidate] = {}
         why = ""
         whole = candidates_of_result(self.result, launch=LAUNCH_NOTES)
@@ -64,8 +64,8 @@ class StudyWork(ChosenByWorth):
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """What people call them: `plan 4` as the plan file numbers them, `candidate 7` of others,
-        and smaller forms of either."""
+        """Names of the candidates for people: `plan 4` as the plan file numbers them, `candidate 7`
+        for others, and smaller forms of either."""
         numbered = enumerate(planned_candidates(self.result.request, self.result.plans), start=1)
         found = {one.key: f"plan {number}" for number, one in numbered}
         for number, (key, one) in enumerate(self.candidates.items(), start=1):
@@ -87,7 +87,7 @@ class StudyWork(ChosenByWorth):
 
     @cached_property
     def prior(self) -> Belief:
-        """What is believed before any trial."""
+        """The belief before any trial."""
         return Belief.of([*self.candidates.values()])
 
     def sequences(self, key: str) -> int:
@@ -103,13 +103,13 @@ class StudyWork(ChosenByWorth):
         return trial_files(short_launch(self.launch(self.candidates[key]), self.short, job_name))
 
     def facts(self, key: str) -> Facts:
-        """What its log is judged by."""
+        """The facts by which its log is judged."""
         one = self.candidates[key]
         job = one.configuration.job
         return Facts(one.degrees, job.seq, job.framework.name, one.step_s)
 
     def peak_of(self, key: str, ended: Ended) -> float | None:
-        """A measured peak as predictions count it: with what its kind leaves out."""
+        """A measured peak as predictions count it, with the parts that its kind leaves out."""
         prediction = self.candidates[key].prediction
         counted_as = prediction.memory_bytes(ended.memory_kind or None)
         whole = prediction.memory_bytes()
@@ -132,7 +132,7 @@ class StudyWork(ChosenByWorth):
     def written(
         self, header: Mapping[str, object], records: Sequence[TrialRecord], ending: Ending
     ) -> Written:
-        """What the trials come to."""
+        """The outcome of the trials."""
         request, candidates = self.result.request, self.candidates
         study = tuned_study(
             header, request.find_cluster(), candidates, records, ending, self.best(records),

@@ -1,9 +1,9 @@
-"""What a sweep has done so far, an SQLite file in which every search is written as it ends; and
-what it leaves: rows in the order of the grid, and beside them where each was searched.
+"""The journal of a sweep, an SQLite file in which every search is written as it ends; and its
+results: rows in the order of the grid, and beside them where each was searched.
 
-`header`: what made the rest; `searches`: a key with its record, or with why it failed, which a
-later run replaces. SQLite keeps what a crash or a full disk interrupts out of the file; one process
-writes, under a lock.
+`header`: versions that all records depend on; `searches`: a key with its record, or with the reason
+of its failure, which a later run replaces. SQLite keeps interrupted writes (a crash, a full disk)
+out of the file; one process writes, under a lock.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def opened(folder: Path, *, anew: bool = False) -> Iterator[Journal]:
 
 
 def _refuse_foreign(path: Path, lock_file: Path) -> None:
-    """UsageError for a link, and for files of these names that hold something else."""
+    """UsageError for a link, and for files of these names with other contents."""
     for each in (path, path.with_name(f"{_NAME}-journal"), lock_file):
         if each.is_symlink() or (each.exists() and not each.is_file()):
             raise UsageError(f"{each} is a link, or no file; give another folder to -o")
@@ -130,7 +130,7 @@ def _refuse_foreign(path: Path, lock_file: Path) -> None:
 
 
 def _tables(path: Path) -> set[str]:
-    """Names of what a database holds; none where the file is damaged, or is no database."""
+    """Names in a database; none if the file is damaged, or is no database."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
         try:
             return {

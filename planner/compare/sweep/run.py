@@ -96,8 +96,8 @@ def _silent(address: str, error: object) -> CannotTellError:
 
 
 def _let_in(connect: Callable[[], Any], address: str) -> Any:
-    """What `connect` returns, in time: both libraries may wait without end for a port that is
-    open and silent. CannotTellError."""
+    """The result of `connect`, in time: both libraries may wait forever for a port that is open and
+    silent. CannotTellError."""
     found: Future[Any] = Future()
 
     def attempt() -> None:
@@ -207,7 +207,8 @@ def count(grid: Grid, journal: Journal) -> SearchCounts:
 
 
 def header(today: date) -> dict[str, str]:
-    """What all figures of a sweep depend on besides its points; prices age with the date."""
+    """Everything that the figures of a sweep depend on beside its points; prices age with
+    the date."""
     return {"planner": __version__, "sources": sources_hash(), "today": today.isoformat()}
 
 

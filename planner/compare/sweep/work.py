@@ -62,7 +62,8 @@ class Pricing:
 
     @property
     def text(self) -> str:
-        """What its figures depend on, in short: the date apart, which the journal has."""
+        """A hash of everything that its figures depend on, except the date, which the
+        journal has."""
         settings = self.settings.model_dump_json(exclude={"today"})
         return _hash(repr((self.labels, self.tokens, settings)))
 
@@ -130,8 +131,8 @@ def merged(values: Iterable[Value]) -> dict[str, Any]:
 
 
 def check_grid(grid: Grid) -> None:
-    """UsageError for what is wrong everywhere: the first values of each axis are tried on every
-    cluster, with the first values of the other axes; nothing is searched."""
+    """UsageError for an error that every point has: the first values of each axis are tried on
+    every cluster, with the first values of the other axes; nothing is searched."""
     clusters = grid.axes["cluster"]
     first = {name: values[0] for name, values in grid.axes.items()}
     for name, values in grid.axes.items():
@@ -154,7 +155,7 @@ _alone = threading.Lock()
 
 
 class TaskRecord(TypedDict):
-    """What a task leaves: a row for each price, and where and when it ran."""
+    """The result of a task: a row for each price, and where and when it ran."""
 
     rows: list[dict[str, Any]]
     provenance: dict[str, Any]
@@ -162,7 +163,8 @@ class TaskRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Common:
-    """What all tasks share. `planner`, `sources`: of the planner with which the sweep began."""
+    """The parts that all tasks share. `planner`, `sources`: of the planner with which the sweep
+    began."""
 
     pricings: tuple[Pricing, ...]
     launch: LaunchNotes
@@ -171,8 +173,8 @@ class Common:
 
 
 def search_point(common: Common, point: GridPoint) -> TaskRecord:
-    """Search a point. CannotTellError where this machine has another planner; what is wrong with
-    the point itself is a row with a reason."""
+    """Search a point. CannotTellError if this machine has another planner; an error of the point
+    itself is a row with a reason."""
     started = time.perf_counter()
     with _alone:
         _demand_same(common)

@@ -1,1 +1,1 @@
-"""What a cluster's runs teach: calibration of physical parameters, readers of logs and traces."""
+"""Calibration of physical parameters by a cluster's runs; readers of logs and traces."""

@@ -67,7 +67,7 @@ MOST_TIMES, _BEYOND = 100, 10.0
 
 @dataclass(frozen=True)
 class FigureFit:
-    """What the runs of one figure taught. `posterior` predicts; `factors` says what each factor may
+    """The fit of one figure to its runs. `posterior` predicts; `factors` says what each factor may
     be. ln(measured / predicted) of the `runs`, (runs,): `before` calibration, `after` it, and
     `left_out`, each as the others correct it (empty for one run). `share`: how much of the
     correction the runs support; 0 is shown, and used, as a whole."""
@@ -141,8 +141,8 @@ def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:
 def calibrate(
     predictions: Sequence[Prediction], sources: Sequence[str], benches: Equations | None = None
 ) -> list[FigureFit]:
-    """What runs and benchmarks of one cluster teach. `sources`: the files they come from.
-    CannotTellError if no run can be predicted, UsageError if they are of several GPUs."""
+    """The fits of each figure to runs and benchmarks of one cluster. `sources`: the files they come
+    from. CannotTellError if no run can be predicted, UsageError if they are of several GPUs."""
     mapped = [one for one in predictions if one.mapped]
     if predictions and not mapped and benches is None:
         why = predictions[0].error
@@ -186,7 +186,7 @@ def calibration_of(
 
 
 def learnt_runs(fit: FigureFit) -> list[LearntRun]:
-    """What each run says of similar runs beyond all factors."""
+    """The configuration of each run with its pull on similar runs, beyond all factors."""
     if not fit.runs:
         return []
     found = run_configurations(fit.runs)

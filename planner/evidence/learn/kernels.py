@@ -40,7 +40,7 @@ def kernel_s(family: str, shape: Sequence[float], gpu: GpuInputs) -> float:
 def collective_s(
     kind: str, payload_bytes: float, gpus: int, nodes: int, links: LinkInputs
 ) -> float:
-    """Seconds of a collective of a payload among GPUs on so many nodes."""
+    """Seconds of a collective of a payload among GPUs on a number of nodes."""
     # A reduce-scatter takes as long as an all-gather.
     name = kind.replace("reduce_scatter", "all_gather")
     time_s: Callable[..., float] = getattr(communication, f"{name}_time_s")

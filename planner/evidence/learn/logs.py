@@ -46,8 +46,8 @@ _NUMBER = r"(?:[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 
 @dataclass
 class LogFigures:
-    """What the lines of one format said: figures in the order of steps, peak bytes, and the global
-    batch with its unit and, if it was rounded, the number of places."""
+    """Figures from the lines of one format, in the order of steps; peak bytes; and the global batch
+    with its unit and, if it was rounded, the number of places."""
 
     values: list[float] = field(default_factory=list)
     kind: str = "step_s"
@@ -244,9 +244,9 @@ def _trainer_state(path: Path) -> TrainingLog:
 
 # The first steps compile, allocate and fill caches: those beyond this times the later median.
 _WARM = 1.15
-# Of a run of at least so many steps, the first is dropped in any case.
+# In a run of at least this number of steps, the first is always dropped.
 _ENOUGH = 3
-# Steps farther from the median than so many scaled absolute deviations, and by this share.
+# Odd steps lie farther from the median than both limits: in scaled absolute deviations, as a share.
 _DEVIATIONS, _LEAST_SHARE = 4.0, 0.05
 # A normal distribution's standard deviation over its median absolute deviation.
 _SCALE = 1.4826

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 _TAIL = 3.0
 _NOISE_RUNS = 2.0
 _ROUNDS = 15
-# Noise of an unknown cluster's runs over what published ones scatter by about their fits, with many
+# Noise of an unknown cluster's runs over the scatter of published ones about their fits, with many
 # runs and with one. Chosen by `planner.evidence.learn.study`: with less, single runs mislead.
 _DOUBT, _DOUBT_OF_ONE = 0.8, 2.5
 # Pairs of u and v that say what factors may be: as on published clusters or beyond (u = 2), and
@@ -68,7 +68,7 @@ class Prior:
     noise: float
 
     def doubted(self, runs: int) -> float:
-        """Noise to start from with so many runs."""
+        """Noise to start from with this number of runs."""
         return float(self.noise * np.sqrt(_DOUBT**2 + (_DOUBT_OF_ONE**2 - _DOUBT**2) / runs))
 
 
@@ -168,7 +168,7 @@ def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
 def expectation(
     slopes: Array, residuals: Array, prior: Prior, like: Array, more: int
 ) -> tuple[Array, float]:
-    """What stays unknown of configurations beyond the first `len(residuals)`, which have run:
+    """The unknown part of configurations beyond the first `len(residuals)`, which have run:
     covariance of their ln(measured / predicted) without noise, averaged over the posteriors that
     predict, and the variance of noise once `more` of them have run. Slopes and `like` are of both.
     With fewer than two runs the odds stay as they are."""

@@ -38,7 +38,7 @@ _START, _LEAST, _MOST = 0.15, 1e-3, 0.5
 _NOISE = 0.1
 _ROUNDS = 60
 _TAIL = 4.0
-# Clusters below say little of spreads; of larger ones so many runs are taken, evenly.
+# Smaller clusters say little of spreads; at most this number of runs of a cluster, evenly spread.
 _FEWEST, _MOST_RUNS = 3, 40
 
 

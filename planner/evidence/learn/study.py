@@ -1,11 +1,11 @@
-"""What calibrating with k runs brings: clusters calibrated with some of their runs and judged by
+"""The gain of calibrating with k runs: clusters calibrated with some of their runs and judged by
 the rest.
 
 A cluster is the runs of one source on one GPU under one framework. Constants and priors are fitted
 without the source. k runs of each cluster are drawn repeatedly; the others are predicted without
 them, by one overall factor (the median of measured over predicted of the k), and as calibrated, as
 far as the k runs, each judged by the others, support it (`trust`). The calibrated prediction is the
-linear one, plus what similar runs say.
+linear one, plus the correction from similar runs.
 
 Then k runs are chosen for a third of the others, drawn at random, as `planner calibrate --suggest`
 chooses them (`planner.evidence.learn.suggest`), whatever they cost, and that third is judged.
@@ -35,7 +35,7 @@ from planner.evidence.learn.suggest import Unknown, most_telling
 from planner.predict.uncertainty.shipped import shipped_tables
 
 Indices = NDArray[np.int64]
-# Below these a cluster's runs are too few to judge by what is left of them.
+# With fewer runs, a cluster's remaining ones are too few to judge by.
 FEWEST_RUNS = 12
 DRAWS = 40
 _SEED = 19
@@ -59,7 +59,8 @@ class Learnt:
 
 
 def study(runs: Published, count: int, draws: int = DRAWS) -> list[Learnt]:
-    """What `count` runs of each cluster with enough runs teach, largest cluster first."""
+    """The gain of learning from `count` runs of each cluster with enough runs, largest cluster
+    first."""
     found = []
     priors: dict[str, Prior] = {}
     for cluster, indices in runs.by_cluster().items():

@@ -1,13 +1,13 @@
-"""Which run to make next: the short ones that tell most about the plans at hand.
+"""Suggest the next run: the short ones that tell most about the plans at hand.
 
 Candidates are the plans themselves, on fewer GPUs and with fewer micro-batches. The error bar of a
-plan is what is unknown of its step time.
+plan is the uncertainty of its step time.
 
-Configurations' ln(measured / predicted) have a covariance K: of the factors and of what similar
-ones share, by the prior or by what earlier runs left (`posterior.expectation`). Running i leaves K
-- K_i·K_iᵀ / (K_ii + s²) (Kalman's update; s: a run's noise). Runs are chosen one after the other
-(active learning after Cohn 1996, Neural Networks 9(6)). What they measure does not change what they
-leave, so all can be named before the first.
+Configurations' ln(measured / predicted) have a covariance K, from the factors and from similarity,
+by the prior or after earlier runs (`posterior.expectation`). Running i leaves K - K_i·K_iᵀ / (K_ii
++ s²) (Kalman's update; s: a run's noise). Runs are chosen one after the other (active learning
+after Cohn 1996, Neural Networks 9(6)). Their outcomes do not change the covariance that is left, so
+all can be named before the first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_RUNS = 3
 _PLANS = 4
 # Steps of a short run, and what starting it takes.
 _STEPS, _START_S = 50, 300.0
-# A run is chosen if it shrinks the error bars by this share of what the best one does, for less.
+# A cheaper run is chosen if it shrinks the error bars by this share of the best one's shrinkage.
 _NEARLY = 0.8
 # One that leaves more than this of the error bar is not worth its start.
 _WORTH = 0.98
@@ -93,7 +93,7 @@ def suggest(
 
 
 def _unknown(runs: Sequence[Prediction], configurations: Sequence[Prediction]) -> Unknown:
-    """What the runs leave unknown of the configurations' step times."""
+    """The uncertainty of the configurations' step times after the runs."""
     both = [*runs, *configurations]
     found, prior = equations(both, "time"), shipped_prior("time")
     residuals = found.residuals[: len(runs)]
@@ -164,8 +164,8 @@ Indices = Sequence[int] | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Unknown:
-    """What is not known of configurations: `covariance` (n, n) of their ln(measured / predicted),
-    and the variance of a run's `noise`."""
+    """The uncertainty of configurations: `covariance` (n, n) of their ln(measured / predicted), and
+    the variance of a run's `noise`."""
 
     covariance: Array
     noise: float
@@ -181,7 +181,7 @@ class Unknown:
         return np.asarray(np.sqrt(np.maximum(variances[judged, None] - gains, 0.0)).mean(0))
 
     def after(self, run: int) -> Unknown:
-        """What is left once a configuration has run."""
+        """The uncertainty once a configuration has run."""
         column = self.covariance[:, run]
         gain = np.outer(column, column) / (column[run] + self.noise)
         return Unknown(self.covariance - gain, self.noise)

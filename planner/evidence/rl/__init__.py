@@ -1,1 +1,1 @@
-"""Measured runs of reinforcement learning: read, predicted, judged; what they say of error bars."""
+"""Measured runs of reinforcement learning: read, predicted, judged."""

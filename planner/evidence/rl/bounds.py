@@ -1,10 +1,10 @@
 """Upper bounds that tests of a framework assert, and whether a prediction keeps them.
 
-A bound is no measurement: a prediction above it is wrong, one below proves nothing. Where nothing
-says how long samples were, a prediction is wrong only if even short ones lie above the bound: the
-lower end of what is open. Such tables
-name recipes, whose kind their names tell: reinforcement learning, distillation of a teacher into a
-student that samples (`distillation-TEACHER-to-...`), or training alone (`sft`, `dpo`).
+A bound is no measurement: a prediction above it is wrong, one below proves nothing. If the lengths
+of samples are unknown, a prediction is wrong only if even short samples, the lower end of their
+range, lie above the bound. Such tables name recipes, whose kind their names tell: reinforcement
+learning, distillation of a teacher into a student that samples (`distillation-TEACHER-to-...`), or
+training alone (`sft`, `dpo`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def bounded(rows: Iterable[RlRow], cost: Cost = cost_run) -> list[Bounded]:
 
 
 def _at_least(one: Bounded, prediction: RlPrediction, cost: Cost) -> Bounded:
-    """A bound that the usual lengths break, with what the shortest come to where none is stated."""
+    """A bound that the usual lengths break, with the prediction for the shortest lengths if none is
+    stated."""
     if one.is_kept or prediction.mapped is None:
         return one
     shorter = [value for value in open_values(prediction.mapped) if value.fact == RESPONSE_LENGTH]

@@ -20,8 +20,9 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """What a run costs: phases in order on both sides, seconds of a step (None where only a part of
-    one was run), whether it fits and the bytes of one GPU."""
+    """Costs of a run: phases in order on both sides, seconds of a step (None if only a part of one
+    was run), whether it fits and the bytes of one GPU. `binding`: the phases that add up to the
+    step."""
 
     phases: tuple[Phase, ...]
     step_s: float | None
@@ -40,7 +41,7 @@ class Costed:
 
 
 def cost_run(mapped: RlMapped) -> Costed:
-    """What a run costs. UsageError or CannotTellError for what cannot be costed."""
+    """The costs of a run. UsageError or CannotTellError if they cannot be computed."""
     if mapped.row.is_transfer_alone:
         return _transfer_alone(mapped)
     if mapped.row.is_trainer_alone:
@@ -50,7 +51,7 @@ def cost_run(mapped: RlMapped) -> Costed:
 
 
 def cost_layout(job: RlJob, layout: RlLayout) -> Costed:
-    """What a step of a job costs in a layout."""
+    """The costs of a step of a job in a layout."""
     return costed_step(rl_step(job, layout))
 
 
@@ -61,7 +62,7 @@ def costed_step(step: RlStep) -> Costed:
 
 
 def _binding(step: RlStep, layout: RlLayout) -> tuple[Phase, ...]:
-    """The phases whose sum the step is: all of them, or those of the slower side."""
+    """The phases that add up to the step: all of them, or those of the slower side."""
     if layout.placement == "colocated" or layout.staleness == 0:
         return tuple(step.phases)
     slower = max(_SIDES, key=step.seconds)

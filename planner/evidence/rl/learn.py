@@ -1,9 +1,9 @@
-"""What own runs of reinforcement learning teach of a cluster: a factor for each kind of phase.
+"""Calibrate a cluster by its runs of reinforcement learning: a factor for each kind of phase.
 
 A run is a row of a table of measured runs, or a log beside the plan that it ran. Every time of a
 phase gives ln(measured / predicted); those of one kind (`planner.predict.rl.errors.KINDS`) have one
-factor, and a log counts as one run however long it is, for its steps repeat each other. A log is
-predicted at the lengths that it tells, so that what was taken for them before is no error.
+factor. A log counts as one run however long it is, because its steps repeat each other. It is
+predicted at the lengths in the log, so that earlier assumptions about them are no error.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from planner.predict.rl.errors import KINDS, learnt
 
 # A measurement that is further off what is predicted is a slip of the pen, or of another run.
 _MOST_TIMES = 100.0
-# A time is told to a kind where phases of that kind are so much of it.
+# A time counts for a kind of phase that makes up at least this share of it.
 _LEAST_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """A time of phases of one kind: what it is of, predicted and measured seconds."""
+    """A time of phases of one kind, with the name of its run; predicted and measured seconds."""
 
     kind: str
     run: str
@@ -48,9 +48,8 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class LearntPhases:
-    """What some runs taught: a factor a kind of phase, the times that it rests on, and of each file
-    what was read, in sentences; `lengths`: as `--lengths` takes those of the last log, "" where
-    none tells them."""
+    """The result for some runs: a factor for each kind of phase, the times behind it, and sentences
+    on each file; `lengths`: of the last log, as `--lengths` takes them, empty if unknown."""
 
     phases: tuple[LearntPhase, ...]
     times: tuple[PhaseTime, ...]
@@ -58,7 +57,7 @@ class LearntPhases:
     lengths: str = ""
 
     def calibration(self, base: Calibration | None, sources: Sequence[str]) -> Calibration:
-        """The calibration of a cluster with these phases beside what it knew."""
+        """A calibration with these phases, and the earlier ones of the cluster."""
         known = {} if base is None else base.model_dump(exclude={"phases"})
         day = f"{datetime.now(UTC):%Y-%m-%d}"
         told = (*known.get("sources", ()), *sources)
@@ -79,12 +78,12 @@ def times_of_rows(predictions: Iterable[RlPrediction]) -> list[PhaseTime]:
 
 
 def times_of_log(log: RlLog, costed: Costed) -> list[PhaseTime]:
-    """The times of a log beside the costs of what it ran."""
+    """The times of a log beside the costs of its run."""
     return times_of(log.timed, log.path.name, costed)
 
 
 def times_of(times: Iterable[Timed], run: str, costed: Costed) -> list[PhaseTime]:
-    """Measured times of phases beside the costs of what ran, those of one kind each."""
+    """Measured times of phases beside the costs of the run, those of one kind each."""
     found = []
     for timed in times:
         if not timed.phases:
@@ -110,8 +109,8 @@ def _kind(parts: Iterable[tuple[str, float]]) -> str | None:
 
 
 def learn(times: Sequence[PhaseTime], notes: Sequence[str], lengths: str = "") -> LearntPhases:
-    """What times teach, those of one run and kind being one. CannotTellError where there are none,
-    UsageError for one that cannot be of what it is said to be."""
+    """Factors from times; those of one run and kind count as one. CannotTellError if there are
+    none, UsageError for an impossible time."""
     for one in times:
         if abs(one.log) > math.log(_MOST_TIMES):
             raise UsageError(

@@ -1,9 +1,9 @@
 """Lengths of prompts and answers of a measured run: stated, counted, or open within a range.
 
-Tables seldom state the mean length of answers, but often what counts the tokens: tokens a second
-with the seconds, or the share of the peak (MFU) that an update of so many seconds reached. Where
-nothing does, answers have the mean of published runs with that limit, and the bar widens by how
-much those differ.
+Tables seldom state the mean length of answers, but often a figure that counts the tokens: tokens a
+second with the seconds, or the share of the peak (MFU) that an update of known seconds reached.
+Without such a figure, answers have the mean of published runs with the same limit, and the bar
+widens by how much those differ.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SIGMAS = (0.6, USUAL_SIGMA, 1.1)
 # E(l²)/E(l) over the mean of answers of the usual spread.
 _ATTENDED = exp(USUAL_SIGMA**2)
 _LONGEST_PROMPT = 4
-# Limits are powers of two; of samples whose mean is counted and whose limit nobody says it is taken
-# for the least that is so much longer than the mean, and for no less than recipes usually have.
+# Limits are powers of two. An unknown limit of samples with a counted mean is the smallest one that
+# exceeds the mean by this factor, and no less than the usual one of recipes.
 _LEAST_OF_COUNTED, _USUAL_LIMIT = 1.2, 4096
 
 
@@ -77,7 +77,7 @@ class RlLengths:
 
 
 def lengths_of(row: RlRow, samples: int | None, model: ModelSpec, cluster: Cluster) -> RlLengths:
-    """The lengths of a run; `samples`: of a step, None where nobody says."""
+    """The lengths of a run; `samples`: of a step, None if unknown."""
     if row.is_trainer_alone and not _noted_limit(row):
         return _of_packs(row)
     total = _total_limit(row)
@@ -138,7 +138,7 @@ def _usual_prompt(row: RlRow, total: int) -> int:
 def _counted(
     row: RlRow, samples: int | None, model: ModelSpec, cluster: Cluster, prompt: int
 ) -> tuple[float | None, str]:
-    """Mean of the answers by what the row says of all tokens of a step."""
+    """Mean of the answers from the row's figures on all tokens of a step."""
     if total := row.noted(r"avg total seq len \(prompt\+response\) N"):
         return total - prompt, "stated"
     if not samples:
@@ -163,7 +163,7 @@ def _tokens(row: RlRow, model: ModelSpec, cluster: Cluster) -> Iterator[float]:
 
 
 def _tokens_of_flop(flop: float, model: ModelSpec, row: RlRow) -> float:
-    """Tokens of an update of so many FLOP; a few rounds, for attention grows with the mean."""
+    """Tokens of an update with this FLOP; a few rounds, since attention grows with the mean."""
     samples = (row.integer("prompts_per_step") or 1) * (row.integer("samples_per_prompt") or 1)
     width = model.heads * model.head_dim * model.layers
     tokens = 0.0

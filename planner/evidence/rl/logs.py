@@ -1,8 +1,8 @@
-"""Logs of steps of reinforcement learning: seconds of each phase, and lengths of what was sampled.
+"""Logs of steps of reinforcement learning: seconds of each phase, and lengths of samples.
 
 Frameworks print a step as names with numbers: on one line of the console, as a dictionary, as a
-JSON object a line, or as a block of lines. `log_names.toml` says which names mean what. The first
-steps compile and warm up, and some are disturbed: of every figure the median of the undisturbed
+JSON object a line, or as a block of lines. `log_names.toml` gives the meaning of names. The first
+steps compile and warm up, and some are disturbed, so of every figure the median of the undisturbed
 steps counts (`planner.evidence.learn.logs.steady`).
 """
 
@@ -138,7 +138,7 @@ def _log(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> RlL
 
 
 def times_in(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> Iterator[Timed]:
-    """The steady times of what was read from a file so far."""
+    """The steady times in the part of a file that was read so far."""
     if step := next((values[name] for name in names.step if name in values), None):
         yield Timed("step", steady(step, str(path)).value)
     seen: set[tuple[str, tuple[PhaseName, ...]]] = set()

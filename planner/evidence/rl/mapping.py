@@ -336,7 +336,7 @@ def _with_positions(model: ModelSpec, tokens: int) -> ModelSpec:
 
 
 def _profile(row: RlRow, framework: RlFramework) -> str:
-    """The profile of what trains."""
+    """The profile of the trainer."""
     if not row.text("train_backend") and row.is_transfer_alone:
         return framework.usual_trainer
     word = _trainer_word(row, framework)
@@ -347,8 +347,8 @@ def _profile(row: RlRow, framework: RlFramework) -> str:
 
 
 def _trainer_word(row: RlRow, framework: RlFramework) -> str:
-    """What trains: as stated, else what the framework's trainers leave, where degrees tell one that
-    splits layers or pipelines from one that shards."""
+    """The trainer: as stated; otherwise, if degrees split layers or pipelines, Megatron, else the
+    framework's first one."""
     if row.text("train_backend"):
         return named_cell(_TRAINERS, row, "train_backend")
     split = any((row.integer(f"train_{name}") or 1) > 1 for name in ("tp", "pp", "ep"))
@@ -360,15 +360,15 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
     """How samples become the rows of a micro-batch, and the tokens of one.
 
     The limit of a row is of one GPU; ranks of context parallelism (Ulysses) share a micro-batch
-    (verl/utils/seqlen_balancing.py; openrlhf/utils/seqlen_balancing.py). Where neither a limit nor
-    a number of samples is stated, the limit is the longest sample, as in verl's recipes
+    (verl/utils/seqlen_balancing.py; openrlhf/utils/seqlen_balancing.py). If neither a limit nor a
+    number of samples is stated, the limit is the longest sample, as in verl's recipes
     (recipe/dapo/run_dapo_qwen2.5_32b.sh).
     """
     limit = row.integer("max_tokens_per_gpu")
     nemo = framework.name == "nemo-rl"
     if limit:
-        # NeMo's dynamic batching sorts samples and pads those of a micro-batch to like lengths, up
-        # to as many tokens (distributed/batched_data_dict.py, shard_by_batch_size).
+        # NeMo's dynamic batching sorts samples and pads those of a micro-batch to similar lengths,
+        # up to this limit (distributed/batched_data_dict.py, shard_by_batch_size).
         ranks = 1 if nemo else row.integer("train_cp") or 1
         return "pack-varlen", max(limit * ranks, lengths.longest)
     if (nemo and not row.notes_say(_UNPACKED)) or (not nemo and row.is_trainer_alone):
@@ -398,7 +398,7 @@ def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
 
 
 def _recomputation(row: RlRow, job: Job) -> str:
-    """What a row says is recomputed, as it acts there."""
+    """The row's recomputation, with the effect that it has in its framework."""
     said = row.text("recompute")
     null = job.framework.name.startswith("megatron") and row.says("framework", "verl")
     if null and (said is None or _SWITCHED in said):
@@ -439,7 +439,7 @@ def _critic(job: RlJob, trainer: Configuration) -> Configuration | None:
 
 
 def _assumed(row: RlRow, lengths: RlLengths) -> list[str]:
-    """What the row leaves out, in words."""
+    """Assumptions for facts that the row leaves out, in words."""
     texts = []
     if lengths.counted == "open":
         texts.append(f"answers of {lengths.response:,} tokens on average")

@@ -1,8 +1,8 @@
-"""Published comparisons of placements: engines beside the trainer or on GPUs of their own, samples
-of the newest weights or of older ones. Does the prediction put the two in the right order?
+"""Published comparisons of placements: engines beside the trainer or on separate GPUs, samples of
+the newest weights or of older ones. Does the prediction put the two in the right order?
 
-Two runs are compared where a source made both with one version of its software, one model, one kind
-of GPU and one batch. On as many GPUs the faster step wins; on unlike numbers the one whose samples
+Two runs are compared if a source made both with one version of its software, one model, one kind of
+GPU and one batch. On equal numbers of GPUs the faster step wins; otherwise the one whose samples
 cost fewer GPU-seconds, as a table of tokens a second and GPU has it.
 """
 

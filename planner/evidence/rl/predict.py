@@ -1,8 +1,8 @@
-"""What is predicted of measured runs of reinforcement learning, over what their rows leave open.
+"""Predict measured runs of reinforcement learning over the facts that their rows leave open.
 
-A row is predicted as it usually is; then once for each other value of each open fact, by itself.
-How far those predictions lie apart, in ln, is the deviation that the fact leaves; those of several
-facts add up in squares, and widen the bar beside the errors of the kind of phase.
+A row is predicted with the usual values; then once for each other value of each open fact, by
+itself. The spread of these predictions, in ln, is the deviation that the fact causes; those of
+several facts add up in squares, and widen the bar beside the errors of the kind of phase.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class OpenValue:
 
 @dataclass(frozen=True)
 class RlPrediction:
-    """A row and what is predicted of it; `error`: why nothing is. `others`: of each open fact's
-    other values, with their weights."""
+    """A row and its prediction; `error`: why there is none. `others`: costs with the other values
+    of each open fact, with their weights."""
 
     row: RlRow
     mapped: RlMapped | None = None
@@ -62,7 +62,7 @@ class RlPrediction:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """One figure of one run: predicted and measured in seconds or bytes, the 80 % interval, and the
-    standard deviation in ln of what is open, by fact. `parts`: kinds of phase with their seconds.
+    standard deviation in ln from open facts, by fact. `parts`: kinds of phase with their seconds.
     """
 
     figure: Figure
@@ -84,7 +84,7 @@ class Compared:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation in ln of all that is open."""
+        """Standard deviation in ln from all open facts."""
         return math.sqrt(math.fsum(one**2 for one in self.open.values()))
 
     @property
@@ -282,7 +282,7 @@ def memory_bytes(row: RlRow, costed: Costed) -> float:
 
 
 def _held(phase: Phase, kind: str) -> float:
-    """What one phase holds: torch counts nothing of contexts and communicators."""
+    """Bytes that one phase holds; torch counts no contexts and communicators."""
     torch = "torch" in kind
     return math.fsum(
         size

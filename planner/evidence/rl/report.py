@@ -64,7 +64,7 @@ class RlSummary:
 
     @property
     def right(self) -> int:
-        """Of those, the ones in the order that was measured."""
+        """Judged comparisons in the order that was measured."""
         return sum(one.is_right is True for one in self.pairs)
 
 

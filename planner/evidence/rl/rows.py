@@ -1,9 +1,9 @@
 """Measured runs of reinforcement learning: one CSV row a run, in the columns of
 `docs/measured_rl.md`.
 
-What a row's numbers count is said by its framework and by words of its notes, which are read here
-and nowhere else: whether a time of generation holds the hand-over of weights, whether the time of
-an asynchronous run is what the trainer waits, which passes a time of log-probabilities is of.
+The framework and words in the notes decide the meaning of a row's numbers, and only this module
+reads them: whether a time of generation includes the hand-over of weights, whether the time of an
+asynchronous run is the trainer's wait, which passes a time of log-probabilities covers.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class RlRow(MeasuredRow):
             yield Timed("transfer", seconds, ("transfer",))
 
     def _generation(self) -> Timed | None:
-        """Of an asynchronous run the trainer's wait is stated, which is no generation."""
+        """The time of generation; an asynchronous run states the trainer's wait, which is no
+        generation."""
         seconds = self.seconds("generation_s")
         if not seconds or self.is_asynchronous or self.notes_say("exposed|wait for samples"):
             return None

@@ -1,4 +1,4 @@
-"""What the cells and notes of a measured run of reinforcement learning say of its settings."""
+"""Settings of a measured run of reinforcement learning, from its cells and notes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WAYS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is taken for facts that a row leaves open, in place of what is usual; None: usual.
+    """Values for facts that a row leaves open, in place of the usual ones; None: usual.
 
     `response_scale`: on the mean of answers; `sigma`: their spread; `batches` of generation in a
     step; `leaves`: the trainer's tensors go to the host; `recompute`, `gpu`: by their names.
@@ -53,13 +53,13 @@ class Taken:
 
 
 USUAL = Taken()
-# What ran where nobody says, before and since; and what might have.
+# The usual GPU of unstated ones, before the date below and since.
 _GPUS = ("A100", "H100")
 _SINCE = "2025-07-01"
 
 
 def named_cell(table: tuple[tuple[str, str], ...], row: RlRow, column: str) -> str:
-    """What a cell means by the patterns of a table. UnpredictableRowError for none."""
+    """The meaning of a cell by the patterns of a table. UnpredictableRowError without a match."""
     text = row.fact(column)
     found = next((meant for pattern, meant in table if re.search(pattern, text)), "")
     if not found:
@@ -69,12 +69,12 @@ def named_cell(table: tuple[tuple[str, str], ...], row: RlRow, column: str) -> s
 
 
 def usual_gpu(row: RlRow) -> str:
-    """What most ran on at the time."""
+    """The GPU that most runs of the time used."""
     return _GPUS[(row.text("date") or _SINCE) >= _SINCE]
 
 
 def other_gpus(row: RlRow) -> tuple[str, ...]:
-    """What a row that names no GPU may have run on as well."""
+    """Other GPUs that a row without a stated GPU may have used."""
     return tuple(name for name in _GPUS if name != usual_gpu(row))
 
 
@@ -102,7 +102,7 @@ def reference_word(row: RlRow) -> str | None:
 
 
 def judge(row: RlRow) -> str:
-    """What judges samples: a model that is named, else a rule."""
+    """The judge of samples: a named model, or a rule."""
     named = re.fullmatch(r"model:([\w.-]+)", row.text("reward") or "")
     return named[1] if named else "rule"
 
@@ -142,7 +142,7 @@ def updated_on_host(row: RlRow) -> float:
 
 
 def read_limit(row: RlRow, trainer: Configuration) -> int | None:
-    """Tokens of a micro-batch that is only read, of all ranks that share it, or of as many of its
+    """Tokens of a micro-batch that is only read, over all ranks that share it, or of that number of
     longest samples; None: as trained."""
     tokens = row.noted(r"logprob max tokens N ?[kK]")
     if tokens:

@@ -1,14 +1,14 @@
-"""Error bars judged by width, coverage and interval score, by family of runs.
+"""Judge error bars by width, coverage and interval score, by family of runs.
 
 The families are those of the error bars (framework profile, GPU architecture, inside one scale-up
 domain or beyond, dense or mixture). Each has the mean over its runs, and the mean over its sources
-of each source's mean: a source of 200 runs is one witness. There are three views of the same runs:
+of each source's mean, since a source of 200 runs is one witness. The same runs have three views:
 
-* known: predicted with today's constants;
-* left out: predicted with constants that were fitted without the run's source;
-* at first sight: what was predicted before anything was changed for the run (`first_sight_*`).
+* known: predicted with today's constants; * left out: predicted with constants fitted without the
+run's source; * at first sight: what was predicted before anything was changed for the run
+(`first_sight_*`).
 
-In every view the interval is the one that runs of other sources give.
+In every view the interval comes from the runs of other sources.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.interval_score import BarQuality, bar_quality
 from planner.predict.uncertainty.intervals import family_of
 
-# Predictions of the same rows, by what is known of them: `known`, `left_out`, `first_sight`.
+# Predictions of the same rows by view: `known`, `left_out`, `first_sight`.
 Views = Mapping[str, Sequence[Prediction]]
 ALL_RUNS = "all runs"
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyBars:
-    """The quality of one figure's error bars over one family of runs."""
+    """The quality of the error bars of one figure over one family of runs."""
 
     family: str
     quality: BarQuality
 
 
 def family_bars(predictions: Sequence[Prediction], figure: Figure) -> list[FamilyBars]:
-    """The bars of a figure by family, those of the most sources first, then of all runs; empty
-    where nothing was measured."""
+    """The bars of a figure by family, those with most sources first, then of all runs; empty if
+    nothing was measured."""
     found = [(one, run) for one in predictions if (run := comparison(one, figure)) is not None]
     if not found:
         return []
@@ -55,7 +55,7 @@ def _bars(name: str, members: Sequence[tuple[Prediction, RunComparison]]) -> Fam
 
 
 def bars_record(views: Views) -> dict[str, Any]:
-    """The bars of every view and figure as plain records, families as `family_bars` orders them."""
+    """The bars of every view and figure as plain records, in the order of `family_bars`."""
     return {
         view: {
             figure: [{"family": one.family, **asdict(one.quality)} for one in families]

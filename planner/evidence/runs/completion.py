@@ -1,6 +1,6 @@
-"""Stated defaults for what a row must say to be predicted but does not.
+"""Defaults for what a row must state to be predicted but does not.
 
-Used only for rows that would otherwise be refused; each default is named among what was assumed.
+They are used only for rows that would otherwise be refused, and each is named in `assumed`.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ Default = tuple[str, str, str]
 
 
 class Completed(NamedTuple):
-    """A row with its gaps filled, and what they were filled with, in words."""
+    """A row with its gaps filled, and what filled them, in words."""
 
     row: MeasuredRow
     assumed: tuple[str, ...]
 
 
 def complete(row: MeasuredRow) -> Completed:
-    """The row with every default that applies to it; the same row if none does."""
+    """The row with every default that applies; the same row if none does."""
     assumed: list[str] = []
     for default in _DEFAULTS:
         for column, value, words in default(row):
@@ -74,21 +74,21 @@ def _sequence(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _text_beside_images(row: MeasuredRow) -> Iterator[Default]:
-    """The length of samples of which only the tokens of their images are stated."""
+    """The length of samples if only the tokens of their images are stated."""
     if longest_row(row) is None and re.match(r"\d", row.fact("image_tokens")):
         length = int(row.number("image_tokens") or 0) + _USUAL_TEXT
         yield "length_max", str(length), f"{_USUAL_TEXT} tokens of text beside the images"
 
 
 def _card(row: MeasuredRow) -> Iterator[Default]:
-    """The usual card, for a row that states memory alone and not of which card."""
+    """The usual card, for a row that states memory but not on which card."""
     if row.text("gpu") is None and row.measurement("peak_mem_gib") is not None:
         yield "gpu", _USUAL_GPU, f"memory as on {_USUAL_GPU}"
         yield "gpu_mem_gb", _ITS_GB, f"{_ITS_GB} GB of it"
 
 
 def _hybrid(row: MeasuredRow) -> Iterator[Default]:
-    """A hybrid whose layers are not stated is the catalogue's of its depth and width."""
+    """A hybrid whose layers are not stated is the catalogue's hybrid of its depth and width."""
     if not row.says("mixer", "mamba") or row.says("mixer", "pattern"):
         return
     depth = row.integer("layers"), row.integer("hidden")
@@ -107,7 +107,7 @@ def _hybrid(row: MeasuredRow) -> Iterator[Default]:
 
 
 def hybrid_columns(model: ModelSpec) -> dict[str, str]:
-    """Columns of a hybrid with Mamba-2."""
+    """The columns of a hybrid with Mamba-2."""
     space = model.state_space
     if space is None:
         return {}
@@ -147,7 +147,7 @@ def _heads(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _experts(row: MeasuredRow) -> Iterator[Default]:
-    """Experts of the catalogue's model of this shape; else the usual top-k."""
+    """Experts of the catalogue's model of this shape; otherwise the usual top-k."""
     text = experts_text(row)
     if text is None:
         return
@@ -169,10 +169,10 @@ def _experts(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _degrees(row: MeasuredRow) -> Iterator[Default]:
-    """The smallest tp, then pp, whose share of the training state leaves room in HBM and whose
-    replicas are no more than the sequences of the batch.
+    """The smallest tp, then pp, whose share of the training state leaves room in HBM, with no more
+    replicas than sequences in the batch.
 
-    tp doubles; pp divides what is left of the GPUs, and the layers.
+    tp doubles; pp divides the remaining GPUs and the layers.
     """
     parameters, hbm_gib = row.number("params_b"), row.number("gpu_mem_gb")
     gpus = row.integer("num_gpus") or 1
@@ -198,8 +198,8 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _sharding(row: MeasuredRow) -> Iterator[Default]:
-    """Of a ZeRO that names no stage the lowest whose share of the training state leaves room in
-    HBM; beside a pipeline, which accumulates gradients, the first."""
+    """For ZeRO without a stage, the lowest stage whose share of the training state leaves room in
+    HBM; stage 1 with a pipeline, which accumulates gradients."""
     text = row.text("zero") or ""
     if zero_stage_named(text) is not None or not row.says("zero", r"zero|shard|^y(es)?$"):
         return
@@ -219,7 +219,7 @@ def _bytes_at(stage: int, ranks: int) -> float:
 
 
 def _gpus(row: MeasuredRow) -> Iterator[Default]:
-    """As many replicas as leave each pipeline the usual number of micro-batches."""
+    """As many replicas as give each pipeline the usual number of micro-batches."""
     gbs = row.integer("gbs")
     if row.text("num_gpus") is not None or gbs is None:
         return

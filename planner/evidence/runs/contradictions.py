@@ -1,7 +1,7 @@
-"""Cells of a measured row that cannot all be true, and words that nobody knows.
+"""Find cells of a measured row that cannot all be true, and unknown words.
 
-A row that contradicts itself is refused, and the reason names the cells that do: nobody can tell
-which of them is the misprint. A fact in words that its column does not know is taken as not stated,
+A row that contradicts itself is refused, and the reason names the cells, because nobody can tell
+which of them is the misprint. A fact in words that its column does not know counts as not stated,
 and the prediction says so.
 """
 
@@ -21,9 +21,9 @@ _WIDE = r"\b(tf32|fp32|float32)\b"
 
 
 def in_known_words(row: MeasuredRow) -> tuple[MeasuredRow, tuple[str, ...]]:
-    """The row with `y` and `n` for yes and no in any spelling, without facts in words that are none
-    of their column's (`words.toml`, `known`); and which those were, in words. UnpredictableRowError
-    for another kind of step or model."""
+    """The row with `y` and `n` for yes and no in any spelling, and without facts in words that
+    their column does not know (`words.toml`, `known`); then these facts, in words.
+    UnpredictableRowError for another kind of step or model."""
     changed: dict[str, str] = {}
     unknown: list[str] = []
     for column, pattern in _known().items():
@@ -52,7 +52,8 @@ def demand_consistent(row: MeasuredRow) -> None:
 
 
 def _parallelism(row: MeasuredRow) -> Iterator[str]:
-    """A source that doubts its own layout is believed in its degrees alone."""
+    """Contradictions of degrees. If a source doubts its own layout, only its degrees are
+    believed."""
     tp, pp, cp, dp = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "dp"))
     gpus, product = row.integer("num_gpus") or 1, tp * pp * cp * dp
     if row.text("dp") and row.text("num_gpus") and product != gpus and not row.text("doubt"):
@@ -80,7 +81,7 @@ def _batch(row: MeasuredRow) -> Iterator[str]:
 
 
 def _experts(row: MeasuredRow) -> Iterator[str]:
-    """Expert parallelism shares out ranks of data, tensor and context parallelism."""
+    """Expert parallelism divides the ranks of data, tensor and context parallelism."""
     ep, etp = row.integer("ep") or 1, row.integer("etp") or 1
     gpus, pp = row.integer("num_gpus"), row.integer("pp") or 1
     if experts_text(row) is None or not gpus or gpus % pp:

@@ -1,4 +1,4 @@
-"""Predictions and their errors as plain records: what --json, --csv and the page hold."""
+"""Predictions and their errors as plain records for --json, --csv and the page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Record = dict[str, Any]
 
 
 def row_record(prediction: Prediction) -> Record:
-    """A row's columns, then what was predicted; of a refused one all but `error` is empty."""
+    """A row's columns, then the prediction; for a refused row only `error` is set."""
     return {**prediction.row.cells, **_predicted(prediction), "error": prediction.error}
 
 
@@ -67,7 +67,7 @@ def _predicted(prediction: Prediction) -> Record:
 def summary_record(
     predictions: Sequence[Prediction], family: Callable[[Prediction], str]
 ) -> Record:
-    """`Summary` as a record, the figures of all rows beside its other parts; then missed picks,
+    """`Summary` as a record, with the figures of all rows at its top level; then missed picks,
     groups and worst rows."""
     summary = asdict(summary_of(predictions, family))
     return {
@@ -85,9 +85,9 @@ def document(
     family: Callable[[Prediction], str],
     views: Views | None = None,
 ) -> Record:
-    """Everything: one record a row, then the summary, with the error bars of each view by family of
-    the bars; `views`: other predictions of the rows (`planner.evidence.runs.bars`), whose errors
-    stand in the summary under their names."""
+    """Everything: a record for each row, then the summary, with the error bars of each view by
+    family. `views`: other predictions of the same rows (`planner.evidence.runs.bars`); the summary
+    has their errors under their names."""
     views = views or {}
     others = {
         name: [asdict(one) for one in family_reports(some, family)] for name, some in views.items()
@@ -98,14 +98,14 @@ def document(
 
 
 def csv_columns(predictions: Sequence[Prediction]) -> list[str]:
-    """The rows' columns in order of first appearance, then the predicted ones."""
+    """The rows' columns in order of first appearance, then those of the prediction."""
     added = [*_predicted(predictions[0]), "error"]
     known = dict.fromkeys(name for prediction in predictions for name in prediction.row.cells)
     return [*(name for name in known if name not in added), *added]
 
 
 def csv_record(prediction: Prediction) -> Record:
-    """A row of the CSV file: as `row_record`, with lists as text."""
+    """`row_record` with lists as text."""
     record = row_record(prediction)
     lists = {name: "; ".join(record[name] or ()) for name in ("assumed", "open_facts")}
     values = json.dumps(record["open_values"]) if record["open_values"] else ""

@@ -1,7 +1,7 @@
-"""Rows predicted over the plausible values of the facts that they leave open.
+"""Predict rows over the plausible values of the facts that they leave open.
 
-Each value of an open fact is one more prediction of the row; how likely it is, sources that state
-the fact say (`planner.evidence.runs.plausible`), never the row's own.
+Each value of an open fact is one more prediction of the row. Sources that state the fact tell how
+likely the value is (`planner.evidence.runs.plausible`); the row's own source has no say.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FIGURES: tuple[Figure, ...] = ("time", "memory")
 
 
 def with_open_facts(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """The same rows, each with what its open facts leave open; the headline is then the median of
-    the mixture. Rows that leave nothing open, and refused ones, stay as they are."""
+    """The same rows, each with its open facts; the prediction is then the median of the mixture.
+    Refused rows, and those that leave nothing open, stay as they are."""
     return [
         replace(one, doubt={figure: total_doubt(one.opened, figure) for figure in _FIGURES})
         if one.opened
@@ -48,8 +48,8 @@ def with_open_facts(predictions: Sequence[Prediction]) -> list[Prediction]:
 def with_values(
     predictions: Sequence[Prediction], known: Mapping[str, Prior], most: float = inf
 ) -> list[Prediction]:
-    """The same rows, each with its open facts and their values, as predicted by default; `most`:
-    values of one row, those of the facts that spread predictions most."""
+    """The same rows, each with its open facts and their values, predicted by default. `most`:
+    number of values of a row; facts that spread predictions most come first."""
     trials = [
         (index, fact, value)
         for index, prediction in enumerate(predictions)
@@ -69,7 +69,7 @@ def with_values(
 def _varied(
     prediction: Prediction, known: Mapping[str, Prior], most: float
 ) -> Iterator[tuple[Fact, Value]]:
-    """Open facts of a row with each of their values."""
+    """The open facts of a row with each of their values."""
     named = map(fact_named, open_facts(prediction) or ())
     opened = [fact for fact in named if _prior(fact, known) is not None]
     for fact in sorted(opened, key=lambda fact: _rank(_prior(fact, known))):
@@ -80,7 +80,7 @@ def _varied(
 
 
 def _prior(fact: Fact, known: Mapping[str, Prior]) -> Prior | None:
-    """What is known of a fact's values; None for one that is not varied."""
+    """The prior of a fact's values; None for a fact that is not varied."""
     found = known.get(fact.column)
     if fact.silence is None:
         return found
@@ -89,14 +89,14 @@ def _prior(fact: Fact, known: Mapping[str, Prior]) -> Prior | None:
 
 
 def _rank(prior: Prior | None) -> tuple[float, float]:
-    """Facts that move the bar most come first, then those whose values differ most."""
+    """Facts that widen the bar most come first, then those whose values differ most."""
     if prior is None:
         return 0.0, 0.0
     return -(1.0 - prior.silence) * prior.spread, -prior.spread
 
 
 def _stating(prediction: Prediction, fact: Fact, value: Value) -> MeasuredRow:
-    """The row with a value of a fact, at the micro-batch that it is taken to have had."""
+    """The row with a value of a fact, at the micro-batch that was assumed for it."""
     row, mapped = prediction.row, prediction.configured
     cells = row.cells | {fact.column: value.cell}
     if fact.column != "mbs" and other_micro_batches(row, mapped):
@@ -109,7 +109,7 @@ def _opened(
     tried: Sequence[tuple[Fact, Value, Prediction]],
     known: Mapping[str, Prior],
 ) -> Iterator[OpenFact]:
-    """The varied facts of a row, with the values that it can have had."""
+    """The varied facts of a row, with the values that are possible for it."""
     for column, members in grouped(tried, lambda trial: trial[0].column).items():
         fact = fact_named(column)
         prior = _prior(fact, known) or Prior(silence=1.0)
@@ -146,14 +146,14 @@ def _memory(prediction: Prediction) -> float | None:
 
 def by_default(prediction: Prediction, figure: Figure) -> float | None:
     """Seconds of a step, or bytes of the kind and stage measured, with the default of every open
-    fact: what the effects of their values are relative to."""
+    fact; effects of values are relative to it."""
     plain = replace(prediction, doubt={})
     return plain.step_time_s if figure == "time" else _memory(plain)
 
 
 def narrowing_sentence(prediction: Prediction, figure: Figure) -> str | None:
-    """The open fact that would narrow the bar of a figure most, and what is predicted with each of
-    its values; None where no open fact moves the figure."""
+    """The open fact that would narrow the bar of a figure most, and the prediction with each of its
+    values; None if no open fact moves the figure."""
     fact, value = narrowing(prediction.opened, figure), by_default(prediction, figure)
     if fact is None or value is None:
         return None
@@ -166,8 +166,8 @@ def _gibibytes(size_bytes: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OpenSummary:
-    """A fact that rows leave open: how many of them, of how many sources, would be told most by it
-    of a figure, and by how much the largest of its values lies above the least (median)."""
+    """An open fact that would narrow the bar of a figure most: for how many runs and sources, and
+    the median factor between the predictions with its largest and smallest value."""
 
     fact: str
     figure: Figure
@@ -177,7 +177,7 @@ class OpenSummary:
 
 
 def open_summary(predictions: Sequence[Prediction]) -> list[OpenSummary]:
-    """The facts that would narrow the bars of measured runs most, those of the most runs first."""
+    """The facts that would narrow the bars of measured runs most, those of most runs first."""
     found = [
         (fact, figure, one)
         for one in predictions
@@ -198,6 +198,6 @@ def open_summary(predictions: Sequence[Prediction]) -> list[OpenSummary]:
 
 
 def open_record(prediction: Prediction) -> list[dict[str, object]]:
-    """The varied facts of a row as plain records: seconds and GiB with each of their values."""
+    """The varied facts of a row as plain records: seconds and GiB with each value."""
     step_s, held = by_default(prediction, "time"), by_default(prediction, "memory")
     return [facts_record(fact, step_s, held) for fact in prediction.opened]

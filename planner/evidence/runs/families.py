@@ -1,4 +1,4 @@
-"""What makes two rows one family: columns of the row, and what the planner takes them for."""
+"""Group rows into families, by their columns or by the planner's families."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = (
     "gpu", "framework", "model", "precision", "num_gpus", "seq", "tp", "pp", "vpp", "cp", "ep",
     "dp", "zero", "mbs", "gbs", "recompute", "flash", "kernel", "schedule", "software", "variant",
 )  # fmt: skip
-# What the planner makes of the row, `refused` of a refused one -> the field of its family.
+# Columns of --by that the planner derives (`refused` for a refused row) -> field of `Family`.
 _DERIVED = {
     "profile": "framework", "architecture": "architecture", "scale": "scale", "kind": "model",
 }  # fmt: skip
@@ -23,7 +23,7 @@ FAMILY_COLUMNS = ("source", *_COLUMNS, "file", *_DERIVED)
 
 
 def family_by(columns: str) -> Family:
-    """Family of a row by comma-separated columns. Raises UsageError for an unknown one."""
+    """A row's family by comma-separated columns. UsageError for an unknown column."""
     names = [name.strip() for name in columns.split(",")]
     for name in names:
         if name not in FAMILY_COLUMNS:

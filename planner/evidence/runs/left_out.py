@@ -1,15 +1,15 @@
-"""Rows of the shipped sources, predicted as by somebody who has not seen their source.
+"""Predict rows of the shipped sources without their source.
 
 Constants of whole steps and of peaks (`planner.evidence.runs.constants`) were fitted on most of the
 shipped sources. `planner/evidence/data/held_out.toml` has, for each source, the factors by which
-they would differ without it; `python -m tests.fit.held_out` writes it. The wheel has it because it
-has the published runs, too: `planner validate` without --data and `planner tune --replay` judge
-them so. Nothing was fitted to other runs, and no table of left-out predictions shows them.
+they would differ without it; `python -m tests.fit.held_out` writes it. The wheel has the file
+because it has the published runs, too: `planner validate` without --data and `planner tune
+--replay` judge them so. Nothing was fitted to other runs, and no table of left-out predictions
+shows them.
 
-A framework that no other source has measured is predicted by what the row says that it does,
-without its name, so that nothing in a profile that was made from one source helps to predict that
-source. What such a source taught in the form of a mechanism stays; first sights show how its rows
-were predicted before.
+A framework that no other source has measured is predicted from the facts of the row, without its
+name, so that nothing in a profile that was made from one source helps to predict that source. The
+mechanisms that such a source revealed stay; first sights show how its rows were predicted before.
 """
 
 from __future__ import annotations
@@ -89,6 +89,6 @@ def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def other_views(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:
-    """What `planner.evidence.runs.bars` judges beside today's predictions: the same rows without
-    their sources, and as they were predicted at first sight."""
+    """The views that `planner.evidence.runs.bars` judges beside today's predictions: the same rows
+    without their sources, and as they were predicted at first sight."""
     return {"left_out": left_out(predictions), "first_sight": at_first_sight(predictions)}

@@ -1,4 +1,4 @@
-"""How long the samples of a measured run are, and how they became rows of a micro-batch."""
+"""How long the samples of a measured run are, and how they form the rows of a micro-batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _UNPADDED = r"padding[- ]free"
 _LONGEST = r"padded to (the )?longest|single sample"
 # Every sample as long as the limit.
 _TO_LIMIT = r"padded( or (cut|truncated))? to (\d|(the )?(limit|max))"
-# What the column `lengths` says of them: `mean 3234 std 2548 max 19548`, or what padding made of
-# them, `padded mean about 410 at micro-batch 8`.
+# Forms of the column `lengths`: `mean 3234 std 2548 max 19548`, or with padding, `padded mean about
+# 410 at micro-batch 8`.
 _SPREAD = r"mean (\d+) std (\d+)(?:.* max (\d+))?"
 _PADDED = r"padded mean (?:about )?(\d+) at micro-batch (\d+)"
 # What an open fact puts into `length_mean` and `lengths` (`open_facts.toml`): the mean of a sample
@@ -38,8 +38,8 @@ _SEEN = 20_000
 
 
 def longest_row(row: MeasuredRow) -> int | None:
-    """Tokens of a row of a micro-batch at most, where the row says so: the limit, or the longest
-    sample that the run met; of samples without padding their mean, which is what each adds."""
+    """Most tokens of a row of a micro-batch, if the row says so: the limit, or the longest sample
+    that the run met; for samples without padding their mean, which is what each adds."""
     limit, known = _limit(row), _known(row)
     if known is None or not _has_samples(row):
         mean = row.number("length_mean") if row.says("sequences", _UNPADDED) else None
@@ -49,7 +49,7 @@ def longest_row(row: MeasuredRow) -> int | None:
 
 
 def samples_of(row: MeasuredRow) -> Samples:
-    """How the row's samples became rows of a micro-batch; one length where it says no more."""
+    """How samples form rows of a micro-batch; one length if the row says no more."""
     most, known = longest_row(row), _known(row)
     if not _has_samples(row) or known is None or most is None:
         return Samples()
@@ -69,14 +69,14 @@ def pads_to_longest(row: MeasuredRow) -> bool:
 
 
 def differs_in_length(row: MeasuredRow) -> bool:
-    """Whether micro-batches of a row of fine-tuning differ in length: little of it is padded, or
-    all to the longest."""
+    """Whether micro-batches of a fine-tuning run differ in length: little is padded, or all to the
+    longest."""
     return _has_samples(row) and bool(row.text("tuning"))
 
 
 def states_lengths(row: MeasuredRow) -> bool:
-    """Whether the row says how long its samples are, or that they are padded to the limit, or how
-    long they may be at most where a row is a sample: their mean is then open."""
+    """Whether the row states the length of its samples, or that they are padded to the limit, or,
+    if a row is a sample, their limit: their mean is then an open fact."""
     fills = _has_samples(row) or row.says("sequences", _TO_LIMIT)
     if fills and row.text("tuning") and _limit(row) is not None:
         return True
@@ -91,13 +91,13 @@ def _limit(row: MeasuredRow) -> int | None:
 
 
 def _of_images(row: MeasuredRow) -> int:
-    """Tokens of the images of a sample, where the row states them; they are in every sample."""
+    """Tokens of the images of a sample, which every sample has; 0 if not stated."""
     stated = re.match(r"\d+", row.fact("image_tokens"))
     return int(stated[0]) if stated else 0
 
 
 def _known(row: MeasuredRow) -> Lengths | None:
-    """The distribution of a row's samples, where it says enough of it."""
+    """The distribution of a row's samples, if the row says enough."""
     text = row.fact("lengths")
     if spread := re.search(_SPREAD, text):
         mean, deviation = float(spread[1]), float(spread[2])
@@ -117,15 +117,15 @@ def _known(row: MeasuredRow) -> Lengths | None:
 
 
 def _usual_fill(row: MeasuredRow) -> str:
-    """What is taken for samples of fine-tuning of which nothing but the limit is known."""
+    """The assumption for samples of fine-tuning if only their limit is known."""
     told = row.text("length_mean") or not row.text("tuning") or _limit(row) is None
     return "" if told or not _has_samples(row) else _USUAL_FILL
 
 
 @lru_cache(maxsize=4096)
 def _of_limit(mean: float, longest: float, limit: int, images: int) -> Lengths | None:
-    """Samples whose mean and longest are so much of what a limit leaves beside their images; None
-    for those that all reach it."""
+    """Samples whose mean and longest are shares of the limit without the tokens of images; None if
+    all samples reach the limit."""
     if mean >= 1.0:
         return None
     most = max(2, images + round(longest * max(0, limit - images)))
@@ -133,15 +133,14 @@ def _of_limit(mean: float, longest: float, limit: int, images: int) -> Lengths |
 
 
 def _sigma(row: MeasuredRow) -> float:
-    """Standard deviation of ln(length), where it is said."""
+    """Standard deviation of ln(length), stated or usual."""
     found = re.search(_SIGMA, row.fact("lengths"))
     return float(found[1]) if found else _SIGMA_OF_SETS
 
 
 @lru_cache(maxsize=4096)
 def _before_padding(mean: float, mbs: int, sigma: float = _SIGMA_OF_SETS) -> Lengths:
-    """Samples of a spread whose rows, padded to the longest of `mbs`, have a mean length; both are
-    in proportion."""
+    """Samples whose rows, padded to the longest of `mbs`, have a mean length."""
     some = read_lengths(f"lognormal:mean=1000,sigma={sigma}")
     longest, _ = longest_of(some, "none", mbs)
     before = max(1, round(mean * some.mean / longest))
@@ -149,7 +148,7 @@ def _before_padding(mean: float, mbs: int, sigma: float = _SIGMA_OF_SETS) -> Len
 
 
 def _within(row: MeasuredRow, known: Lengths, most: int) -> Lengths:
-    """The samples cut at a length, or those alone that are no longer."""
+    """The samples cut at a length, or only those that are no longer."""
     if not row.says("lengths", "dropped"):
         return known.cut(most)
     pairs = [pair for pair in zip(known.tokens, known.shares, strict=True) if pair[0] <= most]
@@ -157,7 +156,7 @@ def _within(row: MeasuredRow, known: Lengths, most: int) -> Lengths:
 
 
 def _samples_met(row: MeasuredRow) -> int:
-    """Samples of the steps that were measured, where the row says how many; else a data set's."""
+    """Samples of the measured steps, if the row says how many; otherwise of a data set."""
     steps = re.search(r"(\d+)(?: optimizer)? steps", row.fact("time_kind"))
     batch = row.integer("gbs") or row.integer("mbs") or 1
     return max(2, int(steps[1]) * batch) if steps else _SEEN

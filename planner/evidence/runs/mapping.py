@@ -1,4 +1,4 @@
-"""From a measured row to a job and one configuration of it."""
+"""Map a measured row to a job and one configuration of it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ _SHARDED = 2
 class MappedRow(Configuration):
     """The configuration of a measured row, as far as the row states it.
 
-    `memory_gap` and `time_gap` name what keeps its memory or its step time from being predicted, if
-    anything does. `recomputed_share`: of each stage's layers, those that the mode holds for.
+    `memory_gap` and `time_gap` say why its memory or step time cannot be predicted, if so.
+    `recomputed_share`: share of each stage's layers that the recompute mode holds for.
     """
 
     row: MeasuredRow
@@ -82,14 +82,14 @@ class MappedRow(Configuration):
 
     @property
     def batch_share(self) -> float:
-        """Sequences of the row's batch over those of the degrees: below 1 where the last
-        micro-batch is smaller, above where a step runs its pipeline several times."""
+        """Sequences of the row's batch over those of the degrees: below 1 if the last micro-batch
+        is smaller, above if a step runs its pipeline several times."""
         stated = self.row.integer("gbs")
         return stated / self.degrees.gbs if stated else 1.0
 
 
 def map_row(row: MeasuredRow) -> MappedRow:
-    """Job and configuration of a row. Raises UnpredictableRowError with the reason."""
+    """Job and configuration of a row. UnpredictableRowError with the reason."""
     if row.text(PLAN_COLUMN):
         return _planned(row)
     demand_counts(row)
@@ -141,8 +141,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
 
 
 def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
-    """The layers of each block that the row states, else the framework's usual layout; all of them
-    in the job's recompute mode."""
+    """The layers of each block as stated, or the framework's usual layout, all in the job's
+    recompute mode."""
     blocks = block_layers(row, degrees, job.model.layers)
     even = even_layout(job, degrees.pp, degrees.vpp)
     if blocks is not None:
@@ -160,7 +160,7 @@ def _planned(row: MeasuredRow) -> MappedRow:
 
 
 def planned_row(row: MeasuredRow, job: Job, plan: Plan) -> MappedRow:
-    """A run of a job's plan: degrees, recomputation and layout are the plan's."""
+    """A run of a job's plan, with the plan's degrees, recomputation and layout."""
     modes = tuple(map(job.framework.recompute_mode, plan.modes))
     used = replace(
         job,
@@ -208,18 +208,16 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
 
 
 def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
-    """Least micro-batch of a run that states none: one sequence, or the fewest for which Megatron's
-    fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
-
-    Which one it is taken to have had: `planner.evidence.runs.predict`, once it is predicted.
-    """
+    """Smallest micro-batch of a run that states none: one sequence, or the fewest for which
+    Megatron's fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
+    `planner.evidence.runs.predict` chooses among the larger ones."""
     if not _is_eager(row, profile) or row.text("kernel") in _UNFUSED:
         return 1
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
 
 
 def _shard(row: MeasuredRow, ranks: int) -> int:
-    """Ranks that share a parameter where a row says that replicas exist (HSDP); 0: all of them."""
+    """Ranks that share a parameter if a row says that replicas exist (HSDP); 0: all of them."""
     size = row.integer("zero_group") or 0
     if not size and row.says("zero", r"hsdp|hybrid_?shard"):
         size = cluster_of(row).gpus_per_node
@@ -229,7 +227,7 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
 def _context_kinds(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[ContextKind, ...]:
-    """The exchange that the row states, or the framework's usual one."""
+    """The stated exchange, or the framework's usual one."""
     stated = named("cp_comm", row.fact("cp_comm"))
     usual = offered_exchanges(profile, model, row.integer("seq") or 0)
     return (cast(ContextKind, stated),) if stated else usual[:1]
@@ -302,7 +300,7 @@ def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> b
 def _attention_kernel(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, eager: bool
 ) -> str:
-    """Kernel family: stated, or the usual one of the GPU's generation and the row's software."""
+    """The kernel family: stated, or usual for the GPU's generation and the row's software."""
     if eager:
         return "torch" if row.text("kernel") in _UNFUSED else "eager"
     kernel = _fused_kernel(row, profile, cluster, special=model.special_attention)
@@ -317,7 +315,7 @@ def _attention_kernel(
 def _fused_kernel(
     row: MeasuredRow, profile: FrameworkProfile, cluster: Cluster, *, special: bool
 ) -> str:
-    """A fused kernel by its name here, whether or not the GPU has it."""
+    """The name of a fused kernel, whether or not the GPU has it."""
     stated = f"{row.text('kernel') or ''} {row.text('flash') or ''}".lower()
     old = row.says("software", _BEFORE_FLASH2)
     if "v1" in stated or "fa1" in stated or old:
@@ -343,7 +341,7 @@ def _fused_kernel(
 
 
 def _schedule(row: MeasuredRow, degrees: Degrees) -> str | None:
-    """The row's pipeline schedule; UnpredictableRowError for one that is not modelled."""
+    """The row's pipeline schedule. UnpredictableRowError if it is not modelled."""
     if degrees.pp == 1:
         return None
     usual = "dualpipe" if "dualpipe" in (row.text("framework") or "").lower() else "1f1b"

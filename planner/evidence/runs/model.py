@@ -39,7 +39,7 @@ class UnpredictableRowError(ValueError):
 
 
 def model_of(row: MeasuredRow) -> ModelSpec:
-    """Shape of the row's model; UnpredictableRowError names what is missing or unsupported."""
+    """Shape of the row's model. UnpredictableRowError names what is missing or unsupported."""
     for table, column in _REFUSED:
         if reason := named(table, row.fact(column)):
             raise UnpredictableRowError(reason)
@@ -119,9 +119,8 @@ def model_of(row: MeasuredRow) -> ModelSpec:
 
 
 def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
-    """Where only the column `ffn` may say how wide each of many experts is, the number of
-    parameters has to bear it out: the column may hold the width of a dense layer. Raises
-    UnpredictableRowError."""
+    """UnpredictableRowError if only the column `ffn` may give the width of many experts and the
+    number of parameters does not confirm it: the column may hold the width of a dense layer."""
     text = experts_text(row) or ""
     if model.moe is None or model.moe.experts <= _COARSE_EXPERTS or _number("width", text):
         return
@@ -131,10 +130,10 @@ def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
 
 
 def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
-    """Kinds of a hybrid's layers, from the pattern in `mixer`; none of other models.
+    """Kinds of a hybrid's layers, from the pattern in `mixer`; none for other models.
 
     Gated delta nets share their layer with a feed-forward block, as in Qwen3-Next and Qwen3.5, and
-    so do Granite 4's states: the row says which attend (`attention every 4`).
+    so do Granite 4's states; the row says which layers attend (`attention every 4`).
     """
     period = _number("attention_every", row.text("mixer") or "")
     if period:
@@ -156,8 +155,8 @@ def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
 
 
 def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
-    """Numbers of the states as `mixer` says them, else Megatron-Core's defaults for Mamba-2, and
-    for gated delta nets heads that are together as wide as the model, two a key (Qwen3-Next)."""
+    """The numbers of the states in `mixer`; otherwise Megatron-Core's defaults for Mamba-2, and for
+    gated delta nets heads that are together as wide as the model, two a key (Qwen3-Next)."""
     text = row.text("mixer") or ""
     if row.says("mixer", "gated delta"):
         head_dim = _number("head_dim", text) or 128
@@ -181,13 +180,13 @@ def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
 
 
 def _number(name: str, text: str) -> int | None:
-    """A number of a text, by the first pattern of that name in `words.toml` that is found."""
+    """The number that the first matching pattern of that name in `words.toml` finds."""
     found = (re.search(pattern, text, re.IGNORECASE) for pattern in words_of("numbers")[name])
     return next((int(match[1]) for match in found if match), None)
 
 
 def _mla(text: str) -> MlaSpec | None:
-    """MLA ranks as the text states them, DeepSeek's where it only says MLA."""
+    """MLA ranks as stated, DeepSeek's if the text only says MLA."""
     if not re.search("MLA|kv_lora", text):
         return None
     return MlaSpec(
@@ -200,7 +199,7 @@ def _mla(text: str) -> MlaSpec | None:
 
 
 def experts_text(row: MeasuredRow) -> str | None:
-    """The `moe` cell; None where it says that there are no experts (`no`, `dense`, `0`)."""
+    """The `moe` cell; None if it says that there are no experts (`no`, `dense`, `0`)."""
     text = row.text("moe")
     return None if text == "dense" or yes_or_no(text) is False else text
 

@@ -1,4 +1,4 @@
-"""What a measured run minimised, from its columns."""
+"""The training objective of a measured run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from planner.job.tuning import Tuning
 
 
 def objective_of(row: MeasuredRow, tuning: Tuning, profile: FrameworkProfile) -> Objective:
-    """What the row's training minimised. UnpredictableRowError for what is not modelled, or what
-    its framework is not known to train."""
+    """The row's objective. UnpredictableRowError if it is not modelled, or if its framework is not
+    known to train it."""
     kind = named("objective", row.fact("tuning")) or "lm"
     place = row.fact("reference").strip()
     text = f"{kind}:reference={place}" if place and kind != "lm" else kind

@@ -1,7 +1,7 @@
-"""Facts that a prediction depends on and that a measured row leaves empty.
+"""Facts that a prediction depends on and that a measured row does not state.
 
 `open_facts.toml` lists the facts and says when each matters; this module asks a predicted row. A
-row that names a plan leaves nothing open: the launch folder that was written for it states it all.
+row that names a plan leaves nothing open, because the launch folder of the plan states it all.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _16_BITS = 16
 
 
 class Value(NamedTuple):
-    """A value that a fact plausibly has: in words, the cell that states it, and the pattern by
-    which rows do."""
+    """A plausible value of a fact: in words, as the cell that states it, and as a pattern that
+    finds it in rows."""
 
     words: str
     cell: str
@@ -42,8 +42,8 @@ class Value(NamedTuple):
 
 
 class Fact(Frozen):
-    """A fact of `open_facts.toml`: the column that states it, what it changes, when it matters, and
-    which values it plausibly has (none: it is not varied)."""
+    """A fact of `open_facts.toml`: the column that states it, the figures that it changes, when it
+    matters, and its plausible values (none: it is not varied)."""
 
     column: str
     figures: tuple[Figure, ...] = Field(min_length=1)
@@ -71,23 +71,23 @@ class Fact(Frozen):
         return _condition(self.when) if self.when else None
 
     def is_stated(self, row: MeasuredRow) -> bool:
-        """Whether the row says what the fact is, in words that match `stated` where that is
-        given."""
+        """Whether the row states the fact, in words that match `stated` if that is given."""
         said = bool(row.fact(self.column)) and row.says(self.column, self.stated)
         return said or any(_says(row, words) for words in self.also_stated_by)
 
     def stated_value(self, row: MeasuredRow) -> Value | None:
-        """Which of its values a row states; None where it states none of them."""
+        """The value that a row states; None if it states none of them."""
         text = row.fact(self.column)
         return next((one for one in self.values if text and re.search(one.pattern, text)), None)
 
     def group(self, job: Job) -> str:
-        """What the weights of its values go by: the job's framework, or its GPU's architecture."""
+        """The group that the weights of its values depend on: the job's framework, or its GPU's
+        architecture."""
         family = family_of(job)
         return family.framework if self.groups == "framework" else family.architecture
 
     def matters(self, prediction: Prediction, values: Mapping[str, IntArray]) -> bool:
-        """Whether a prediction depends on the fact; `values`: of the names in conditions, one
+        """Whether a prediction depends on the fact. `values`: of the names in conditions, one
         element each. ValueError for a refused row."""
         mapped = prediction.configured
         return (
@@ -105,7 +105,7 @@ def _condition(text: str) -> Condition:
 
 
 def _says(row: MeasuredRow, words: Mapping[str, str]) -> bool:
-    """Whether all columns have words that match; of `!column`: none that do."""
+    """Whether every column has words that match; `!column`: words that do not."""
     return all(
         row.says(column.removeprefix("!"), pattern) != column.startswith("!")
         for column, pattern in words.items()
@@ -150,15 +150,15 @@ def fact_named(column: str) -> Fact:
 
 @cache
 def varied() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The facts that are varied, and the cells of their values."""
+    """The varied facts, each with the cells of its values."""
     return tuple(
         (fact.column, tuple(value.cell for value in fact.values)) for fact in facts() if fact.values
     )
 
 
 def stated_facts(prediction: Prediction) -> dict[str, Value]:
-    """Values of the facts that a row states and that matter to its prediction; graphs matter
-    whether or not they still leave the GPU waiting. Empty for a refused row."""
+    """The values that a row states of facts that matter to its prediction. Graphs matter whether or
+    not they still leave the GPU waiting. Empty for a refused row."""
     mapped = prediction.mapped
     if mapped is None or prediction.row.text(PLAN_COLUMN):
         return {}
@@ -173,14 +173,14 @@ def stated_facts(prediction: Prediction) -> dict[str, Value]:
 
 
 def leaves_work_open(prediction: Prediction) -> bool:
-    """Whether a row leaves open how much is computed, so that its step time tells little of how
-    fast that is."""
+    """Whether a row leaves open how much is computed, so that its step time says little of the
+    speed."""
     return any(fact_named(column).work for column in open_facts(prediction, "time") or ())
 
 
 def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[str, ...] | None:
     """Columns that the prediction (of one figure, or of any) depends on and that the row leaves
-    empty; none where everything is stated, None for a refused row."""
+    empty; None for a refused row."""
     mapped = prediction.mapped
     if mapped is None:
         return None

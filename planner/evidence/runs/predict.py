@@ -1,8 +1,7 @@
-"""Predicting measured rows: those that share a job are costed together.
+"""Predict measured rows; rows that share a job are costed together.
 
-A run that states no micro-batch is taken to have had what its operators would have settled on: of a
-few powers of two the smallest that by prediction is about as fast as the fastest, among those that
-fit.
+If a run states no micro-batch, it is assumed to use what its operators would choose: among a few
+powers of two that fit, the smallest that is predicted to be about as fast as the fastest.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ _OF_LAYERS = 0.12
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the cost model says of one row; `error` says why it could not, with the rest empty.
+    """The cost model's prediction of one row; `error` says why there is none, with the rest empty.
 
-    `completed` names the defaults without which the row would have been refused. `as_met`: it
-    stands for what was said of the row before anything was changed for it, as far as that was kept.
-    `opened`: facts that the row leaves open and over which it is predicted, and `doubt` what they
-    leave open of each figure; the prediction is its median (`planner.evidence.runs.doubts`).
+    `completed`: defaults without which the row would have been refused. `as_met`: the prediction
+    from before anything was changed for the row, as far as that was kept. `opened`: facts that the
+    row leaves open, and `doubt` the uncertainty that they cause in each figure; the prediction is
+    its median (`planner.evidence.runs.doubts`).
     """
 
     row: MeasuredRow
@@ -69,15 +68,15 @@ class Prediction:
     doubt: Mapping[Figure, Doubt] = field(default_factory=dict)
 
     def doubt_of(self, figure: Figure) -> Doubt:
-        """What open facts leave open of a figure, about what is predicted by default."""
+        """The uncertainty of a figure from open facts, around the default prediction."""
         return self.doubt.get(figure, NO_DOUBT)
 
     def _times(self, figure: Figure) -> float:
-        """The median of the mixture over what is predicted by default."""
+        """The median of the mixture over the default prediction."""
         return exp(self.doubt_of(figure).median)
 
     def measured(self, column: str) -> float | None:
-        """A measurement of the row; None where empty or in doubt, and for a refused row."""
+        """A measurement; None if it is empty or in doubt, and for a refused row."""
         return None if self.error is not None else self.row.measurement(column)
 
     @property
@@ -94,7 +93,7 @@ class Prediction:
 
     @property
     def step_time_s(self) -> float | None:
-        """Predicted seconds of a step; None where the row does not state what decides them."""
+        """Predicted seconds of a step; None if the row does not state what decides them."""
         if self.step is None or self.configured.time_gap or not self.names_gpu:
             return None
         seconds = float(self.step[f.STEP_TIME]) * self.configured.batch_share
@@ -102,7 +101,7 @@ class Prediction:
 
     @property
     def fit_probability(self) -> float | None:
-        """Probability that the run fits, by runs of other sources; None where memory is unknown."""
+        """Probability of fitting, by runs of other sources; None if memory is unknown."""
         peak, limit = self.memory_bytes(), self.limit_bytes
         if not peak or not limit:
             return None
@@ -111,20 +110,20 @@ class Prediction:
 
     @property
     def names_gpu(self) -> bool:
-        """Whether it is known on which GPU the row ran; else memory alone is predicted. A row that
-        counts no GPUs is of a plan or of launch files, whose job has its own."""
+        """Whether the row's GPU is known; otherwise only memory is predicted. A row without a
+        number of GPUs is of a plan or of launch files, whose job has the GPU."""
         of_plan = self.row.text(PLAN_COLUMN) is not None or self.row.text("num_gpus") is None
         return of_plan or self.row.text("gpu") is not None
 
     @property
     def full_chance(self) -> float:
-        """Chance that memory is full, by runs of other sources; 0 where memory is unknown."""
+        """Chance that memory is full, by runs of other sources; 0 if memory is unknown."""
         fits = self.fit_probability
         return 0.0 if fits is None else 1.0 - fits
 
     @property
     def full_step_time_s(self) -> float | None:
-        """Seconds of a step if memory is full; None where no measured run tells."""
+        """Seconds of a step if memory is full; None if no measured run tells."""
         if (seconds := self.step_time_s) is None:
             return None
         share = self.configured.batch_share
@@ -133,7 +132,7 @@ class Prediction:
 
     @property
     def expected_step_time_s(self) -> float | None:
-        """Seconds of a step at the expected throughput: what the row is ranked by."""
+        """Seconds of a step at the expected throughput, by which rows are ranked."""
         seconds, full_s = self.step_time_s, self.full_step_time_s
         if seconds is None or full_s is None:
             return seconds
@@ -141,7 +140,7 @@ class Prediction:
 
     @property
     def conditions(self) -> Conditions | None:
-        """Where the run lies among those measured; None for a refused row."""
+        """Where the run lies among the measured ones; None for a refused row."""
         if self.step is None:
             return None
         conditions = plan_conditions(self.job, self.configured.degrees, self.step)
@@ -151,7 +150,8 @@ class Prediction:
         return conditions._replace(unstated=unstated, least=least, fewest=fewest)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
-        """Predicted memory of the kind (`allocated`, `reserved`, else all) and stage measured."""
+        """Predicted memory of the measured kind (`allocated`, `reserved`, otherwise all)
+        and stage."""
         if self.stages is None or self.configured.memory_gap:
             return None
         columns = {
@@ -163,7 +163,7 @@ class Prediction:
             # Torch allocates the workspaces of its libraries too.
             per_stage = per_stage + self.job.workspace_bytes
         elif kind is not None:
-            # What the allocator keeps of each stage beside what it needs, as far as there is room.
+            # Blocks that the allocator keeps on each stage without need, as far as there is room.
             room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
             cached = self.stages[:, f.STAGE_CACHED] + self._uneven_blocks(self.stages)
             per_stage = per_stage + np.minimum(cached, room)
@@ -172,7 +172,7 @@ class Prediction:
         return float(held) * self._times("memory")
 
     def _uneven_blocks(self, stages: Array) -> Array:
-        """Bytes of each stage that the allocator keeps of shorter micro-batches' blocks."""
+        """Bytes that the allocator keeps on each stage for blocks of shorter micro-batches."""
         if not differs_in_length(self.row):
             return np.zeros(len(stages))
         made = stages[:, _OF_LENGTH].sum(axis=1)
@@ -183,14 +183,14 @@ class Prediction:
         return kept
 
     def _kept_logits(self, most: float) -> float:
-        """Bytes of logits that the last stage keeps for backward, at most so many."""
+        """Bytes of logits that the last stage keeps for backward, at most `most`."""
         job, degrees = self.job, self.configured.degrees
         tokens = degrees.mbs * job.seq / (degrees.cp * degrees.tp)
         return min(most, job.framework.saved.logits_saved_bytes * tokens * job.model.vocab)
 
     @property
     def fits_by_choice(self) -> bool:
-        """Whether its micro-batch was chosen among those that fit, since the row states none."""
+        """Whether the micro-batch was chosen because it fits, since the row states none."""
         taken = self.mapped is not None and self.mapped.row.text("mbs") is not None
         return taken and self.row.text("mbs") is None
 
@@ -201,26 +201,26 @@ class Prediction:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the predicted peak stays within the usable HBM; None where one is unknown."""
+        """Whether the predicted peak is within the usable HBM; None if one is unknown."""
         peak, limit = self.memory_bytes(), self.limit_bytes
         return None if peak is None or limit is None else peak <= limit
 
     @property
     def limit_bytes(self) -> float | None:
-        """Usable HBM of the row's GPU; None where it does not say which that is."""
+        """Usable HBM of the row's GPU; None if the GPU is unknown."""
         return (
             None if self.mapped is None or not self.names_gpu else self.mapped.job.hbm_limit_bytes
         )
 
 
 def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
-    """A prediction per row, in order; rows beyond the model carry their error."""
+    """A prediction for each row, in order; rows beyond the model carry their error."""
     return cost_predictions(_with_micro_batches([_uncosted(row) for row in rows]))
 
 
 def predict_beside(rows: Iterable[MeasuredRow], ones: Iterable[Prediction]) -> list[Prediction]:
-    """A prediction per row, each beside one of nearly the same row; those that make no other
-    configuration of it are not costed again."""
+    """A prediction for each row, which differs little from the row of the prediction beside it; the
+    same configuration is not costed again."""
     trials = [_as_costed(_uncosted(row), one) for row, one in zip(rows, ones, strict=True)]
     uncosted = [index for index, trial in enumerate(trials) if trial.step is None]
     for index, found in zip(
@@ -231,7 +231,7 @@ def predict_beside(rows: Iterable[MeasuredRow], ones: Iterable[Prediction]) -> l
 
 
 def _as_costed(trial: Prediction, one: Prediction) -> Prediction:
-    """The trial with the costs of a prediction of the same configuration, where it is that."""
+    """The trial with the costs of `one`, if both have the same configuration."""
     if trial.mapped is None or _configuration_key(trial.mapped) != _configuration_key(
         one.configured
     ):
@@ -246,8 +246,7 @@ def _configuration_key(mapped: MappedRow) -> Hashable:
 
 
 def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """The same rows; one that states no micro-batch with that of
-    `planner.evidence.runs.predict`."""
+    """The same rows, with a micro-batch chosen for those that state none."""
     results = list(predictions)
     trials = [
         (index, replace(one, mapped=mapped))
@@ -263,7 +262,7 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _settled_on(trials: Sequence[Prediction]) -> Prediction:
-    """Of a row at several micro-batches, smallest first, the one that it is taken to have had."""
+    """The micro-batch that a run is assumed to use; `trials`: smallest first."""
     fitting = [trial for trial in trials if trial.fits is not False] or trials[:1]
     fastest = min(item.step_time_s or np.inf for item in fitting)
     limit = (1.0 + LEAST_GAIN) * fastest
@@ -273,7 +272,7 @@ def _settled_on(trials: Sequence[Prediction]) -> Prediction:
 def cost_predictions(
     predictions: Sequence[Prediction], model_of: Callable[[Job], CostModel] = CostModel
 ) -> list[Prediction]:
-    """The same rows costed (again), by another cost model if one is given."""
+    """The same rows, costed (again), with another cost model if one is given."""
     results = list(predictions)
     pairs = [(index, one.mapped) for index, one in enumerate(results) if one.mapped is not None]
     for members in grouped(pairs, lambda pair: _group_key(pair[1].job)).values():
@@ -285,7 +284,8 @@ def cost_predictions(
 
 
 def recalibrated(predictions: Sequence[Prediction], cluster: Cluster) -> list[Prediction]:
-    """The same rows; those on a cluster's GPU with what its runs taught. UsageError without any."""
+    """The same rows; those on a cluster's GPU with what its runs taught. UsageError if there are
+    none."""
     learnt = {"calibration": cluster.calibration}
     found = list(predictions)
     for index, one in enumerate(found):
@@ -311,7 +311,7 @@ def _uncosted(row: MeasuredRow) -> Prediction:
 
 
 def _mapped(row: MeasuredRow) -> tuple[MappedRow, tuple[str, ...]]:
-    """The row as the planner sees it, completed only if it must be, and with what."""
+    """The mapped row, completed only if necessary, and the defaults used."""
     try:
         return map_row(row), ()
     except ValueError as error:
@@ -332,13 +332,13 @@ _OF_A_MODEL = (
 
 
 def _group_key(job: Job) -> Hashable:
-    """What makes two rows share a cost model: all of the job but its batch."""
+    """Rows with equal keys share a cost model: all of the job but its batch."""
     # One object per variant: `planner.evidence.runs.mapping` caches them.
     return id(job.cluster), id(job.framework), *(getattr(job, name) for name in _OF_A_MODEL)
 
 
 def _cost_members(members: Sequence[MappedRow], model: CostModel) -> list[tuple[Array, Array]]:
-    """(STEP_* vector, STAGE_* matrix) of rows that share a job, whose cost model is given."""
+    """(STEP_* vector, STAGE_* matrix) of rows that share a job and its cost model."""
     costed = model.price_shapes(degree_columns(member.degrees for member in members))
     return [
         model.cost_layout(costed, index, _kernel_layout(model, member))
@@ -366,7 +366,7 @@ LEAST_GAIN = 0.02
 
 
 def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
-    """The row at each micro-batch that a run of its batch may have had; none where it is stated or
+    """The row at each micro-batch that its batch allows; none if the micro-batch is stated or
     follows from the batch."""
     if row.text("mbs") is not None or mapped.row is not row or row.text(PLAN_COLUMN):
         return []
@@ -384,7 +384,7 @@ def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
 
 
 def assumed(prediction: Prediction) -> tuple[str, ...]:
-    """Defaults that a row took, in words, as `vocab 50,304`; empty for a refused row."""
+    """The defaults that a row took, in words, as `vocab 50,304`; empty for a refused row."""
     mapped = prediction.mapped
     if mapped is None:
         return ()

@@ -1,7 +1,7 @@
-"""Does the planner pick the right run? Ranks of predicted against measured within groups.
+"""Does the planner pick the right run? Ranks of predicted against measured runs within groups.
 
-A group is one source, model, GPU type and count, sequence length, batch, precision and
-framework, with several configurations measured: what a search would choose among.
+A group has one source, model, GPU type and count, sequence length, batch, precision and framework,
+and several measured configurations: what a search would choose among.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SMALLEST_GROUP = 5
 
 @dataclass(frozen=True, slots=True)
 class GroupRanking:
-    """One group: `pick` is the measured throughput of the run we rank first over the best
-    measured one (0 if our pick ran out of memory; the mean where several come first),
-    `rank_correlation` Spearman's rho of predicted and measured step times."""
+    """`pick`: measured throughput of the run ranked first over the best measured one (0 if it ran
+    out of memory; the mean if several come first). `rank_correlation`: Spearman's rho of predicted
+    and measured step times."""
 
     group: str
     runs: int
@@ -33,10 +33,8 @@ class GroupRanking:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation; ties share their mean rank.
-
-    0 where one side is constant, 1 where both are: then nothing is out of order.
-    """
+    """Spearman's rank correlation; ties share their mean rank. 0 if one side is constant, 1 if both
+    are, since nothing is then out of order."""
     import pandas as pd
 
     ranks = [pd.Series(values, dtype=float).rank() for values in (first, second)]
@@ -56,7 +54,7 @@ def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
 
 
 def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Rows of known fate of every group with enough measured runs."""
+    """The rows whose outcome is known, of every group with enough measured runs."""
     costed = (one for one in predictions if one.step_time_s is not None)
     groups = {
         key: [member for member in members if _measured(member) is not None or member.row.ran_out]
@@ -80,8 +78,8 @@ _measured = methodcaller("measured", "step_time_s")
 
 
 def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
-    """Runs that fit as surely as a search asks for, by runs of other sources; those called fitting
-    where none does, all where none is called so."""
+    """Runs that fit as surely as a search asks for, by runs of other sources; if there are none,
+    those predicted to fit, or else all."""
     fitting = [member for member in members if member.fits]
     sure = [member for member in fitting if member.full_chance <= 1.0 - SURE_TO_FIT]
     return sure or fitting or list(members)
@@ -97,7 +95,7 @@ def pick_share(members: Sequence[Prediction]) -> float:
 
 
 def first_of(candidates: Sequence[Prediction]) -> list[Prediction]:
-    """Those with the shortest expected step: several where the model sees no difference, as
-    between repeats of one run; their mean counts."""
+    """The candidates with the shortest expected step: several if the model sees no difference, as
+    between repeats of a run."""
     groups = grouped(candidates, lambda member: member.expected_step_time_s or float("inf"))
     return groups[min(groups)]

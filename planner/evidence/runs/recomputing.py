@@ -1,4 +1,5 @@
-"""What a measured row recomputes in backward: as it says, or as its recipe or framework does."""
+"""The recomputation of a measured row in backward: as stated, or usual for its recipe or
+framework."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from planner.job.quantities import stated
 from planner.job.recompute import RECOMPUTED, RecomputeMode
 
 # Checkpointed blocks that sources call "every other" or, without a number, "every n-th". IBM's 13B
-# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of what full recompute adds to its 34B and 70B
-# rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
+# row on 128 A100 has HFU 0.59 at MFU 0.51, a third of the addition of full recompute in its 34B and
+# 70B rows (0.64 and 0.67 at 0.47 and 0.50): about every second block (pytorch.org/blog,
 # maximizing-training, Table 1).
 _EVERY_NTH = 2
 
@@ -33,15 +34,15 @@ _PREPARED = r"peft|trl|trainer|transformers|hugging ?face|axolotl"
 
 
 def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
-    """Share of a stage's layers that the mode holds for, where the mode itself does not say."""
+    """Share of a stage's layers that the mode holds for, if the mode itself does not say."""
     share = stated(row.number("recompute_share"), kept_products_share(row, job))
     return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
 
 
 def kept_products_share(row: MeasuredRow, job: Job) -> float:
-    """Of the weights whose products full recomputation runs again, the share that is left of them
-    by a policy which keeps some, as MaxText's `full(but qkv and out_proj)`: as many layers that
-    recompute all take as long."""
+    """Share of the recomputed weights that a policy leaves when it keeps some products, as
+    MaxText's `full(but qkv and out_proj)`: recomputing that share of the layers in full takes as
+    long."""
     kept = row.fact("recompute").partition("but ")[2]
     if not kept:
         return 1.0
@@ -57,7 +58,7 @@ def kept_products_share(row: MeasuredRow, job: Job) -> float:
 
 
 def _usual(row: MeasuredRow) -> str:
-    """What a row that does not say recomputes, as its framework does unless told otherwise."""
+    """The framework's usual recomputation, for a row that states none."""
     if row.says("framework", _FULL):
         return "full"
     if not row.says("tuning", "lora|dora|dpo|orpo|kto|simpo|sft"):
@@ -70,7 +71,7 @@ def _usual(row: MeasuredRow) -> str:
 
 
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
-    """The row's mode among the profile's, built from named modules where it lists them."""
+    """The row's mode among the profile's, built from named modules if the row lists them."""
     text = recompute_named(row.text("recompute") or _usual(row))
     share = stated(row.number("recompute_share"), 1.0)
     if text.startswith("none") or share == 0.0:

@@ -26,10 +26,10 @@ _FEWEST_RANKED = 3
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """One figure of one run: what was predicted, within which 80 % interval, and measured; SI.
+    """One figure of one run: predicted, measured, and the 80 % interval; SI units.
 
-    The interval leaves out the run's source, if that is among those it is fitted on: it is
-    what somebody would have been told who had not yet measured.
+    The interval leaves out the run's source: it is what somebody would have been told before
+    measuring.
     """
 
     predicted: float
@@ -38,7 +38,7 @@ class RunComparison:
 
     @property
     def error(self) -> float:
-        """Signed, relative to the measured value."""
+        """Signed error relative to the measured value."""
         return self.predicted / self.measured - 1.0
 
     @property
@@ -48,18 +48,18 @@ class RunComparison:
 
     @property
     def log_bar(self) -> tuple[float, float, float]:
-        """Natural logarithms of the interval's ends and of the measured value."""
+        """ln of the interval's ends and of the measured value."""
         low, high = self.interval.low, self.interval.high
         return math.log(low), math.log(high), math.log(self.measured)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Errors of one figure over one family. Shares, not percent; `bias` is the median signed.
+    """Errors of one figure over one family, as shares; `bias` is the median signed error.
 
-    `rank_correlation` is Spearman's, over all rows of the family (None for fewer than three);
-    `coverage` the share of rows in their 80 % interval, `width` the mean of ln(upper / lower end),
-    `score` the mean interval score (`planner.predict.uncertainty.interval_score`).
+    `rank_correlation`: Spearman's, over all rows of the family (None for fewer than three);
+    `coverage`: share of rows in their 80 % interval; `width`: mean of ln(upper / lower end);
+    `score`: mean interval score (`planner.predict.uncertainty.interval_score`).
     """
 
     rows: int
@@ -76,7 +76,8 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True)
 class FitConfusion:
-    """Fit against out-of-memory, over rows whose source says which happened."""
+    """Rows that ran and rows that ran out of memory, and how many of each were predicted
+    wrongly."""
 
     ran: int
     ran_predicted_not_to_fit: int
@@ -86,8 +87,7 @@ class FitConfusion:
 
 @dataclass(frozen=True, slots=True)
 class PickSummary:
-    """Quality of the first pick over groups of comparable runs
-    (`planner.evidence.runs.ranking`)."""
+    """Quality of first picks over groups of comparable runs (`planner.evidence.runs.ranking`)."""
 
     groups: int
     mean: float
@@ -108,7 +108,7 @@ class FamilyReport:
     picks: PickSummary | None
 
 
-# Means over sources, each of which weighs the same, by what is averaged: figure and its name.
+# Means over sources, each of which weighs the same, by name: the figure and its field.
 _MEANS = {
     **{
         f"{figure}_{name}": (figure, name)
@@ -122,8 +122,8 @@ _MEANS = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All rows: altogether, by family, with every source weighing the same, and apart for rows that
-    do and do not state recompute and attention kernel; `in_doubt`: figures that are in none of the
+    """All rows: in total, by family, with every source weighing the same, and apart for rows that
+    do and do not state recompute and attention kernel. `in_doubt`: figures that are in none of the
     others."""
 
     total: FamilyReport
@@ -137,7 +137,7 @@ class Summary:
 
 
 def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction], str]) -> Summary:
-    """The summary of predicted rows; refusals by their reason, the most frequent first."""
+    """The summary of predicted rows, with the most frequent reasons for refusals first."""
     reasons = Counter(one.error for one in predictions if one.error is not None)
     stated = [one for one in predictions if is_stated(one)]
     unstated = [one for one in predictions if not is_stated(one)]
@@ -165,7 +165,7 @@ def predicted(prediction: Prediction, figure: Figure) -> float | None:
 
 
 def known(prediction: Prediction, figure: Figure) -> tuple[float, float] | None:
-    """(predicted, measured) of a figure; None where either is unknown, or in doubt."""
+    """(predicted, measured) of a figure; None if either is unknown or in doubt."""
     said, value = predicted(prediction, figure), prediction.measured(FIRST_SIGHT[figure][0])
     if said is None or not value:
         return None
@@ -173,14 +173,14 @@ def known(prediction: Prediction, figure: Figure) -> tuple[float, float] | None:
 
 
 def error_of(prediction: Prediction, figure: Figure) -> float | None:
-    """Signed relative error of a figure, None where not measured or predicted."""
+    """Signed relative error of a figure; None if it is not measured or predicted."""
     found = known(prediction, figure)
     return None if found is None else found[0] / found[1] - 1.0
 
 
 def at_first_sight(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Rows as they were predicted before anything was changed for them, where that was kept: each
-    with its `first_sight_*` in place of what is predicted today."""
+    """Rows as they were predicted before anything was changed for them, where that was kept: with
+    their `first_sight_*` in place of today's prediction."""
     return [
         replace(one, as_met=True)
         for one in predictions
@@ -192,7 +192,7 @@ def at_first_sight(predictions: Iterable[Prediction]) -> list[Prediction]:
 def comparison(
     prediction: Prediction, figure: Figure, *, with_its_source: bool = False
 ) -> RunComparison | None:
-    """A figure beside its interval, None where not measured or predicted."""
+    """A figure beside its interval; None if it is not measured or predicted."""
     found = known(prediction, figure)
     if found is None:
         return None
@@ -203,7 +203,7 @@ def comparison(
 def time_interval(
     prediction: Prediction, seconds: float, *, with_its_source: bool = False
 ) -> Interval:
-    """The interval of a predicted row's step time, without its source unless asked for."""
+    """The interval of a predicted step time, without the row's source unless asked for."""
     without = "" if with_its_source else prediction.row.source
     at, full_s = prediction.conditions, prediction.full_step_time_s
     doubt = prediction.doubt_of("time")
@@ -217,13 +217,13 @@ def time_interval(
 def memory_interval(
     prediction: Prediction, peak_bytes: float, *, with_its_source: bool = False
 ) -> Interval:
-    """The interval of a predicted row's peak memory, without its source unless asked for."""
+    """The interval of a predicted peak memory, without the row's source unless asked for."""
     without = "" if with_its_source else prediction.row.source
     return peak_interval(prediction.job, peak_bytes, without, prediction.doubt_of("memory"))
 
 
 def is_stated(prediction: Prediction) -> bool:
-    """Whether the row says what it recomputes and which attention kernel it runs."""
+    """Whether the row states what it recomputes and its attention kernel."""
     row = prediction.row
     kernel = row.text("kernel") or row.text("flash")
     return row.text("recompute") is not None and kernel is not None
@@ -257,13 +257,13 @@ def summarise(comparisons: Sequence[RunComparison]) -> ErrorSummary | None:
 
 
 def log_bars(comparisons: Sequence[RunComparison]) -> tuple[Array, Array, Array]:
-    """Natural logarithms of lower ends, upper ends and measured values, one element a run."""
+    """ln of lower ends, upper ends and measured values, one element a run."""
     low, high, measured = np.array([one.log_bar for one in comparisons]).T
     return low, high, measured
 
 
 def states_fit(prediction: Prediction) -> bool | None:
-    """Whether a row ran (True) or ran out of memory; None where it does not say, or not what it
+    """Whether a row ran (True) or ran out of memory; None if it does not say, or not what it
     recomputes, or not its micro-batch: one that was chosen because it fits cannot tell."""
     row = prediction.row
     if row.ran_out is None or row.text("recompute") is None or prediction.fits_by_choice:
@@ -272,14 +272,14 @@ def states_fit(prediction: Prediction) -> bool | None:
 
 
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
-    """How often the fit was called wrong, each way, of the rows that tell (`states_fit`)."""
+    """How often the fit was predicted wrongly, each way, for rows that tell (`states_fit`)."""
     counts = Counter((states_fit(one), one.fits) for one in predictions)
     lost, wrong = counts[True, False], counts[False, True]
     return FitConfusion(counts[True, True] + lost, lost, counts[False, False] + wrong, wrong)
 
 
 def summarise_picks(groups: Sequence[GroupRanking]) -> PickSummary | None:
-    """Mean and worst pick, and the mean rank correlation; None without any group."""
+    """Mean and worst pick, and the mean rank correlation; None without groups."""
     if not groups:
         return None
     picks = [group.pick for group in groups]
@@ -290,7 +290,7 @@ def summarise_picks(groups: Sequence[GroupRanking]) -> PickSummary | None:
 def family_reports(
     predictions: Iterable[Prediction], family: Callable[[Prediction], str]
 ) -> list[FamilyReport]:
-    """One report per family, in order of first appearance."""
+    """One report for each family, in order of first appearance."""
     groups = grouped(predictions, family)
     return [family_report(name, members) for name, members in groups.items()]
 
@@ -315,8 +315,8 @@ def in_doubt(predictions: Iterable[Prediction]) -> list[Prediction]:
 
 
 def mean_of_sources(predictions: Sequence[Prediction]) -> dict[str, float | None]:
-    """Each source's figures, averaged over sources, and their number; None where no source has the
-    figure."""
+    """Each source's figures, averaged over sources, and the number of sources; None if no source
+    has the figure."""
     sources = family_reports(predictions, lambda prediction: prediction.row.source)
 
     def mean(figure: str, name: str) -> float | None:

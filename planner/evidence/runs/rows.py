@@ -1,14 +1,14 @@
-"""Reading measured runs: one CSV row a run, in the documented column format.
+"""Read measured runs: one CSV row a run.
 
-`docs/measured_runs.md` says what the columns are; what is empty is unknown. `doubt` says which
-figures the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a time that
-is withdrawn (`time withdrawn: ...`) is not compared at all.
+`docs/measured_runs.md` describes the columns; an empty cell is unknown. `doubt` says which figures
+the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a withdrawn time
+(`time withdrawn: ...`) is not compared at all.
 
-`source, source_ref, model, notes` say where a row is from. No prediction depends on them: they
-group and label. `first_sight_s`, `first_sight_gib` are what was predicted before the row had taught
-anything, as far as that was kept: error bars are judged by it. Unknown columns are kept. A row that
-names a plan file (`plan_file`, relative to the CSV) is predicted from the first plan in it; what
-the other columns say of the configuration is then for tables only.
+`source, source_ref, model, notes` say where a row comes from; they group and label, and no
+prediction depends on them. `first_sight_s`, `first_sight_gib` are what was predicted before the row
+had taught anything, as far as that was kept; error bars are judged by them. Unknown columns are
+kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from its first
+plan; the other columns of the configuration are then for tables only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-# Of each figure the measured column, and the one of what was predicted before the row was known.
+# Each figure: its measured column, and the column of its prediction before the row was known.
 FIRST_SIGHT: dict[Figure, tuple[str, str]] = {
     "time": ("step_time_s", "first_sight_s"),
     "memory": ("peak_mem_gib", "first_sight_gib"),
@@ -49,7 +49,7 @@ REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "fram
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """One run as text, with typed access; empty cells are None. `line` is 0 of a log."""
+    """One run as text, with typed access; empty cells are None. `line` is 0 for a log."""
 
     file: str
     line: int
@@ -57,17 +57,16 @@ class MeasuredRow:
 
     @property
     def place(self) -> str:
-        """`runs.csv line 3`; of a log, which is one run, its name."""
+        """`runs.csv line 3`; for a log, which is one run, its name."""
         return f"{self.file} line {self.line}" if self.line else self.file
 
     def text(self, column: str) -> str | None:
-        """Cell as text, None when empty or absent."""
+        """Cell as text; None if it is empty or absent."""
         return self.cells.get(column, "").strip() or None
 
     def fact(self, column: str) -> str:
-        """A fact in lower case, from its own column or a word of `variant`; "" where unknown. The
-        software is what the framework's name says of versions and dates where its column is empty.
-        """
+        """A fact in lower case, from its own column or a word of `variant`; "" if unknown. If the
+        column `software` is empty, the framework's name may state versions and dates."""
         if column == "software" and self.text(column) is None:
             name = (self.text("framework") or "").lower()
             return name if re.search(r"\d", name) else ""
@@ -81,7 +80,7 @@ class MeasuredRow:
         return re.search(pattern, self.fact(column)) is not None
 
     def number(self, column: str) -> float | None:
-        """Cell as a number, None when empty; UsageError names file, line and column otherwise."""
+        """Cell as a number; None if empty. UsageError names file, line and column."""
         value = self.text(column)
         if value is None:
             return None
@@ -98,7 +97,7 @@ class MeasuredRow:
         return number
 
     def integer(self, column: str) -> int | None:
-        """Cell as a whole number, None when empty; UsageError as `number`, or for a fraction."""
+        """Cell as a whole number; None if empty. UsageError as for `number`, or for a fraction."""
         value = self.number(column)
         if value is None:
             return None
@@ -122,7 +121,7 @@ class MeasuredRow:
 
     @property
     def at_its_word(self) -> MeasuredRow:
-        """The row with its doubted figures alone, but for a step time that is withdrawn."""
+        """The row with only its doubted figures, without a withdrawn step time."""
         figures = {**MEASURED_COLUMNS, "oom": "fit"}
         trusted = {column: "" for column, figure in figures.items() if figure not in self.doubted}
         doubt = "time withdrawn:" if self.withdraws_time else ""
@@ -130,20 +129,20 @@ class MeasuredRow:
 
     @property
     def unnamed(self) -> MeasuredRow:
-        """The row without its framework's name, as of one that nobody knows."""
+        """The row without its framework's name, as if nobody knew it."""
         return replace(self, cells=self.cells | {"framework": ""})
 
     @property
     def ran_out(self) -> bool | None:
-        """Whether the run ran out of memory; None where the row does not say, or not surely."""
+        """Whether the run ran out of memory; None if the row does not surely say."""
         text = self.text("oom")
         if text in ("-", "none") or "fit" in self.doubted:
             return None
         return yes_or_no(text.removesuffix(".0") if text else None)
 
     def measurement(self, column: str) -> float | None:
-        """A measured figure, None when empty or in doubt; what a run held that ran out of memory
-        is no peak: it never got there."""
+        """A measured figure; None if it is empty or in doubt. The memory of a run that ran out is
+        no peak, since the run never reached it."""
         figure = MEASURED_COLUMNS[column]
         if figure in self.doubted or (figure == "memory" and self.ran_out):
             return None
@@ -151,12 +150,12 @@ class MeasuredRow:
 
     @property
     def source(self) -> str:
-        """Which publication the row is from; the file's name when it does not say."""
+        """The publication that the row comes from; the file's name if it does not say."""
         return self.text("source") or Path(self.file).stem
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Items by what they have in common, in the order of their first."""
+    """Items by key, in the order of each key's first item."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -164,7 +163,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def spread_out(runs: Sequence[Item], most: int = 60) -> Sequence[Item]:
-    """At most so many runs of a source, evenly spread: further ones say little new."""
+    """At most `most` runs of a source, evenly spread: further ones say little new."""
     if len(runs) <= most:
         return runs
     return [runs[round(index * len(runs) / most)] for index in range(most)]
@@ -202,13 +201,13 @@ def _read_file(path: Path) -> Iterator[MeasuredRow]:
 
 
 def _delimiter(text: str) -> str:
-    """What separates the columns of the header: a comma, or what spreadsheets write instead."""
+    """The separator of the header's columns: a comma, or what spreadsheets write instead."""
     header = text.lstrip().partition("\n")[0]
     return "," if "," in header else max(";\t", key=header.count) if header else ","
 
 
 def _cells(path: Path, cells: dict[str, str]) -> dict[str, str]:
-    """Cells of named columns; the path of a plan file from where the CSV lies."""
+    """Cells of named columns; a plan file's path relative to the CSV."""
     texts = {key: value for key, value in cells.items() if key}
     plan_file = texts.get(PLAN_COLUMN, "").strip()
     if plan_file:
@@ -217,8 +216,8 @@ def _cells(path: Path, cells: dict[str, str]) -> dict[str, str]:
 
 
 def _plan_beside(path: Path, plan_file: str) -> Path:
-    """The plan file that a row names. Rows that were kept as FILE.yours when their launch was
-    written again belong to the plan that was kept with them."""
+    """The plan file that a row names. Rows kept as FILE.yours when their launch was written again
+    belong to the plan kept with them."""
     kept = re.search(rf"{re.escape(YOURS)}\d*$", path.name)
     beside = path.parent / f"{plan_file}{kept[0] if kept else ''}"
     return beside if beside.is_file() else path.parent / plan_file
@@ -249,13 +248,13 @@ def words_of(table: str) -> Any:
 
 
 def named(table: str, text: str) -> str | None:
-    """What a text means by the patterns of a table of `words.toml`; None where none is found."""
+    """The meaning of a text by the patterns of a table of `words.toml`; None without a match."""
     patterns = words_of(table)
     return next((meaning for pattern, meaning in patterns if re.search(pattern, text)), None)
 
 
 def yes_or_no(text: str | None) -> bool | None:
-    """`y`, `True`, `on`, `1` and their opposites; None for anything else."""
+    """True or False for `y`, `True`, `on`, `1` and their opposites; None for anything else."""
     word = (text or "").strip().lower()
     if word in _YES:
         return True
@@ -263,7 +262,7 @@ def yes_or_no(text: str | None) -> bool | None:
 
 
 def zero_stage_named(text: str) -> int | None:
-    """ZeRO stage that a sharding cell names: `3`, `ZeRO-3`, `FULL_SHARD` and `HSDP` are stage 3."""
+    """The ZeRO stage of a sharding cell: `3`, `ZeRO-3`, `FULL_SHARD` and `HSDP` are stage 3."""
     lower = text.strip().lower()
     if number := _STAGE.match(lower):
         return int(number[1])
@@ -274,8 +273,8 @@ def zero_stage_named(text: str) -> int | None:
 
 
 def recompute_named(text: str) -> str:
-    """A recompute cell with a bare yes or no, and checkpointing of whole blocks by other names,
-    in this project's words (`full`, `none`); other texts as they are."""
+    """A recompute cell in this project's words (`full`, `none`) if it is a yes or no, or names
+    checkpointing of whole blocks otherwise; other texts stay."""
     lower = text.strip().lower()
     said = yes_or_no(lower)
     if said is not None:

@@ -1,8 +1,5 @@
-"""Which framework profile a measured row ran under, from the name that its source gives, and how
-what it says beside the name changes the profile.
-
-The rules of such changes are data (`variants.toml`, which says how one is written).
-"""
+"""The framework profile of a measured row, by the name that its source gives, and how further facts
+of the row change the profile. The rules of such changes are data (`variants.toml`)."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ _AUTOCAST = r"(?<!no )\b(amp|autocast)|mixed"
 
 
 def says(column: str, pattern: str) -> Condition:
-    """Rows whose column has words that match; of `!column`: none that do."""
+    """Rows whose column has words that match; `!column`: words that do not."""
     name = column.removeprefix("!")
     return lambda row: row.says(name, pattern) == (name == column)
 
@@ -59,11 +56,11 @@ class Variant(Frozen):
         )
 
     def of(self, profile: str) -> bool:
-        """Whether the rule is about rows under a profile."""
+        """Whether the rule is about a profile."""
         return not self.profiles or profile in self.profiles
 
     def changes(self, profile: FrameworkProfile) -> Tables:
-        """What it changes in the profile's tables. KeyError for an unknown technique."""
+        """The changed values of the profile's tables. KeyError for an unknown technique."""
         if not self.technique:
             return {
                 table: {key: _value(table, key, value, profile) for key, value in given.items()}
@@ -86,7 +83,8 @@ def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
 
 
 def _like(words: str, profile: FrameworkProfile) -> FrameworkProfile:
-    """`PROFILE`, of 32-bit tensors where `profile` is; `PROFILE, same mode`: in its dtype mode."""
+    """`PROFILE`, with 32-bit tensors if `profile` has them; `PROFILE, same mode`: in its dtype
+    mode."""
     name, _, same = words.partition(", ")
     other = load_framework(name)
     wanted = profile.mode if same or profile.mode == "fp32" else other.mode
@@ -104,8 +102,8 @@ def _variants() -> tuple[Variant, ...]:
 
 
 def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) -> FrameworkProfile:
-    """The profile as the row states it: its variants, sequence parallelism (`y`, `n`, or not at
-    all), and a precision it did train in; `unfamiliar`: it stands for a framework without one."""
+    """The profile as the row states it: its variants, sequence parallelism (`y`, `n`, or unstated),
+    and a precision that it did train in. `unfamiliar`: it stands for an unknown framework."""
     rules = enumerate(_variants())
     applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
     mixed = _in_fp32(row) if row.fact("base_format") else _has_fp32_weights(name, row)
@@ -114,8 +112,8 @@ def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) ->
 
 
 def _in_fp32(row: MeasuredRow) -> bool:
-    """Whether the weights that a row starts from are in fp32: autocast makes the products those of
-    16 bits. Where it trains all of them, the type of its states tells before."""
+    """Whether the initial weights of a row are in fp32, with autocast for 16-bit products. If all
+    weights are trained, the type of their states decides first."""
     trained = named("tuning_method", row.fact("tuning")) is None
     if trained and row.fact("state_precision"):
         return row.says("state_precision", "^fp32")
@@ -130,7 +128,7 @@ def _has_fp32_weights(name: str, row: MeasuredRow) -> bool:
 
 
 def _under_autocast(row: MeasuredRow) -> bool:
-    """Whether the row says so, or its framework does so unless told otherwise."""
+    """Whether the row says so, or its framework usually does so."""
     if row.says("precision", _AUTOCAST):
         return True
     usual = named("usual_autocast", row.fact("framework")) is not None
@@ -138,8 +136,8 @@ def _under_autocast(row: MeasuredRow) -> bool:
 
 
 def _holds_fp32_weights(name: str, row: MeasuredRow) -> bool:
-    """Whether fp32 states tell of fp32 weights: Megatron's own optimizers keep an fp32 copy beside
-    16-bit weights, so there only a loop of the source's own tells it."""
+    """Whether fp32 states imply fp32 weights. Megatron's own optimizers keep an fp32 copy beside
+    16-bit weights, so there only a loop of the source's own implies it."""
     return not name.startswith("megatron") or row.says("framework", r"\bown loop\b")
 
 
@@ -153,7 +151,7 @@ def _profile(
     mixed: bool,
     hosted: bool,
 ) -> FrameworkProfile:
-    """One object per distinct variant, so that rows which share it are costed together."""
+    """One object for each distinct variant, so that rows which share it are costed together."""
     profile = load_framework(name)
     wanted = "fp32" if precision in FP32_PRECISIONS else "amp" if mixed else "bf16"
     if any(mode.name == wanted for mode in profile.modes):
@@ -172,7 +170,7 @@ def _profile(
 
 
 def tables_of(name: str, profile: str) -> Tables:
-    """What variants of that name change in a profile's tables; nothing if none applies there."""
+    """Changes of a profile's tables by the variants of a name."""
     tables: Tables = {}
     for variant in _variants():
         if variant.name == name and variant.of(profile):
@@ -191,7 +189,7 @@ _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
 
 
 def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
-    """The row's profile, and in words what was taken for it where the framework has none.
+    """The row's profile, and in words what stands for an unknown framework.
 
     UnpredictableRowError for 32-bit arithmetic, unless the profile says what it keeps then.
     """
@@ -205,8 +203,8 @@ def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tupl
 
 
 def _with_usual_compiling(row: MeasuredRow) -> MeasuredRow:
-    """The row with `compile` as its framework has it unless told otherwise, where it says nothing:
-    time and memory then count on the same."""
+    """The row with the framework's usual `compile` if it states none, so that time and memory
+    assume the same."""
     usual = named("usual_compile", row.fact("framework"))
     if row.text("compile") or usual is None:
         return row
@@ -240,8 +238,8 @@ Rules = tuple[tuple[Condition, str], ...]
 
 
 def _is_of_2022(row: MeasuredRow) -> bool:
-    """Whether the row is like Megatron's of its first years: GPUs before Hopper, attention that is
-    not said to be fused, and plain blocks, for there were no gated ones."""
+    """Whether the row is like Megatron's of its first years: GPUs before Hopper, attention not said
+    to be fused, and blocks without gates."""
     gated = row.says("act", "glu|silu|gated")
     return _ran_before_hopper(row) and not row.says("flash", "^y") and not gated
 
@@ -288,7 +286,7 @@ _PLAIN_RULES: Rules = (
 
 
 def by_mechanism(row: MeasuredRow) -> str:
-    """Profile of a framework that no name tells, by what the row says that it does."""
+    """The profile of an unknown framework, by the mechanisms that the row states."""
     low = row.says("precision", "fp8|fp4")
     by_degrees = any((row.integer(name) or 1) > 1 for name in _DEGREES)
     if _zero(row) == _FULLY_SHARDED:
@@ -307,5 +305,5 @@ def by_mechanism(row: MeasuredRow) -> str:
 
 
 def _ran_before_hopper(row: MeasuredRow) -> bool:
-    """Whether the GPU existed before 2022: on a later one runs a later Megatron-LM."""
+    """Whether the GPU existed before 2022; later ones run a later Megatron-LM."""
     return re.search(r"\b([AV]100|A800|RTX)", row.text("gpu") or "", re.IGNORECASE) is not None

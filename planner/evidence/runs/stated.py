@@ -1,7 +1,7 @@
-"""What a measured row says of blocks, optimizer and host, and what none can say.
+"""Blocks, optimizer and host of a measured row, and rows that are impossible.
 
-A row that its GPUs, its batch or its model rule out is refused by name: priced all the same it
-would show an absurd rate.
+A row that contradicts its GPUs, its batch or its model is refused by name; a prediction of it would
+show an absurd rate.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
 
 
 def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
-    """Chunks of a stage where a row does not give them: as many as its list of layers has for each
-    stage; without a list they divide its layers, or there is one.
+    """Chunks of a stage if a row does not give them: as many as its list of layers has for each
+    stage; without a list they divide the stage's layers, or there is one.
 
-    Where it says that it interleaves, or that p2p overlaps, which Megatron-LM does under the
-    interleaved schedule alone: the fewest. In NeMo's tables every dense pipeline that gives them
+    If the row says that it interleaves, or that p2p overlaps, which Megatron-LM does only under the
+    interleaved schedule: the fewest. In NeMo's tables every dense pipeline that gives chunks
     interleaves (144 of 144 rows), with one to four layers a chunk: two layers.
     """
     if (listed := _listed_blocks(row)) is not None:
@@ -45,8 +45,8 @@ def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int
 
 
 def block_layers(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, ...] | None:
-    """Layers of each block; None where an even split is not ruled out. UnpredictableRowError for a
-    list that does not fit the row's stages, chunks or layers."""
+    """Layers of each block; None if an even split is possible. UnpredictableRowError for a list
+    that does not fit the row's stages, chunks or layers."""
     blocks = _listed_blocks(row)
     if blocks is None:
         return _beside_prediction(row, degrees, layers)
@@ -61,7 +61,7 @@ def block_layers(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, 
 
 
 def _listed_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
-    """`6/5x2/0` = 6, 5, 5, 0; None where the row lists nothing."""
+    """`6/5x2/0` = 6, 5, 5, 0; None if the row lists nothing."""
     text = row.text("layers_per_stage")
     if text is None:
         return None
@@ -76,7 +76,7 @@ def _listed_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
 
 def _beside_prediction(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, ...] | None:
     """Layers that do not divide evenly beside multi-token prediction, which the last block holds:
-    as even as it gets with that counted as a layer."""
+    as even as possible with that counted as a layer."""
     blocks, predicted = degrees.pp * degrees.vpp, row.integer("mtp_layers") or 0
     if not predicted or layers % blocks == 0:
         return None
@@ -86,8 +86,8 @@ def _beside_prediction(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple
 
 
 def memory_gap(row: MeasuredRow, *, fetches: bool = False) -> str | None:
-    """Why the row's memory is not predicted: it moves tensors to the host; None otherwise.
-    `fetches`: its framework is known to fetch weights from there."""
+    """Why the row's memory cannot be predicted; None if it can. `fetches`: its framework is known
+    to fetch weights from the host."""
     if row.says("offload", r"^parameters") and not fetches:
         return "parameters on the host are not modelled for its framework"
     if row.says("offload", r"layer"):
@@ -98,20 +98,19 @@ def memory_gap(row: MeasuredRow, *, fetches: bool = False) -> str | None:
 
 
 def time_gap(row: MeasuredRow) -> str | None:
-    """Why the row's step time is not predicted: its samples are padded to a length that it does not
-    state; None otherwise. Memory is that of the longest samples, which fill the sequence length."""
+    """Why the row's step time cannot be predicted: its samples are padded to an unstated length;
+    None if it can. Memory is that of the longest samples, which fill the sequence length."""
     return None if states_lengths(row) else named("sequences", row.fact("sequences"))
 
 
 def optimizer_share(row: MeasuredRow) -> float:
-    """Share of the optimizer's states and update that the row has on the host."""
+    """Share of the optimizer's states and update on the host."""
     stated = re.search(r"\boptimizer(?: (\d+) ?%)?", row.fact("offload"))
     return 0.0 if stated is None else float(stated[1] or 100.0) / 100.0
 
 
 def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
-    """Modules whose activations the row keeps on the host, as `planner.predict.ops.offload` names
-    them."""
+    """Modules with activations on the host, by their names in `planner.predict.ops.offload`."""
     offloaded = row.fact("offload")
     if offloaded.endswith("checkpoints") or row.says("grad_ckpt", "offload"):
         return ("checkpoints",) if row.says("recompute", "^full") else ()
@@ -119,7 +118,7 @@ def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
 
 
 def states_dropout(row: MeasuredRow) -> bool | None:
-    """Whether dropout is on, where the row says so."""
+    """Whether dropout is on; None if the row does not say."""
     if row.fact("dropout") == "none":
         return False
     hidden = re.search(r"hidden ([\d.]+)", row.fact("dropout"))
@@ -137,7 +136,7 @@ _MAKERS = "distributed|fused|torch|apex|deepspeed|megatron|bnb|bitsandbytes"
 
 
 def optimizer_name(row: MeasuredRow) -> str:
-    """Optimizer, AdamW unless the row says otherwise, with the types that it states by part."""
+    """The optimizer, AdamW unless stated, with the stated types of its parts."""
     text = re.sub(rf"^({_MAKERS})[ -]+(?=\w*adam)", "", row.fact("optimizer"))
     stated = re.match(r"(paged )?([\w-]+)", text)
     name = "adamw" if stated is None else f"{(stated[1] or '').strip()}-{stated[2]}".strip("-")
@@ -146,8 +145,8 @@ def optimizer_name(row: MeasuredRow) -> str:
 
 
 def _stated_types(row: MeasuredRow) -> str:
-    """`grad=bf16,exp_avg=bf16` of `main_grads bf16 exp_avg bf16`; both moments are of one type
-    where one is named, and in 16 bits where they are `below fp32`."""
+    """`grad=bf16,exp_avg=bf16` from `main_grads bf16 exp_avg bf16`. If one moment is named, both
+    have its type; `below fp32` means 16 bits."""
     fact = row.fact("state_precision")
     if "moments below fp32" in fact:
         return "exp_avg=bf16,exp_avg_sq=bf16"
@@ -162,7 +161,7 @@ def _stated_types(row: MeasuredRow) -> str:
 
 
 def demand_counts(row: MeasuredRow) -> None:
-    """UnpredictableRowError names a count of the row that is too small to be one, or too large."""
+    """UnpredictableRowError names a count that is too small or too large."""
     for column, least in words_of("least").items():
         value = row.integer(column)
         if value is not None and value < least:
@@ -174,7 +173,7 @@ def demand_counts(row: MeasuredRow) -> None:
 
 
 def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
-    """UnpredictableRowError where GPUs, batch, heads, experts or kernels rule the row out."""
+    """UnpredictableRowError if GPUs, batch, heads, experts or kernels rule the row out."""
     gpus = row.integer("num_gpus") or 1
     group = degrees.tp * degrees.pp * degrees.cp
     if gpus % group:

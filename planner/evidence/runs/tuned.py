@@ -1,5 +1,5 @@
-"""How the weights of a measured run were trained, from its columns: all of them, a part, or
-adapters beside frozen ones."""
+"""How the weights of a measured run were trained: all of them, a part, or adapters beside frozen
+ones."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _method(row: MeasuredRow, model: ModelSpec) -> str:
 
 
 def _targets(row: MeasuredRow, model: ModelSpec) -> str:
-    """Linear layers with adapters; those of attention where the row names none. A name that no
-    layer of the model has adds none beside others (peft, tuners_utils.py, inject_adapter); one that
-    nobody knows stays, to be refused by name."""
+    """Linear layers with adapters; those of attention if the row names none. A name that no layer
+    of the model has adds none (peft, tuners_utils.py, inject_adapter); an unknown name stays, to be
+    refused by name."""
     text = _targets_text(row)
     if not text and row.says("framework", _ADAPTS_ALL):
         return "all-linear"
@@ -84,7 +84,7 @@ def _known_names() -> set[str]:
 
 
 def _names(text: str) -> list[str]:
-    """The planner's names of the layers that a cell lists."""
+    """The planner's names of the layers in a cell."""
     called = words_of("lora_target")
     words = [word for word in re.findall(r"[\w.]+(?:-\w+)*", text) if word not in _FILLERS]
     meant = (called.get(word) or called.get(word.rpartition(".")[2], word) for word in words)
@@ -92,8 +92,8 @@ def _names(text: str) -> list[str]:
 
 
 def _in_mixture(name: str, row: MeasuredRow, model: ModelSpec) -> tuple[str, ...]:
-    """Layers of a name in a model whose feed-forward blocks are experts: each expert's, unless they
-    are one tensor, as of gpt-oss always and of others since transformers 5."""
+    """Layers of a name in a model whose feed-forward blocks are experts: each expert's, unless the
+    experts are one tensor, as in gpt-oss always and in others since transformers 5."""
     layers = linear_layers(model)
     if name not in _OF_BLOCKS or name in layers or model.moe is None:
         return (name,)
@@ -104,8 +104,8 @@ def _in_mixture(name: str, row: MeasuredRow, model: ModelSpec) -> tuple[str, ...
 
 
 def _whole(row: MeasuredRow) -> str:
-    """Tables that are trained in full beside adapters. unsloth does so to those that are named
-    among its targets (unsloth/models/llama.py, get_peft_model)."""
+    """Tables that are trained in full beside adapters. unsloth does so with tables named among its
+    targets (unsloth/models/llama.py, get_peft_model)."""
     if row.says("frozen", "except embeddings and lm_head"):
         return "+".join(_TABLES)
     named_ones = _names(_targets_text(row)) if row.says("framework", _TRAINS_TABLES) else []
@@ -118,8 +118,7 @@ def _dropout(row: MeasuredRow) -> str:
 
 
 def _frozen(row: MeasuredRow, model: ModelSpec) -> tuple[str, ...]:
-    """Parts of a model that reads images, and modules of a fully tuned one, that the row says
-    nothing trained."""
+    """Parts of a vision-language model, and modules of a fully tuned one, that were not trained."""
     if model.vision is not None:
         return frozen_parts(row)
     last = re.search(r"all but layers (\d+)-(\d+)", row.fact("frozen"))

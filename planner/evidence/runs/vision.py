@@ -1,4 +1,4 @@
-"""The vision part of a measured run's model, and its images, from its columns."""
+"""The vision part of a measured run's model, and its images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planner.job.specs import ModelSpec
 from planner.job.tuning import PROJECTOR, VISION_TOWER
 from planner.job.vision import ImageLoad
 
-# What a name of a checkpoint says of how its weights are packed, dated or tuned.
+# Endings of checkpoint names that say how weights are packed, dated or tuned.
 _PACKED = re.compile(
     r"[-_](unsloth[-_])?(bnb[-_]?4bit|gptq[-_]int4|awq|fp8|4bit|instruct|chat|pretrained|it|\d{4})$",
     re.IGNORECASE,
@@ -25,7 +25,7 @@ _CALLED = (
     (re.compile(r"^internvl-chat-v1[._]5$", re.IGNORECASE), "internvl2-26b"),
     (re.compile(r"^phi3-vision-128k", re.IGNORECASE), "phi-3.5-vision"),
 )
-# Of an image of which neither size nor tokens are stated, COCO's; what an open fact says of it.
+# The size of an image if neither size nor tokens are stated (COCO's); a size in an open fact.
 _USUAL_IMAGE = "1x640x480"
 _SIZED = r"^one of (\d+x\d+)$"
 _OTHER = r"\b(audio|speech)"
@@ -35,15 +35,13 @@ _PROJECTOR = r"projector|merger|aligner"
 
 
 def says_vision(row: MeasuredRow) -> bool:
-    """Whether a row is of a model that reads images: a cell of its own, or a tower that is
-    frozen."""
+    """Whether a row's model reads images: it has a cell for that, or a frozen tower."""
     return bool(row.fact("vision")) or row.says("frozen", f"{_TOWER}|{_OTHER}")
 
 
 def whole_model(row: MeasuredRow) -> ModelSpec:
-    """A row's model, with its tower and images where it reads any. Of those the language model is
-    the catalogue's where the row leaves its shape out. UnpredictableRowError where the tower is
-    none that is known."""
+    """A row's model, with its tower and images if it reads any; the language model is then the
+    catalogue's if the row leaves its shape out. UnpredictableRowError for an unknown tower."""
     if not says_vision(row):
         return model_of(row)
     known = _known(row)
@@ -59,8 +57,8 @@ def whole_model(row: MeasuredRow) -> ModelSpec:
 
 
 def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
-    """The images of the row's samples: as many tokens as it states, or one of a usual size, as far
-    as a sample has room for it."""
+    """The images of the row's samples: as many tokens as stated, or one of a usual size, as far as
+    a sample has room."""
     text, samples = row.fact("image_tokens"), samples_of(row).lengths
     room = float(samples.mean if samples else model.pretraining_seq)
     if text == "none":
@@ -78,7 +76,7 @@ def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
 
 
 def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
-    """Parts that a row says nothing trained."""
+    """Parts that were not trained, as the row says."""
     frozen = row.fact("frozen") if "trained" not in row.fact("frozen") else ""
     if "frozen" in row.fact("vision"):
         frozen += " vision_tower"
@@ -103,7 +101,7 @@ def _unknown(row: MeasuredRow) -> UnpredictableRowError:
 
 
 def _in_row(model: ModelSpec, row: MeasuredRow) -> ModelSpec:
-    """The model on rows of the length of the run's."""
+    """The model on rows of the run's length."""
     seq = longest_row(row)
     if not seq:
         raise UnpredictableRowError("seq is not stated")

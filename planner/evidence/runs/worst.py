@@ -1,9 +1,9 @@
-"""The rows that are predicted worst, with what the prediction is made of; and the groups in which
-the run ranked first was not the best, with what was picked and why.
+"""The rows that are predicted worst, with the terms of their prediction; and the groups in which
+the run ranked first was not the best, with the pick and the reason.
 
-The run ranked first was predicted to be the faster of the two, or the better one not to fit. Of the
-predicted step's terms the one that favours the pick most is named: had it been as large in both,
-the pick would have gained that much less. It need not be wrong, but it decided.
+The run ranked first was predicted to be faster, or the better one not to fit. Of the predicted
+step's terms, the one that favours the pick most is named: had it been equal in both, the pick would
+have gained that much less. It need not be wrong, but it decided.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _degrees_text(mapped: MappedRow) -> str:
 
 
 def term_seconds(prediction: Prediction) -> dict[str, float]:
-    """Seconds of a predicted step by its terms, in words; empty where nothing was predicted."""
+    """Seconds of a predicted step by term, in words; empty if nothing was predicted."""
     step = prediction.step
     if step is None:
         return {}
@@ -93,7 +93,7 @@ def term_seconds(prediction: Prediction) -> dict[str, float]:
 
 
 def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:
-    """Shares of the predicted step, largest first; small ones are left out."""
+    """Shares of the predicted step, largest first, without small ones."""
     whole = prediction.step_time_s or math.inf
     shares = ((name, seconds / whole) for name, seconds in term_seconds(prediction).items())
     large = [share for share in shares if share[1] >= _SMALLEST_SHARE]
@@ -157,7 +157,7 @@ def _text(prediction: Prediction) -> str:
 
 
 def _decided_by(pick: Prediction, best: Prediction, *, in_question: bool) -> str:
-    """What made the pick come first."""
+    """Why the pick was ranked first."""
     if pick.measured("step_time_s") is None:
         return OUT
     if not in_question:

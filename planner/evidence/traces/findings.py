@@ -57,7 +57,7 @@ def _waiting(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
 
 
 def _calls(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
-    """What makes the CPU wait for the GPU within a step, by the calls that do it."""
+    """Calls that make the CPU wait for the GPU within a step."""
     seconds = median(rank.idle_synchronised_s for rank in ranks)
     names = sorted({name for rank in ranks for name in rank.calls})
     calls = {name: median(rank.calls.get(name, 0.0) for rank in ranks) for name in names}

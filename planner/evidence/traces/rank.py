@@ -44,8 +44,8 @@ def _doubles() -> array[float]:
 
 @dataclass
 class Collected:
-    """What is kept of a trace: starts and ends, s, of kernels by term, of copies by the memory that
-    they use, and of collectives by group; starts of calls by name. 16 bytes a kernel."""
+    """The kept parts of a trace: starts and ends, s, of kernels by term, of copies by the memory
+    that they use, and of collectives by group; starts of calls by name. 16 bytes a kernel."""
 
     kernels: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
     copies: dict[str, array[float]] = field(default_factory=lambda: defaultdict(_doubles))
@@ -254,8 +254,8 @@ Spans = NDArray[np.float64]
 
 
 def union(*sets: Spans) -> Spans:
-    """What any of the spans of any set covers. A gap lies before the i-th start where the i-th end
-    is earlier: as many have ended as began."""
+    """The time that any of the spans of any set covers. A gap lies before the i-th start if the
+    i-th end is earlier: equal numbers have then ended and begun."""
     starts, ends = (np.sort(np.concatenate([one[:, side] for one in sets])) for side in (0, 1))
     edges = np.concatenate([[True], starts[1:] > ends[:-1], [True]])
     count = len(starts)
@@ -274,7 +274,7 @@ def complement(spans: Spans, start: float, end: float) -> Spans:
 
 
 def within(spans: Spans, start: float, end: float) -> Spans:
-    """What spans cover of [start, end]."""
+    """The part of [start, end] that spans cover."""
     inside = np.minimum(spans[:, 1], end) > np.maximum(spans[:, 0], start)
     return union(np.clip(spans[inside], start, end))
 

@@ -62,12 +62,13 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One device's memory. `peak_bytes`: most live at once in the recorded history, at which
-    `categories` held it and `made` was allocated; without history what was live at the end.
+    """One device's memory. `peak_bytes`: most bytes live at once in the recorded history, with
+    `categories` and the allocation `made` at that moment; without history the bytes live at the
+    end.
 
-    `reserved_bytes`, `allocated_bytes`: of the segments at the end, and the share of what is
-    reserved but in no live block, `fragmentation`; `retries`: times that the allocator gave
-    memory back to the driver.
+    `reserved_bytes`, `allocated_bytes`: of the segments at the end; `fragmentation`: the share of
+    reserved bytes that is in no live block; `retries`: times that the allocator gave memory back to
+    the driver.
     """
 
     path: Path
@@ -268,7 +269,7 @@ def _peak(
 def _live_at_start(
     segments: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> dict[Any, Allocation]:
-    """What was live before the history: from what is live at the end, walked backwards."""
+    """Allocations live before the history: those live at the end, followed backwards."""
     live = {
         _whole(block, "address"): _allocation(block)
         for segment in segments
@@ -310,7 +311,7 @@ def _word(frame: dict[str, Any], name: str) -> str:
 
 
 def _category(frames: Iterable[str]) -> str:
-    """Whose memory it is, by all frames of the stack."""
+    """The category of an allocation, by all frames of its stack."""
     text = " ".join(frames).lower()
     known = (name for name, words in _CATEGORIES if any(word in text for word in words))
     return next(known, OTHER)

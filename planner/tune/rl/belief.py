@@ -1,11 +1,11 @@
-"""What is believed of steps of reinforcement learning: errors of phases, by kind, make up a step's.
+"""The belief about steps of reinforcement learning, from the errors of their phases by kind.
 
-ln(measured / predicted) of a phase of kind k in plan i is f(i, k) = e(k) + r(i, k): what the
-cluster, the lengths and the framework do to phases of a kind, which all candidates share, and what
-is left of the plan, which plans of equal engines share in sampling, and those of equal trainers in
-training. A step is off by the sum of its binding phases' errors, by their share of it, and by what
-lies between phases. Half widths are those of the shipped bars, or of what own runs have left of
-them (`planner.predict.rl.errors`). Steps and phases of a trial are measured together, and both
+ln(measured / predicted) of a phase of kind k in plan i is f(i, k) = e(k) + r(i, k). e is the effect
+of the cluster, the lengths and the framework on phases of a kind, which all candidates share. r is
+the rest of a plan, which plans with equal engines share in sampling, and plans with equal trainers
+in training. The error of a step is the sum of its binding phases' errors, weighted by their share
+of it, plus the time between phases. Half widths are those of the shipped bars, or those after own
+runs (`planner.predict.rl.errors`). Steps and phases of a trial are measured together, and both
 condition the normal distribution, at every scale of the errors (`planner.tune.belief`).
 
 Ignores that lengths may grow between two trials.
@@ -45,7 +45,7 @@ _OF_TRAINER = ("training", "reading")
 
 @dataclass(frozen=True)
 class RlBelief(Belief):
-    """`whole`: covariance at scale 1 of the candidates' steps, then of f(i, k), plan by plan;
+    """`together`: covariance at scale 1 of the candidates' steps, then of f(i, k), plan by plan;
     `kinds`: of phases; `parts`: places there, with ln(measured / predicted)."""
 
     together: Array = field(default_factory=lambda: np.zeros((0, 0)))
@@ -100,7 +100,7 @@ class RlBelief(Belief):
 
 
 def _phases(candidates: Iterable[RlCandidate]) -> list[Phase]:
-    """Those that steps are the sums of, but for what takes no time."""
+    """The phases that steps are the sums of, without those that take no time."""
     return [phase for one in candidates for phase in one.costed.binding if phase.seconds > 0.0]
 
 
@@ -125,7 +125,7 @@ def _together(candidates: Sequence[RlCandidate], kinds: Sequence[str]) -> Array:
 
 
 def _variance(phases: Iterable[Phase], kind: str) -> float:
-    """Of ln(measured / predicted) of a kind, by the bars of its longest phase."""
+    """Variance of ln(measured / predicted) of a kind, by the bars of its longest phase."""
     longest = max((one for one in phases if KINDS[one.name] == kind), key=lambda one: one.seconds)
     return float((0.5 * math.log(longest.high / longest.low) / WIDTH) ** 2)
 
@@ -146,7 +146,7 @@ def _equal(sides: Sequence[object]) -> Array:
 
 
 def _shares(candidate: RlCandidate, kinds: Sequence[str]) -> Array:
-    """Of a step, by kind."""
+    """Shares of a step, by kind of phase."""
     found = dict.fromkeys(kinds, 0.0)
     for phase in _phases([candidate]):
         found[KINDS[phase.name]] += phase.seconds

@@ -58,7 +58,7 @@ class RlCandidate:
 
     @property
     def engine_degrees(self) -> tuple[int, ...]:
-        """Of its engines, without their cache and sequences."""
+        """The degrees of its engines, without their cache and sequences."""
         engine = self.launch.layout.engine
         return engine.replicas, engine.tp, engine.pp, engine.dp, engine.ep
 

@@ -16,7 +16,8 @@ AND = "+"
 
 @dataclass
 class FollowedSteps(FollowedLog):
-    """What a framework of reinforcement learning prints, read from where the last look ended."""
+    """The printed figures of a framework of reinforcement learning, read from where the last look
+    ended."""
 
     named: dict[str, list[float]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What a study of plans of reinforcement learning tries, and what their short runs teach."""
+"""The trials of a study of reinforcement learning plans, and what is learnt from them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ RL_SHORT = ShortRun(steps=12, limit_s=7200.0)
 _KNOWN = 0.03
 # Until engines have loaded weights and captured graphs, on both sides.
 _START_S = 300.0
-# Steps that a policy is trained for, where nobody says.
+# Default number of steps that a policy is trained for.
 USUAL_RL_STEPS = 300.0
-# What `--on local` starts.
+# The scripts that `--on local` starts.
 _START_SCRIPT, _RUN_SCRIPT = "launch.sh", "run.sh"
 
 
@@ -57,7 +57,7 @@ class RlStudyWork(ChosenByWorth):
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What people call them, by key."""
+        """Names of the candidates for people, by key."""
         return {key: one.name for key, one in self.candidates.items()}
 
     def sequences(self, key: str) -> int:
@@ -70,11 +70,11 @@ class RlStudyWork(ChosenByWorth):
 
     @cached_property
     def prior(self) -> RlBelief:
-        """What is believed before any trial."""
+        """The belief before any trial."""
         return RlBelief.of_plans([*self.candidates.values()])
 
     def belief(self, records: Sequence[TrialRecord]) -> Belief:
-        """What is known after some trials: of their steps, and of their phases."""
+        """The belief after some trials: about their steps, and about their phases."""
         found = self.prior
         for one in counted(records):
             if one.ended is not None and one.ended.step_s is not None:
@@ -82,7 +82,7 @@ class RlStudyWork(ChosenByWorth):
         return found.observed(self.observations(records))
 
     def facts(self, key: str) -> Facts:
-        """What its log is judged by."""
+        """The facts by which its log is judged."""
         one = self.candidates[key]
         layout, framework = one.launch.layout, one.launch.job.framework.name
         return Facts(layout.trainer.degrees, one.launch.longest, framework, one.step_s)
@@ -161,7 +161,7 @@ class RlStudyWork(ChosenByWorth):
     def written(
         self, header: Mapping[str, object], records: Sequence[TrialRecord], ending: Ending
     ) -> Written:
-        """What the trials come to; `planner calibrate` makes a cluster file of their logs."""
+        """The outcome of the trials; `planner calibrate` makes a cluster file from their logs."""
         cluster = self.result.request.trainer.find_cluster()
         best = self.best(records)
         study = tuned_study(header, cluster, self.candidates, records, ending, best, self.names)
@@ -169,7 +169,7 @@ class RlStudyWork(ChosenByWorth):
         return Written(study.model_copy(update={"notes": notes}), "", "")
 
     def _notes(self, records: Sequence[TrialRecord]) -> Iterator[str]:
-        """What was learnt of phases, by kind."""
+        """The measured phases beside the predicted ones, by kind."""
         for one in counted(records):
             if one.ended is None or not one.ended.parts:
                 continue

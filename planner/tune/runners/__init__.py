@@ -1,1 +1,1 @@
-"""What starts short runs: this machine, Slurm, Kubernetes, or any command; one contract."""
+"""Runners of short runs: this machine, Slurm, Kubernetes, or any command; one contract."""

@@ -38,7 +38,7 @@ class LocalRunner:
         return process.start(folder, job_name, ["bash", "launch.sh"])
 
     def find(self, folder: Path, job_name: str) -> Job:
-        """The job, by what its script left in the folder."""
+        """The job, by the files that its script left in the folder."""
         return process.find(folder, job_name)
 
     def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:
@@ -65,6 +65,6 @@ class CommandRunner(LocalRunner):
         return process.start(folder, job_name, words)
 
     def logs(self, folder: Path, job_name: str) -> Sequence[Path]:  # noqa: ARG002
-        """What the command prints, and the logs that it writes into the folder."""
+        """The output of the command, and the logs that it writes into the folder."""
         others = chain(folder.glob("*.log"), folder.glob("*.out"))
         return (folder / LOG, *sorted(path for path in others if path.name != LOG))

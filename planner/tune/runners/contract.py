@@ -1,8 +1,8 @@
-"""What starts short runs: this machine, Slurm, Kubernetes, or any command; one contract.
+"""Runners of short runs: this machine, Slurm, Kubernetes, or any command; one contract.
 
-A job is known by its name, which the study keeps before anything is submitted, so that a driver
-that was killed finds the job again. A runner looks up, and ends, only jobs of the names that it is
-asked for.
+A job is known by its name, which the study keeps before anything is submitted, so that a later
+driver finds the job again if the first was killed. A runner looks up, and ends, only jobs of the
+given names.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Runner(Protocol):
 def called(
     words: Sequence[str], cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a scheduler's command prints. UsageError where there is no such command, AwayError where
-    nobody answers it, RefusedError where it says no."""
+    """The output of a scheduler's command. UsageError if there is no such command, AwayError if the
+    scheduler does not answer, RefusedError if it says no."""
     try:
         done = subprocess.run(
             words, cwd=cwd, env={**os.environ, **(environment or {})}, timeout=_ANSWER_S,

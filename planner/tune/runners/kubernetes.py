@@ -55,7 +55,7 @@ class KubernetesRunner:
         called([*words, "--wait=false", *(("--grace-period=1",) if force else ())])
 
     def logs(self, folder: Path, job_name: str) -> Sequence[Path]:
-        """What the pods have printed, fetched now."""
+        """The output of the pods, fetched now."""
         label = f"jobset.sigs.k8s.io/jobset-name={job_name}"
         words = [
             "kubectl",
@@ -79,7 +79,7 @@ _ENDS: Mapping[str, State] = {"Completed": "done", "Failed": "failed"}
 
 
 def _waits(job_name: str) -> str:
-    """Why pods wait, as the scheduler says."""
+    """Why pods wait, in the scheduler's words."""
     label = f"jobset.sigs.k8s.io/jobset-name={job_name}"
     pods = json.loads(called(["kubectl", "get", "pods", "--selector", label, "-o", "json"]))
     said = (

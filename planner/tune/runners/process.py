@@ -46,7 +46,8 @@ _CHILDREN: list[subprocess.Popen[bytes]] = []
 
 
 def find(folder: Path, job_name: str) -> Job:
-    """The job by what its script left in the folder, and by the processes that carry its name."""
+    """The job, by the files that its script left in the folder, and by the processes that carry its
+    name."""
     _CHILDREN[:] = [one for one in _CHILDREN if one.poll() is None]
     claim = folder / STARTED
     if not claim.is_dir():
@@ -61,7 +62,8 @@ def find(folder: Path, job_name: str) -> Job:
 
 
 def cancel(folder: Path, job_name: str, *, force: bool = False) -> None:  # noqa: ARG001 (a runner's)
-    """Ask every process of the job to end, or end it; also what one of them has just started."""
+    """Ask every process of the job to end, or end it, including those that one of them has just
+    started."""
     asked: set[int] = set()
     for _ in range(_ROUNDS):
         new = {*processes(job_name)} - asked

@@ -57,7 +57,7 @@ class SlurmRunner:
         return answer.strip().partition(";")[0]
 
     def find(self, folder: Path, job_name: str) -> Job:
-        """What the queue, else the accounts, else the job's own script say of it."""
+        """The job by the queue, or by the accounts, or by its own script."""
         found = _queued(job_name) or _accounted(job_name)
         ended = process.exit_status(folder)
         if ended is not None and (found is None or found.is_alive):
@@ -82,7 +82,7 @@ def _queued(job_name: str) -> Job | None:
 
 
 def _accounted(job_name: str) -> Job | None:
-    """What sacct knows of it; None where it knows nothing, or keeps no accounts."""
+    """The job in sacct's accounts; None if it has none, or keeps no accounts."""
     words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={job_name}"]
     try:
         return _job(called([*words, "--starttime=now-30days", "--format=JobID,State,ExitCode"]))
