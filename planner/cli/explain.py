@@ -1,4 +1,4 @@
-"""`planner explain`: one plan of a plan file."""
+"""`planner explain`: one plan of a plan file, or two side by side."""
 
 from __future__ import annotations
 

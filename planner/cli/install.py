@@ -1,4 +1,4 @@
-"""`planner doctor`, `warmup` and `completion`: what is installed, and what is needed."""
+"""`planner doctor`, `warmup` and `completion`."""
 
 from __future__ import annotations
 

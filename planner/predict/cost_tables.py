@@ -25,14 +25,9 @@ from planner.job.reads import Read
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.homes import fetch_bytes_per_s, host_weight_bytes, secondary_shards
-from planner.predict.links import (
-    FAR_PEER_CHANNELS,
-    channels,
-    job_domain_gpus,
-    peer_channels,
-)
+from planner.predict.links import FAR_PEER_CHANNELS, channels, job_domain_gpus, peer_channels
 from planner.predict.ops.attention_core import score_parts
-from planner.predict.ops.context import OpContext
+from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.optimizer_terms import (
@@ -400,12 +395,5 @@ def kind_prefix(model: ModelSpec) -> Array:
 
 
 def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
-    """How many of each piece the model has."""
-    totals = np.zeros(pieces_count)
-    for kind in model.piece_indices:
-        totals[kind] += 1
-    vocab_layers = len(model.piece_kinds)
-    totals[vocab_layers] = totals[vocab_layers + 1] = 1
-    if model.mtp_layers:
-        totals[vocab_layers + 2] = totals[vocab_layers + 3] = model.mtp_layers
-    return totals
+    """How many of each of the first pieces the model has."""
+    return np.array(piece_counts(model)[:pieces_count], dtype=np.float64)

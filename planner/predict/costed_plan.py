@@ -22,7 +22,7 @@ from planner.predict import assumptions
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
-from planner.predict.mixture import CostedLayout, cost_layout
+from planner.predict.mixture import CostedLayout, cost_configuration, cost_layout
 from planner.predict.ops.trained import trained_flop
 from planner.predict.passes import step_passes
 from planner.predict.plan import (
@@ -215,12 +215,11 @@ def _step_interval(
 
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
     """Step times, s, with other length distributions that fit what was given equally well."""
-    job, found = configuration.job, []
-    for lengths in job.samples.lengths.unstated if job.samples.lengths else ():
-        other = replace(job, samples=job.samples.spread_as(lengths))
-        model, at = cost_model.of(other), replace(configuration, job=other)
-        step = cost_layout(model, model.price_shapes(at.columns), 0, at).step
-        found.append(float(step[f.STEP_TIME]))
+    samples, found = configuration.job.samples, []
+    for lengths in samples.lengths.unstated if samples.lengths else ():
+        other = replace(configuration.job, samples=samples.spread_as(lengths))
+        costed = cost_configuration(cost_model.of(other), replace(configuration, job=other))
+        found.append(float(costed.step[f.STEP_TIME]))
     return found
 
 
@@ -243,8 +242,7 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
     for count in (counts[place] for place in chosen):
         batch_degrees = degrees.model_copy(update={"grad_acc": count})
         batch = replace(configuration, degrees=batch_degrees)
-        step = cost_layout(cost_model, cost_model.price_shapes(batch.columns), 0, batch).step
-        times.append(float(step[f.STEP_TIME]))
+        times.append(float(cost_configuration(cost_model, batch).step[f.STEP_TIME]))
     steps = np.interp(counts, [counts[place] for place in chosen], times)
     return tuple(
         PlanBatch(

@@ -25,7 +25,7 @@ from planner.job.job import Job
 from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
-from planner.predict.mixture import cost_layout
+from planner.predict.mixture import cost_configuration
 from planner.predict.plan import Plan
 
 # Inputs of the cost core: rates between scale-up domains, rates inside one, and times per hop. A
@@ -124,7 +124,7 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
 def _terms_under(configuration: Configuration, factors: Factors) -> Mapping[str, float]:
     """Seconds of each term of the step, with factors on inputs of the core."""
     model = CostModel(configuration.job, factors, compiled=False)
-    step = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration).step
+    step = cost_configuration(model, configuration).step
     terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
     waiting = min(float(step[f.STEP_ISSUE]), terms["compute_s"])
     return {**terms, "compute_s": terms["compute_s"] - waiting, LAUNCHES: waiting}

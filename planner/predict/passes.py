@@ -24,7 +24,7 @@ from planner.job.job import Job
 from planner.job.reads import Read
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
-from planner.predict.mixture import CostedLayout, cost_layout
+from planner.predict.mixture import CostedLayout, cost_configuration
 from planner.predict.plan import StepPass, TimeTerms
 from planner.predict.stage import Stage
 
@@ -47,7 +47,11 @@ def step_passes(
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
-    steps = [_reading(configuration, cost_model, count) for count in range(len(job.reads))]
+    # The step with only the first few of the models that it reads.
+    fewer = [replace(job, reads=job.reads[:count]) for count in range(len(job.reads))]
+    steps = [
+        cost_configuration(cost_model.of(less), replace(configuration, job=less)) for less in fewer
+    ]
     account = _Account(configuration, (*steps, costed))
     return (*account.reads(), *account.trained())
 
@@ -57,15 +61,7 @@ def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
     if configuration.job.objective.kind == "lm":
         return ()
     model = CostModel(configuration.job, compiled=False)
-    costed = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration)
-    return step_passes(configuration, model, costed)
-
-
-def _reading(configuration: Configuration, cost_model: CostModel, reads: int) -> CostedLayout:
-    """The step with only the first `reads` of the models that it reads."""
-    job = replace(configuration.job, reads=configuration.job.reads[:reads])
-    less, model = replace(configuration, job=job), cost_model.of(job)
-    return cost_layout(model, model.price_shapes(less.columns), 0, less)
+    return step_passes(configuration, model, cost_configuration(model, configuration))
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,7 @@ def legal_candidates(job: Job) -> Candidates:
     """Legal shapes on all GPUs. If no configuration can use all of them, whatever the user's
     limits, legal shapes on as many as possible. UsageError if there are none.
 
-    With the user's limits in force, dropping GPUs could make the answer faster, which would hide
-    that the limits are to blame.
+    The limits do not decide this: otherwise a further limit could make the answer faster.
     """
     if job.pool is not None:
         return _pool_candidates(job, job.pool)

@@ -21,14 +21,7 @@ from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import Part, input_of, parts_of
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
-from planner.predict.ops.frozen import (
-    Frozen,
-    is_input,
-    is_packed,
-    is_trained,
-    is_wide,
-    keeps_input,
-)
+from planner.predict.ops.frozen import Frozen, is_input, is_packed, is_trained, is_wide, keeps_input
 from planner.predict.ops.merged import merged_rows, merges
 from planner.predict.ops.rows import Collective, Op, Piece, Saved
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from planner.job.parameter_classes import parameter_classes
 from planner.job.reads import Read
 from planner.job.tuning import FULL
-from planner.predict.ops.context import OpContext
+from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Op, Piece, without_backward
 
 # Class of the weights of a model that is only read, by the sharers of the trained row's class.
@@ -36,8 +36,8 @@ def with_teacher(
     for read in context.reads:
         if read.model is not None:
             alone = pieces(replace(context, model=read.model, reads=(), tuning=FULL))
-            kinds = range(len(read.model.piece_kinds))
-            counts = (*(read.model.piece_indices.count(kind) for kind in kinds), 1, 1)
+            # Without multi-token prediction.
+            counts = piece_counts(read.model)[: len(read.model.piece_kinds) + 2]
             for piece, count in zip(alone, counts, strict=False):
                 rows.extend(_whole(piece, read, count))
     return replace(head, ops=(*head.ops, *_with_loss(rows, context))) if rows else head

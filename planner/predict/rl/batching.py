@@ -65,6 +65,13 @@ class Load:
     shared: float = 0.0
     again: bool = True
 
+    def taken(self, cached: Floats) -> Floats:
+        """Room of a sequence with so many cached tokens."""
+        counted = cached - self.shared * self.prompt
+        windowed = self.windowed * np.minimum(counted, self.window)
+        room: Floats = self.state + self.full * counted + windowed
+        return room
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -108,16 +115,10 @@ class _Bins:
         self.staying = 1.0 - self.ending[:-1]
         self.cached = load.prompt + ends - 0.5 * self.width
         self.windowed = np.minimum(self.cached, load.window) if load.window else 0.0 * ends
-        self.taken = self._taken(load.prompt + ends)
-        self.start = float(self._taken(np.asarray([load.prompt + self.width]))[0])
+        self.taken = load.taken(load.prompt + ends)
+        self.start = float(load.taken(np.asarray([load.prompt + self.width]))[0])
         self.ages, self.waiting = np.zeros(count), np.zeros(count)
         self.queue, self.held, self.lost = load.samples, 0.0, 0.0
-
-    def _taken(self, cached: Floats) -> Floats:
-        """Room of a sequence with so many cached tokens."""
-        load = self.load
-        counted = cached - load.shared * load.prompt
-        return load.state + load.full * counted + load.windowed * np.minimum(counted, load.window)
 
     def run(self) -> Flow:
         """The whole flow: in one go if all samples run from the start, else bin by bin."""

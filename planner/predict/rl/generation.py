@@ -231,9 +231,7 @@ def _steady_s(made: SamplingEngine) -> float:
     alive = 1.0 - np.concatenate(([0.0], np.cumsum(load.lengths.shares)))[reached]
     weights = alive / alive.sum()
     cached = load.prompt + ages
-    counted = cached - load.shared * load.prompt
-    within = np.minimum(counted, load.window)
-    taken = float(weights @ (load.state + load.full * counted + load.windowed * within))
+    taken = float(weights @ load.taken(cached))
     running = np.asarray(
         [max(1.0, min(load.slots, load.room / max(taken, 1e-9), 2 * load.samples))]
     )

@@ -27,12 +27,7 @@ from planner.predict.configuration import Configuration, even_layout
 from planner.predict.cost_model import Columns
 from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.rl.batch_model import BatchModel, ReadingModel
-from planner.predict.rl.micro_batches import (
-    by_tokens,
-    mini_batch,
-    whole_batch,
-    with_micro_batches,
-)
+from planner.predict.rl.micro_batches import by_tokens, mini_batch, whole_batch, with_micro_batches
 from planner.predict.rl.moves import unpinned_bytes_per_s
 from planner.predict.rl.plan import WAITING, Phase, PhaseName, Training
 from planner.predict.stage import Stage

@@ -35,6 +35,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, hypot
+from statistics import NormalDist
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -65,6 +66,8 @@ Widths = TypeVar("Widths", float, Array)
 # An interval holds the true value with this probability.
 COVERAGE = 0.80
 LOW, HIGH = 0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2
+# Half width of a normal error's interval, in standard deviations.
+DEVIATIONS = NormalDist().inv_cdf(HIGH)
 # A further error below this is added but not named.
 _NAMED = 0.01
 # Standard deviation that state-space layers add to the errors of models without them: time of
