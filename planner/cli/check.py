@@ -1,4 +1,4 @@
-"""`planner check`: will a launch that people have run and fit, how fast, what to change."""
+"""`planner check`: whether launch files run and fit, how fast they are, and what to change."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _hints(options: dict[str, Any]) -> Hints:
 
 
 def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
-    """Where the new text of a file goes: to FILE.fixed, or to the one that is named."""
+    """Where a changed file is written: the path of -o, or FILE.fixed. UsageError if it exists."""
     path = Path(options["output"] or f"{changed}.fixed")
     refuse_to_overwrite(path, options["force"])
     return path
@@ -138,7 +138,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
 
 
 def _drawn(assessment: Assessment, plot: Path | None, *, explained: bool) -> Explanation | None:
-    """Write the picture of the predicted plan, if one is asked for; its explanation, if wanted."""
+    """Draw the predicted plan if --plot asks for it. Return its explanation if `explained`."""
     proposal, job, plan = assessment.proposal, assessment.job, assessment.plan
     if proposal is None or job is None or plan is None:
         if plot is not None:

@@ -1,5 +1,5 @@
-"""`planner memory`: what holds the memory of a GPU over a step, phase by phase; with `--inference`,
-what holds that of one which serves."""
+"""`planner memory`: what fills a GPU's memory in each phase of a step; with `--inference`, in
+serving."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from planner.report.memory import memory_json, memory_report, solution_blocks
 from planner.search.fit import fitting_plan
 
 SOLVE_TRAINING = ("mbs", "seq", "layers")
-# Who leaves all these open asks how to fit, not whether one configuration does.
+# If none of these is given, the user asks how to fit, not whether one configuration does.
 _CHOICES = (
     *(name for name in AXES if name not in ("mbs", "grad_acc", "shard")), "recompute", "solve",
     "advise", "layers_per_stage", "recompute_layers",
@@ -87,7 +87,8 @@ def run(**options: Any) -> None:
 
 
 def _train(options: dict[str, Any]) -> int:
-    """Account, solve and advise as asked; write and print; the exit status."""
+    """Account for memory, solve and advise as asked, then write and print. Returns the exit
+    status."""
     output = check_files(options)
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = [*_complete(options), *take_usual_framework(options)]
@@ -97,7 +98,7 @@ def _train(options: dict[str, Any]) -> int:
     if options["solve"] is not None:
         fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
         solution = solve(configuration, options["solve"], batch_is_fixed=fixed)
-    # With the largest value that fits, if one was looked for.
+    # Use the largest value that fits, if --solve looked for one.
     best = solution and (solution.safe.largest or solution.safe.beyond)
     footprint = best.footprint if best else footprint_of(configuration)
     stages = _stages(options["stage"], footprint)
@@ -132,7 +133,7 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of serving as given, None where they were not. UsageError for those of training."""
+    """Options for serving, None where not given. Raises UsageError for training options."""
     of_serving = names_of("serving")
     stated = {name for name in options if given(name)}
     strange = sorted(stated - of_serving - set(_SHARED))
@@ -149,7 +150,7 @@ def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_serving_options(options: dict[str, Any]) -> None:
-    """UsageError for options of serving without --inference."""
+    """Raise UsageError if an option for serving is given without --inference."""
     strange = sorted(name for name in names_of("serving") if given(name))
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
@@ -163,7 +164,7 @@ def _spelled(names: list[str]) -> str:
 
 
 def _complete(options: dict[str, Any]) -> list[str]:
-    """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
+    """Fill in GPUs, dp and batch if they are not given. Returns notes on what was filled in."""
     notes = []
     profile = load_framework(profile_named(options["framework"]))
     experts = load_model(options["model"]).spec.moe is not None
@@ -191,7 +192,7 @@ def _complete(options: dict[str, Any]) -> list[str]:
 
 
 def _needs_count(gpus: str | None) -> bool:
-    """Whether the GPUs are not counted: none given, or the name of a GPU alone (`H200`)."""
+    """Whether --gpus is missing or names a GPU without a count (`H200`)."""
     return gpus is None or gpus.strip()[:1].isalpha()
 
 
@@ -218,8 +219,8 @@ def _draw(plot: Path, figure: MemoryFigure) -> None:
 
 
 def _instead(options: dict[str, Any], footprint: Footprint) -> str:
-    """A plan that a search finds on the same GPUs for the same batch, where the user left the
-    degrees open."""
+    """A plan that fits, found by a search on the same GPUs and batch. Empty if the user gave
+    degrees."""
     if any(given(name) for name in _CHOICES) or not given("gpus"):
         return ""
     stated = any(given(name) for name in ("gbs", "gbs_tokens", "grad_acc"))
@@ -244,10 +245,8 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def serving_memory(options: dict[str, Any]) -> int:
-    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1.
-
-    `advise`: every change and every split of the GPUs, also where it fits.
-    """
+    """Print the memory of serving. Returns exit status 0, or 1 if it does not fit. `advise`:
+    list every change and every split of the GPUs even if it fits."""
 
     model = load_model(options["model"])
     # The format that the checkpoint's own configuration states, if it states one.
@@ -274,7 +273,7 @@ def serving_memory(options: dict[str, Any]) -> int:
 
 
 def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deployment:
-    """The deployment that the options describe, not yet checked against the rules of engines."""
+    """The deployment that the options describe, not yet checked against the engine's rules."""
     stated = {name: value for name, value in options.items() if value is not None}
     given = _DEFAULTS | stated
     for name in ("tp", "pp", "dp"):
@@ -314,13 +313,13 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
 
 
 def _configuration(options: dict[str, Any]) -> dict[str, Any]:
-    """The config.json that --model names, which is known to be one; empty for a catalogue name."""
+    """The config.json that --model names; empty for a model of the catalogue."""
     path = Path(options["model"])
     return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else {}
 
 
 def _of_checkpoint(options: dict[str, Any], stated: str | None) -> tuple[str, ...]:
-    """What the configuration says of its weights, and what was made of it."""
+    """Notes on the weight format that config.json states, and how it was taken."""
     if "quantization_config" not in _configuration(options):
         return ()
     if stated is None:

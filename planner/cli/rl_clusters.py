@@ -1,4 +1,4 @@
-"""`planner compare --rl` and `planner buy --rl`: clusters in samples a dollar."""
+"""`planner compare --rl` and `planner buy --rl`: samples for the money on each cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.job.written import write_text
 from planner.report.rl_clusters import rl_clusters_report
 from planner.search.frame import csv_text
 
-# Options that belong to trainings alone -> what does in their place.
+# Options that do not apply to reinforcement learning -> advice.
 _OF_TRAINING = {
     "tokens": "give --samples 10M for days and cost",
     "explain": "planner explain shows a plan",
@@ -35,7 +35,7 @@ _OF_TRAINING = {
 
 
 def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
-    """Search every cluster, with every one that samples; print and write what was found."""
+    """Search every cluster, with every choice of sampling GPUs; write and print the results."""
     for name, instead in _OF_TRAINING.items():
         if name in options and given(name):
             raise UsageError(
@@ -74,7 +74,7 @@ def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
 
 
 def _rollouts(options: dict[str, Any]) -> tuple[str, ...]:
-    """GPUs that sample: numbers of each cluster's GPUs, or clusters of their own."""
+    """GPUs for sampling: a number of each cluster's GPUs, or separate clusters."""
     texts = options["rollout_gpus"]
     numbers = tuple(text for text in texts if text.isdecimal())
     return (*numbers, *several_clusters([text for text in texts if not text.isdecimal()]))

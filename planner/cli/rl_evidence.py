@@ -1,4 +1,4 @@
-"""`planner validate` of measured runs of reinforcement learning."""
+"""`planner validate` with runs of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.report.rl_evidence import rl_validation_report
 def validate_rl(
     tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any], style: str
 ) -> None:
-    """Runs of reinforcement learning, and upper bounds of them, beside what is predicted."""
+    """Print measured runs and upper bounds beside their predictions."""
     _demand_alone(tables, given, options)
     compile_if_first_run(options["quiet"])
     cluster = load_cluster_file(Path(options["cluster"])) if options["cluster"] else None
@@ -48,7 +48,7 @@ def _predicted(
 
 
 def _demand_alone(tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any]) -> None:
-    """UsageError for what goes with runs of other training alone."""
+    """Raise UsageError for options or files that only fit other kinds of training."""
     others = [path for path in map(Path, given) if path not in tables and not rl_tables([path])]
     if others:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The framework that a command takes where none is named: by the machine and what is asked for."""
+"""The framework to assume if none is given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.job.tuning import Tuning, read_tuning
 ON_SMALL_MACHINES = "deepspeed"
 # Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
 _LINKED = 2
-# Who gives one of these asks for what only frameworks of clusters have.
+# Options that only frameworks for clusters have.
 _OF_CLUSTERS = (
     "pp", "vpp", "cp", "ep", "etp", "schedule", "use", "without", "cp_comm_type", "cp_sizes",
     "mtp_layers", "layers_per_stage", "mtp_standalone", "sharp", "activation_offload",
@@ -23,11 +23,11 @@ _OF_CLUSTERS = (
 
 
 def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
-    """Set `framework` to what people train with on the machine, where none is given; says so.
+    """Set `framework` if it is not given; returns notes about the choice.
 
-    A node of GPUs that NVLink does not join gets DeepSpeed with transformers models, and so does
-    any node for samples of unlike lengths, which are fine-tuned on; every other machine
-    Megatron-Core, and so does who asks for what only a framework of clusters has.
+    Nodes without NVLink, and samples of unlike lengths on one node, get DeepSpeed with
+    transformers models. Everything else gets Megatron-Core, as do options that only
+    frameworks for clusters have.
     """
     if given("framework"):
         return ()
@@ -40,7 +40,7 @@ def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
-    """Take DeepSpeed on a machine, or for samples, that people train with it; says so."""
+    """Choose DeepSpeed where people train with it on such machines or samples."""
     tuned = options["lengths"] is not None
     if tuned and options["gpus"] is None and options["cluster"] is None:
         # A comparison of machines: one framework for all.
@@ -63,7 +63,7 @@ def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _for_adapters(options: dict[str, Any], tuning: Tuning) -> tuple[str, ...]:
-    """Take the framework that people train adapters with; says so."""
+    """Choose the framework that people use to train adapters."""
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
     known = request.gpus is not None or request.cluster is not None
     count = request.find_cluster().num_gpus if known else 0

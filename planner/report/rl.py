@@ -1,4 +1,4 @@
-"""What commands show of plans of reinforcement learning: the job, the front, one plan."""
+"""Reports of plans of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[str, str]
 
 @as_report
 def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[Block]:
-    """The report of a search; `saved_as`: the plan file that was written, if any."""
+    """The report of a search. `saved_as`: the plan file, if one was written."""
     yield from verdict_blocks(result, saved_as)
     yield front_table(result)
     yield Facts((*job_rows(result.job), *_searched_rows(result)), "What was searched")
@@ -33,8 +33,7 @@ def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[
 def rl_plan_report(
     result: RlResult, number: int, step: RlStep, saved_as: str | None = None
 ) -> Iterator[Block]:
-    """One plan: the answer, what it is, its phases on a clock, memory, what is assumed of its
-    trainer."""
+    """One plan: the card, its settings, the phases of its step, memory, assumptions."""
     yield from verdict_blocks(result, saved_as, number)
     yield from plan_blocks(result, number, step)
 
@@ -43,7 +42,7 @@ def rl_plan_report(
 def rl_explanation_report(
     result: RlResult, explanation: RlExplanation, step: RlStep, saved_as: str
 ) -> Iterator[Block]:
-    """One plan in full, why not its neighbours, and what changes of the job would bring."""
+    """One plan in full, its neighbours, and the effect of changing the job."""
     yield from rl_plan_report(result, explanation.number, step, saved_as).blocks
     if explanation.neighbours:
         yield neighbours_table(explanation)
@@ -62,7 +61,7 @@ def neighbours_table(explanation: RlExplanation) -> TableData:
 
 
 def plan_blocks(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
-    """What is told of one plan."""
+    """The blocks about one plan."""
     plan = result.plans[number - 1]
     yield Facts((*job_rows(result.job), *plan_rows(plan)))
     yield from step_blocks(step)
@@ -102,7 +101,7 @@ def trainer_text(plan: RlPlan) -> str:
 
 
 def engine_text(engine: EngineLayout) -> str:
-    """`8 × tp2 kv 0.7`: engines, degrees of one, share of the memory."""
+    """`8 × tp2, kv 0.7`: number of engines, degrees of each, share of the memory."""
     degrees = [f"tp{engine.tp}"]
     degrees += [
         f"{name}{value}"
@@ -113,7 +112,7 @@ def engine_text(engine: EngineLayout) -> str:
 
 
 def engine_words(plan: RlPlan) -> str:
-    """Engines with what runs in them at once."""
+    """The engines, and how many sequences they run at once."""
     cache = f"KV cache of {short_count(plan.room_tokens)} tokens"
     count = f"{plan.running:,.0f}"
     running = f"{count} sequence{'' if count == '1' else 's'} at once in each, {cache}"
@@ -122,7 +121,7 @@ def engine_words(plan: RlPlan) -> str:
 
 
 def training_text(plan: RlPlan, samples: int) -> str:
-    """How long a number of samples takes, without interruptions."""
+    """How long training on so many samples takes, without interruptions."""
     steps = samples / plan.samples
     value, low, high = (
         lasting(steps * one / 86_400.0) for one in (plan.step_s, plan.low_s, plan.high_s)
@@ -131,7 +130,7 @@ def training_text(plan: RlPlan, samples: int) -> str:
 
 
 def front_table(result: RlResult) -> TableData:
-    """One row a plan: where, how it trains, how it samples, seconds, samples, memory."""
+    """One row for each plan."""
     marks = {id(plan): f"{number}" for number, plan in enumerate(result.plans, start=1)}
     marks[id(result.plans[result.recommended - 1])] = f"→{result.recommended}"
     return table_of(
@@ -141,7 +140,7 @@ def front_table(result: RlResult) -> TableData:
 
 
 def _memory_text(plan: RlPlan) -> str:
-    """GiB on the fullest GPU, of each side where they have GPUs of their own."""
+    """GiB of the fullest GPU; for sides on separate GPUs, of each side."""
     sides: tuple[Side, ...] = ("trainer", "engine")
     if plan.placement == "colocated":
         return gib(max(plan.peak(side).peak_bytes for side in sides))

@@ -1,4 +1,4 @@
-"""What `planner compare --rl` and `planner buy --rl` show: clusters in samples for the money."""
+"""Report of `planner compare --rl` and `planner buy --rl`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BEST_BY = {"cost": "samples for the money", "time": "samples a second", "energy
 
 @as_report
 def rl_clusters_report(found: RlComparison, limits: ChoiceLimits) -> Iterator[Block]:
-    """The clusters, best first, with their plans, and which one to take."""
+    """The clusters, best first, with their plans and the one to take."""
     yield facts(
         "rl_front.clusters", found, aim=_BEST_BY[found.minimise], kind=BASIS_NAMES[found.basis],
         taken=found.best or "none: no cluster keeps the limits",
