@@ -35,6 +35,7 @@ from planner.predict.kernel_rows import (
     fill_groups,
     laid_out,
     numbered,
+    place_table,
     with_ranks,
     work_arrays,
 )
@@ -174,11 +175,6 @@ class CostModel:
         return calibrated(plain, "framework", self.factors, self.altered)
 
     @cached_property
-    def share_inputs(self) -> FrameworkInputs:
-        """`framework_inputs` where only a fraction of the activations is offloaded."""
-        return self.framework_inputs._replace(reloads_ahead=1.0)
-
-    @cached_property
     def _resident_job(self) -> Job:
         """The job with no activations offloaded."""
         return replace(self.job, activation_offload=(), offload_fraction=1.0)
@@ -216,8 +212,7 @@ class CostModel:
 
     @cached_property
     def machine_inputs(self) -> tuple[NDArray[Any], ...]:
-        """Inputs of the core for all machines: frameworks, GPUs, networks, and the places of
-        stages."""
+        """Inputs of the core for all machines: frameworks, GPUs, networks, places of stages."""
         machines = self.machines
         gpus = [
             machine.gpu_inputs._replace(memory_scale=scale)
@@ -242,13 +237,7 @@ class CostModel:
     @cached_property
     def places(self) -> Array:
         """The machine of each stage, one row per place of the pool."""
-        if self.job.pool is None:
-            return np.zeros((1, self.job.cluster.num_gpus))
-        places = self.job.pool.places
-        table = np.zeros((len(places), max(map(len, places))))
-        for row, place in enumerate(places):
-            table[row, : len(place)] = place
-        return table
+        return place_table(self.job)
 
     def peaks(self, costed: CostedShapes) -> Array:
         """Peak bytes of shapes in their even layouts, scaled to the largest memory."""
@@ -259,8 +248,7 @@ class CostModel:
         return peaks
 
     def weighed_peak(self, step: Array, place: Sequence[int]) -> float:
-        """Peak bytes of a step, scaled to the largest memory; `place`: the machine of each
-        stage."""
+        """Peak bytes of a step, scaled to the largest memory; `place`: machines of stages."""
         scale = self.memory_scales[place[int(step[f.STEP_PEAK_STAGE])]]
         return float(step[f.STEP_PEAK_BYTES]) * scale
 
@@ -377,8 +365,7 @@ class CostModel:
         return best, costs
 
     def on_machines(self, keys: Array, **changed: float) -> Array:
-        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: factors on samples, as in
-        `planner.predict.sample_costs.cost_samples`."""
+        """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: as in `cost_samples`."""
         return np.stack([machine.cost_keys(keys, **changed) for machine in self.machines], axis=1)
 
     def cost_keys(self, keys: Array, **changed: float) -> Array:

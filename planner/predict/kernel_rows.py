@@ -41,6 +41,15 @@ def work_arrays(
     )
 
 
+def place_table(job: Job) -> Array:
+    """The machine of each stage, one row per place of the job's pool; zeros without a pool."""
+    places = job.pool.places if job.pool else ((0,) * job.cluster.num_gpus,)
+    table = np.zeros((len(places), max(map(len, places))))
+    for row, place in enumerate(places):
+        table[row, : len(place)] = place
+    return table
+
+
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:
     """A row of the shape table, with multi-token prediction in a block of its own or not."""
     row = shape.copy()

@@ -85,7 +85,7 @@ def kernel_inputs(
     plain = cost_model.layout_inputs(costed, row, counts, machine)
     if groups is not None:
         resident = cost_model.cost_resident(plain.key[None, :])[0]
-        inputs = _wider(plain, [resident], cost_model.share_inputs)
+        inputs = _wider(plain, [resident], cost_model.framework_inputs._replace(reloads_ahead=1.0))
         heavy, timed = (
             _split(counts, np.array(stays, dtype=float).T, plain.job.kinds)
             for stays in resident_counts(layout, ctx, groups)
