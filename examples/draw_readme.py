@@ -1,4 +1,4 @@
-"""Draw the picture of the README: the page of the main job's plans, in Chromium.
+"""Draw the pictures of the README: the page of the main job's plans, in Chromium, light and dark.
 
     python examples/draw_readme.py
 
@@ -12,13 +12,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURE = ROOT / "docs" / "images" / "report.png"
+IMAGES = ROOT / "docs" / "images"
+Scheme = Literal["light", "dark"]
+PICTURES: dict[Scheme, Path] = {
+    "light": IMAGES / "report.png", "dark": IMAGES / "report-dark.png"
+}  # fmt: skip
 SEARCH = ("search", "--model", "70b", "--gpus", "64xH100", "--gbs-tokens", "4M")
-SIZE = {"width": 1280, "height": 760}
+SIZE = ViewportSize(width=1280, height=760)
 
 
 def page(folder: Path) -> Path:
@@ -32,13 +37,13 @@ def page(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def draw(file: Path, picture: Path) -> None:
-    """What a reader sees of it first."""
+def draw(file: Path, picture: Path, scheme: Scheme) -> None:
+    """What a reader sees of it first, light or dark."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        opened = browser.new_page(viewport=SIZE, color_scheme="light")
+        opened = browser.new_page(viewport=SIZE, color_scheme=scheme)
         opened.goto(file.as_uri())
         opened.wait_for_selector("[data-chart=front] svg")
         opened.screenshot(path=str(picture))
@@ -47,4 +52,6 @@ def draw(file: Path, picture: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        draw(page(Path(name)), PICTURE)
+        file = page(Path(name))
+        for scheme, picture in PICTURES.items():
+            draw(file, picture, scheme)

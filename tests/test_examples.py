@@ -141,9 +141,9 @@ def test_wall_times_alone_are_left_out() -> None:
 def test_the_readme_is_short_and_has_its_picture() -> None:
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 200
-    picture = ROOT / "docs" / "images" / "report.png"
-    assert "](docs/images/report.png)" in text
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    for name in ("docs/images/report.png", "docs/images/report-dark.png"):
+        assert f'"{name}"' in text
+        assert (ROOT / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:

@@ -1,4 +1,5 @@
-"""The command line: one file a command; nothing heavy is imported before a command needs it."""
+"""The command line: one file for each command. Nothing heavy is imported before a command needs
+it."""
 
 from planner.cli.program import main, planner_command
 

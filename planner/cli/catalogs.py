@@ -1,4 +1,5 @@
-"""`planner models`, `hardware` and `frameworks`: what the catalogues have. Each imports its own."""
+"""`planner models`, `hardware`, `frameworks` and `schemas`. Each command imports only what it
+shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`planner check`: will a launch that people have run and fit, how fast, what to change."""
+"""`planner check`: whether launch files run and fit, how fast they are, and what to change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.cli.output import (
     check_plot,
     compile_if_first_run,
     limited,
-    print_report,
+    print_as,
     watched,
     write_result_plot,
 )
@@ -76,16 +76,14 @@ def _checked(paths: tuple[str, ...], style: str, options: dict[str, Any]) -> Non
     for rule in set(options["ignored"]) - {problem.rule for problem in assessment.problems}:
         click.echo(f"--ignore {rule}: nothing here breaches a rule of that name", err=True)
     explanation = _drawn(assessment, options["plot"], explained=style == "text")
-    match style:
-        case "json":
-            click.echo(as_json(assessment, changes, findings, advice), nl=False)
-        case "csv":
-            click.echo(as_csv(assessment, changes), nl=False)
-        case "text":
-            verbose = options["verbose"]
-            print_report(
-                check_report(assessment, explanation, changes, findings, advice, verbose=verbose)
-            )
+    print_as(
+        style,
+        lambda: check_report(
+            assessment, explanation, changes, findings, advice, verbose=options["verbose"]
+        ),
+        lambda: as_json(assessment, changes, findings, advice),
+        lambda: as_csv(assessment, changes),
+    )
     click.get_current_context().exit(_STATUS[assessment.verdict])
 
 
@@ -111,7 +109,7 @@ def _hints(options: dict[str, Any]) -> Hints:
 
 
 def _fixed_path(changed: str, options: dict[str, Any]) -> Path:
-    """Where the new text of a file goes: to FILE.fixed, or to the one that is named."""
+    """Where a changed file is written: the path of -o, or FILE.fixed. UsageError if it exists."""
     path = Path(options["output"] or f"{changed}.fixed")
     refuse_to_overwrite(path, options["force"])
     return path
@@ -140,7 +138,7 @@ def _findings(assessment: Assessment, measured: Measured | None) -> Findings | N
 
 
 def _drawn(assessment: Assessment, plot: Path | None, *, explained: bool) -> Explanation | None:
-    """Write the picture of the predicted plan, if one is asked for; its explanation, if wanted."""
+    """Draw the predicted plan if --plot asks for it. Return its explanation if `explained`."""
     proposal, job, plan = assessment.proposal, assessment.job, assessment.plan
     if proposal is None or job is None or plan is None:
         if plot is not None:

@@ -1,4 +1,4 @@
-"""What commands that compare share: what options become, how studies are searched and shown."""
+"""Shared by the commands that compare clusters: their options, searches and output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hardware.prices import Price, load_prices
 from hardware.skypilot import load_skypilot
 from planner.cli.declared import option_rows
 from planner.cli.options import OutputFormat, build_request, output_format, with_limits
-from planner.cli.output import check_files, compile_if_first_run, print_report, watched, write_plot
+from planner.cli.output import check_files, compile_if_first_run, print_as, watched, write_plot
 from planner.cli.usual_framework import take_usual_framework
 from planner.compare.offers import Offer, each_size, read_offers, several_clusters
 from planner.compare.results import ChoiceLimits
@@ -40,7 +40,7 @@ SEARCHES_A_PROCESS = 4
 
 
 def build_limits(options: dict[str, Any]) -> ChoiceLimits:
-    """The limits that the options give. UsageError for ones that nothing can keep."""
+    """The limits on a purchase. Raises UsageError for limits that no plan can keep."""
     deadline_s = options["deadline"]
     if deadline_s == 0.0:
         raise UsageError("--deadline 0: give a time above 0, as 90d")
@@ -59,7 +59,7 @@ def build_limits(options: dict[str, Any]) -> ChoiceLimits:
 
 
 def build_settings(options: dict[str, Any]) -> Settings:
-    """The settings that the options make. UsageError or HardwareError for wrong ones."""
+    """Prices, rates and economic figures. Raises UsageError or HardwareError for wrong ones."""
     names = ("basis", "providers", "currency", "spares", "asynchronous")
     return Settings(
         **{name: options[name] for name in names},
@@ -112,7 +112,7 @@ def comparing_request(options: dict[str, Any]) -> Request:
 
 
 def offers_for(options: dict[str, Any], usual: tuple[str, ...] = ()) -> tuple[Offer, ...]:
-    """The clusters of --gpus and --clusters; where neither is given, of `usual`."""
+    """The clusters of --gpus and --clusters, or those of `usual` if neither is given."""
     texts = options["gpus"] or (() if options["clusters"] else usual)
     offers = tuple(Offer(gpus=text) for text in several_clusters(texts))
     if options["clusters"] is not None:
@@ -125,8 +125,8 @@ def offers_for(options: dict[str, Any], usual: tuple[str, ...] = ()) -> tuple[Of
 
 
 def how(options: dict[str, Any], progress: Progress, searches: int = 1) -> How:
-    """How the searches of a study run: as many at a time as is asked, else as many processes as pay
-    for their own start; limits on degrees as each cluster's own request carries them."""
+    """How to run the searches of a study. Uses as many processes as --jobs asks for, else as
+    many as save more time than they take to start."""
     import os
 
     usual = max(1, min(os.cpu_count() or 1, searches // SEARCHES_A_PROCESS))
@@ -142,7 +142,7 @@ def how(options: dict[str, Any], progress: Progress, searches: int = 1) -> How:
 def searched(
     options: dict[str, Any], searches: int, find: Callable[..., Found], *given: Any, **more: Any
 ) -> Found:
-    """What a study of these finds, its searches watched; the cost core is compiled first."""
+    """Run `find` with a progress bar, after the cost core is compiled."""
     compile_if_first_run(options["quiet"])
     with watched(options["quiet"]) as progress:
         return find(*given, how=how(options, progress, searches), **more)
@@ -158,14 +158,16 @@ def study_text(study: BaseModel) -> str:
 
 
 def begin_study(options: dict[str, Any]) -> Shown:
-    """How the answer is printed, and the file it goes to; what cannot be written is told first."""
+    """The output format and the output file. Raises an error before any work if the file
+    cannot be written."""
     return output_format(options["as_json"], options["as_csv"]), check_files(options)
 
 
 def show_study(
     study: Study, options: dict[str, Any], shown: Shown, report: Callable[[Any], Report] | None
 ) -> None:
-    """Write the files that were asked for, and print the study; without a report write alone."""
+    """Write the files that were asked for and print the study. Prints nothing if `report` is
+    None."""
     style, output = shown
     if output is not None:
         write_text(output, study_text(study), force=options["force"])
@@ -183,13 +185,12 @@ def show_study(
             return curves_chart(figure_of(study))
 
         write_plot(options["plot"], chart, lambda: study_page(study))
-    if report is None:
-        return
-    if style == "json":
-        click.echo(study_text(study), nl=False)
-    elif style == "csv":
+    if report is not None:
         from planner.search.frame import csv_text
 
-        click.echo(csv_text(study.to_frame()), nl=False)
-    else:
-        print_report(report(study))
+        print_as(
+            style,
+            lambda: report(study),
+            lambda: study_text(study),
+            lambda: csv_text(study.to_frame()),
+        )

@@ -1,5 +1,7 @@
-"""Commands as `commands.toml` and their options as `options.toml` declare them, made for click;
-options by group: `--help` shows those that matter first, `--help-all` all."""
+"""Builds click commands from `commands.toml` and `options.toml`.
+
+Options are in groups: `--help` shows the most important ones, `--help-all` shows all.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ GROUPS: Mapping[str, Any] = {
     for title, names in _ROWS["help"].items()
 }
 OTHER = "Other"
-# What `--help` shows of a command with more options than anyone reads.
+# Options that `--help` shows; `--help-all` shows the rest.
 FIRST = frozenset(_ROWS["first"]["names"])
 
 
@@ -61,7 +63,8 @@ _RANGE = re.compile(
 
 
 def help_row(option: click.Option, ctx: click.Context) -> tuple[str, str] | None:
-    """An option and its words, without ranges of numbers: an error tells them who needs them."""
+    """An option and its help text, without the range of its numbers; an error message states
+    the range."""
     record = option.get_help_record(ctx)
     if record is None:
         return None
@@ -81,7 +84,7 @@ def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 def grouped(command: click.Command, ctx: click.Context) -> Mapping[str, list[click.Option]]:
-    """The options of a command by title, in the order of `GROUPS`; `--help` itself left out."""
+    """The options of a command by group title, in the order of `GROUPS`, without `--help`."""
     options = [param for param in command.get_params(ctx) if isinstance(param, click.Option)]
     named = {option.name: option for option in options if "--help" not in option.opts}
     found = {
@@ -106,8 +109,8 @@ def commands() -> Mapping[str, Row]:
 
 @cache
 def option_rows() -> Mapping[str, Mapping[str, Any]]:
-    """The tables of `options.toml`, and the options of every axis: a number that `configuration`
-    gives it, and values to which `degrees` limits it."""
+    """The tables of `options.toml`, plus options for every axis: its value for one
+    configuration, and its limits for a search."""
     rows: Mapping[str, Mapping[str, Any]] = shipped_toml("planner.cli", "options.toml")
     given = {axis.spelled: {"given": axis} for axis in AXES.values()}
     limits = {axis.spelled: {"limited": axis} for axis in AXES.values() if axis.limited}
@@ -116,7 +119,7 @@ def option_rows() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def command(name: str) -> click.Command:
-    """A command; what it does is imported when it is called."""
+    """A click command. The module behind it is imported when the command runs."""
     row = commands()[name]
     listed = [parameter(spelled, **more) for spelled, more in row.get("options", {}).items()]
     shared = (one for group in row.get("groups", ()) for one in options_of(group))
@@ -139,12 +142,12 @@ def options_of(group: str) -> list[click.Parameter]:
 
 
 def names_of(group: str) -> set[str]:
-    """What commands call the values of a group's options."""
+    """The parameter names of a group's options."""
     return {str(one.name) for one in options_of(group)}
 
 
 def parameter(spelled: str, **row: Any) -> click.Parameter:
-    """An option, or an argument, of a row."""
+    """The click option or argument that a row of the tables declares."""
     return _parameter(spelled, **{**option_rows()["common"].get(spelled, {}), **row})
 
 

@@ -1,4 +1,4 @@
-"""`--samples` and `--epochs`: how long a training is, in the units of data sets."""
+"""`--samples` and `--epochs`: the length of a training in samples of a data set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.search.infeasibility import WhyNothingFits
 
 
 def check_epochs(options: dict[str, Any]) -> None:
-    """UsageError for epochs of samples that nobody counted."""
+    """Raise UsageError if --epochs is given without --samples."""
     if options["epochs"] is not None and options["samples"] is None:
         raise UsageError(
             f"--epochs {options['epochs']:g}: of how many samples? Give --samples too, as 52k"
@@ -22,8 +22,8 @@ def check_epochs(options: dict[str, Any]) -> None:
 
 
 def given_tokens(options: dict[str, Any], request: Request) -> tuple[Request, int]:
-    """The request, with a batch where samples are counted and none was given, and the tokens to
-    train on. UsageError where these are given twice, or not at all."""
+    """The request and the tokens to train on. Fills in a batch if --samples is given without
+    one. Raises UsageError if tokens and samples are both given, or neither."""
     check_epochs(options)
     tokens, samples = options["tokens"], options["samples"]
     if (tokens is None) == (samples is None):
@@ -41,7 +41,7 @@ def given_tokens(options: dict[str, Any], request: Request) -> tuple[Request, in
 
 
 def training_of(options: dict[str, Any], request: Request, job: Job, plan: Plan | None) -> str:
-    """What the training of `--samples` takes on a plan; empty where none is asked for."""
+    """Hours and cost of the training on a plan; empty without --samples."""
     if options["samples"] is None or plan is None:
         return ""
     from planner.compare.epochs import training_text
@@ -52,8 +52,8 @@ def training_of(options: dict[str, Any], request: Request, job: Job, plan: Plan 
 def trainings_of(
     options: dict[str, Any], request: Request, why: WhyNothingFits | None, *others: tuple[str, Plan]
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """(how much is trained, what that takes after each change that makes it fit, and in `others`);
-    nothing where no training is asked for."""
+    """How much is trained, and its hours and cost after each change that makes the job fit,
+    and for the plans in `others`. Empty without --samples."""
     plans = [(one.change, one.plan) for one in why.relaxations] if why else []
     if options["samples"] is None or not (plans or others):
         return "", ()

@@ -1,4 +1,4 @@
-"""The one place that says which errors a user sees how, and with which exit status."""
+"""Turns every error into a message and an exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEBUG_VARIABLE = "PLANNER_DEBUG"
 
 
 class ExitStatus(IntEnum):
-    """What every command's exit status means, in words as `planner --help` and the docs have it."""
+    """Exit statuses, with the meaning that `planner --help` and the docs show."""
 
     meaning: str
 
@@ -56,20 +56,20 @@ _LONGEST_MESSAGE = 20 * _LONGEST_WORD
 
 
 class CommandRefusal(click.ClickException):
-    """An error as a user sees it: one message, one exit status."""
+    """An error as users see it: a message and an exit status."""
 
     def __init__(self, message: str, status: ExitStatus) -> None:
         super().__init__(shortened(message))
         self.exit_code = int(status)  # type: ignore[misc]
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """The message on stderr; nothing where there is none to show."""
+        """Print the message on stderr, if there is one."""
         if self.message:
             super().show(file)
 
 
 def shortened(message: str) -> str:
-    """A message without what nobody reads: the middle of very long words."""
+    """The message with the middle of very long words cut out."""
     words = _LONG_WORD.sub(lambda word: _shortened(word[0]), message)
     return words if len(words) <= _LONGEST_MESSAGE else _shortened(words)
 
@@ -79,7 +79,7 @@ def _shortened(text: str) -> str:
 
 
 def refusal(error: BaseException) -> CommandRefusal:
-    """How any error is shown: as what it is, or as a crash."""
+    """The message and exit status for any error. Unexpected errors are reported as crashes."""
     from pydantic import ValidationError
 
     status, message = ExitStatus.CRASH, crash_text(error)
@@ -112,15 +112,16 @@ _OURS = ("planner", "constraints", "hardware")
 
 
 def _is_of_a_library(error: OSError | ImportError) -> bool:
-    """Whether a package or a shared library is broken or absent. The loader's OSError has neither
-    a number nor a file; an ImportError of our own modules is a bug."""
+    """Whether a package or a shared library is broken or missing. The loader's OSError has
+    neither errno nor filename. An ImportError of our own modules is a bug."""
     if isinstance(error, ImportError):
         return (error.name or "").partition(".")[0] not in (*_OURS, "")
     return error.errno is None and error.filename is None
 
 
 def _file_trouble(error: OSError) -> tuple[ExitStatus, str]:
-    """A file that cannot be: wrong input; a disk or a permission: file trouble."""
+    """A path that cannot exist is wrong input; a full disk or a missing permission is file
+    trouble."""
     if error.errno == errno.EPIPE:  # who reads the output has enough
         return ExitStatus.FILE_TROUBLE, ""
     where = error.filename or "the output"
@@ -130,7 +131,7 @@ def _file_trouble(error: OSError) -> tuple[ExitStatus, str]:
 
 
 def validation_sentences(error: ValidationError) -> str:
-    """Pydantic's findings in the words of the command line."""
+    """Pydantic's errors in terms of command-line options."""
     sentences = []
     for detail in error.errors(include_url=False):
         field = str(detail["loc"][0]) if detail["loc"] else ""
@@ -141,7 +142,7 @@ def validation_sentences(error: ValidationError) -> str:
 
 
 def crash_text(error: BaseException) -> str:
-    """A bug of the planner, and where to report it."""
+    """The message for a bug of the planner: where to report it."""
     return (
         f"the planner failed unexpectedly ({type(error).__name__}: {error}).\n"
         f"This is a bug in trainplan {__version__}. Please report it to its maintainers, with\n"
@@ -151,7 +152,8 @@ def crash_text(error: BaseException) -> str:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Whatever goes wrong inside ends as a `CommandRefusal`, with --debug after a traceback."""
+    """Turn every error inside the block into a `CommandRefusal`; print a traceback first
+    with --debug."""
     try:
         yield
     except (click.exceptions.Exit, click.Abort):
@@ -166,7 +168,7 @@ def refusing() -> Iterator[None]:
 
 
 def flush_output() -> int:
-    """Exit status of writing what was printed: DONE, or FILE_TROUBLE where it cannot be."""
+    """Flush stdout. Returns DONE, or FILE_TROUBLE if that fails."""
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -1,5 +1,5 @@
-"""`planner evaluate`: what one given configuration costs; and `--measured-…`: what was measured of
-a run, in the commands that compare it with a prediction."""
+"""`planner evaluate`: the cost of one configuration. Also reads `--measured-…` for other
+commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SEARCH = "planner search with the same options, without the degrees, finds the 
 
 
 def measured_of(options: Mapping[str, Any]) -> Measured | None:
-    """What the options say was measured; None without any."""
+    """The measurements in the options; None if there are none."""
     measured = Measured(
         step_time_s=options["measured_step_time"],
         mfu=options["measured_mfu"],
@@ -45,7 +45,7 @@ def measured_of(options: Mapping[str, Any]) -> Measured | None:
 
 
 def with_measured(document: Mapping[str, Any], findings: Findings) -> str:
-    """A JSON document with what was found of a measured run, under `measured`."""
+    """A JSON document with the findings about a measured run under `measured`."""
     found = json.loads(json.dumps(asdict(findings), default=dict))
     return json.dumps({**document, "measured": found}, indent=1, allow_nan=False)
 
@@ -82,7 +82,7 @@ def run(**options: Any) -> None:
 
 
 def given_configuration(options: dict[str, Any]) -> Proposal:
-    """The configuration of options, with dp and grad_acc (or the batch) derived."""
+    """The configuration that the options describe. Derives dp, and grad_acc or the batch."""
     if options.get("optimizer_offload") == "search":
         raise UsageError(
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
@@ -114,7 +114,7 @@ def given_configuration(options: dict[str, Any]) -> Proposal:
 
 
 def _data_parallel(options: dict[str, Any], job: Job) -> int:
-    """dp as given, else what the GPUs leave."""
+    """dp as given, or the number of replicas that fill the GPUs."""
     if options["dp"] is not None:
         return int(options["dp"])
     replica = options["tp"] * options["pp"] * options["cp"]
@@ -130,5 +130,5 @@ def _data_parallel(options: dict[str, Any], job: Job) -> int:
 
 
 def as_result(request: Request, plan: Plan) -> SearchResult:
-    """A plan file's content with one evaluated plan."""
+    """A result with this one plan, as a plan file would hold it."""
     return one_plan(plan, request, request.resolve())

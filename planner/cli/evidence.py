@@ -1,8 +1,7 @@
-"""What reads measured runs: `planner calibrate`, `probe`, `validate` and `trace`."""
+"""Commands that read measured runs: `planner calibrate`, `probe`, `validate` and `trace`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +17,8 @@ from planner.cli.output import (
     check_output,
     check_plot,
     compile_if_first_run,
+    json_text,
+    print_as,
     print_report,
     show,
     watched,
@@ -127,7 +128,7 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
         raise UsageError("--suggest writes no file; leave -o out")
     result = read_plan_file(Path(options["plan_file"]))
     compile_if_first_run(options["quiet"])
-    # Here the plan file is what is to be decided, not what the logs are of.
+    # The plan file holds the decision at hand; it does not describe the logs.
     configuration = _configuration(options | {"plan_file": None})
     runs = read_runs([Path(path) for path in paths], configuration).predictions
     known = fit_figure(runs, "time") if runs else None
@@ -137,7 +138,7 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
 
 
 def _configuration(options: dict[str, Any]) -> Configured:
-    """What logs are of: the launch files or the plan file given, else what each says."""
+    """The configuration of each log: from --launch, from --plan-file, or from the log itself."""
     if options["launch"] and options["plan_file"]:
         raise UsageError("give what ran once: --launch FILES, or --plan-file FILE")
     if options["plan_file"]:
@@ -150,8 +151,8 @@ def _configuration(options: dict[str, Any]) -> Configured:
 
 
 def _told(log: TrainingLog, options: dict[str, Any]) -> MappedRow | None:
-    """The plan beside a log, else the arguments in one of Megatron; None where neither is there.
-    UsageError without the machine that it ran on."""
+    """The configuration from a plan file beside the log, or from the arguments that Megatron
+    logs. None if there is neither. Raises UsageError if the GPUs are unknown."""
 
     if (planned := plan_beside(log)) is not None:
         return planned
@@ -176,8 +177,9 @@ def launched(
     cluster: str | None,
     contents: Mapping[str, str] | None = None,
 ) -> MappedRow:
-    """The configuration of launch files, as `planner check` reads them; `contents`: texts that
-    stand for those of some. UsageError, CannotTellError where they do not say what runs."""
+    """The configuration of launch files, read as `planner check` does. `contents`: texts to
+    use in place of some files. Raises UsageError or CannotTellError if it cannot be
+    predicted."""
 
     given = read_given(paths, Hints(), 1, gpus, cluster, contents)
     found = assess(given.found, given.gpus, given.cluster)
@@ -188,8 +190,8 @@ def launched(
 
 
 def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | None:
-    """What traced terms and benchmarks say, the latter against the machine that they ran on.
-    UsageError where none is given."""
+    """Equations from traces and benchmarks. Raises UsageError if the machine of a benchmark
+    is unknown."""
 
     if not read.benches and not read.traced:
         return None
@@ -200,7 +202,7 @@ def _more_equations(read: LearntFrom, options: dict[str, Any]) -> Equations | No
 
 
 def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
-    """The cluster to describe: the one given, else that of the run with the most GPUs."""
+    """The cluster of --cluster or --gpus, or that of the run with the most GPUs."""
     if options["cluster"]:
         return load_cluster_file(Path(options["cluster"]))
     if options["gpus"]:
@@ -214,7 +216,7 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
 
 
 def _say_refused(worse: list[str], output: Path | None, *, left: bool) -> None:
-    """Say which figures are not calibrated; with none left, end with status 1."""
+    """Say which figures were not calibrated. Exit with status 1 if none was."""
     if not worse:
         return
     what = " and ".join({"time": "step times", "memory": "peak memory"}[one] for one in worse)
@@ -299,15 +301,12 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
             plot, lambda: time_chart(predictions),
             lambda: validation_page(predictions, family, _report(predictions, family)),
         )  # fmt: skip
-    match style:
-        case "json":
-            content = document(predictions, family, other_views(predictions))
-            click.echo(json.dumps(content, indent=1, allow_nan=False))
-        case "csv":
-            records = map(csv_record, predictions)
-            click.echo(csv_text(csv_columns(predictions), records), nl=False)
-        case "text":
-            print_report(_report(predictions, family))
+    print_as(
+        style,
+        lambda: _report(predictions, family),
+        lambda: json_text(document(predictions, family, other_views(predictions))),
+        lambda: csv_text(csv_columns(predictions), map(csv_record, predictions)),
+    )
 
 
 def _study(predictions: Sequence[Prediction], runs: int, as_json: bool) -> None:

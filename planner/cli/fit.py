@@ -1,4 +1,4 @@
-"""`planner fit`: whether a job fits its GPUs, how, and what is the largest that does."""
+"""`planner fit`: whether a job fits its GPUs, how, and the largest job that does."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _status(answer: FitAnswer) -> ExitStatus:
 
 
 def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
-    """What the lightest configuration needs, where no plan fits on GPUs of one type."""
+    """What the lightest configuration needs, if no plan fits on GPUs of one type."""
     lightest = answer.why and answer.why.lightest
     if not lightest:
         return None
@@ -63,8 +63,7 @@ def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
 
 
 def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
-    """The request, and what was taken for granted: the framework and the batch, where none is
-    given."""
+    """The request, and notes on defaults for framework and batch."""
     assumed = take_usual_framework(options)
     if options["gbs"] is None and options["gbs_tokens"] is None:
         gpus = build_request({**options, "gbs": 1}, recompute=None).resolve().cluster.num_gpus

@@ -1,4 +1,4 @@
-"""`planner launch`: a folder that starts a plan under a framework."""
+"""`planner launch`: writes a folder that starts a plan."""
 
 from __future__ import annotations
 

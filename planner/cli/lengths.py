@@ -1,4 +1,4 @@
-"""`planner lengths`: how long the samples of a data set are, in tokens of a model's tokenizer."""
+"""`planner lengths`: lengths of the samples in a data set, in tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(**options: Any) -> None:
 
 
 def _found(options: dict[str, Any], output: Path | None) -> tuple[Lengths, int]:
-    """The lengths, and how many samples hold no token; written where that was asked for."""
+    """The lengths, and the number of samples without tokens. Writes the lengths if -o is given."""
     if options["tokenizer"] is None and options["columns"]:
         raise UsageError(
             f"{options['data']}: --column names texts, which a tokenizer counts; give --tokenizer "

@@ -1,5 +1,5 @@
-"""`planner memory`: what holds the memory of a GPU over a step, phase by phase; with `--inference`,
-what holds that of one which serves."""
+"""`planner memory`: what fills a GPU's memory in each phase of a step; with `--inference`, in
+serving."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from constraints.axes import AXES, LARGEST_DEGREE
 from hardware.schema import Cluster
@@ -18,7 +17,7 @@ from planner.cli.declared import names_of
 from planner.cli.errors import ExitStatus
 from planner.cli.evaluate import given_configuration
 from planner.cli.fit import fit_request
-from planner.cli.options import LIMITS
+from planner.cli.options import LIMITS, given
 from planner.cli.output import check_files, limited, print_report, watched, write_plot
 from planner.cli.usual_framework import take_usual_framework
 from planner.job.errors import UsageError
@@ -58,7 +57,7 @@ from planner.report.memory import memory_json, memory_report, solution_blocks
 from planner.search.fit import fitting_plan
 
 SOLVE_TRAINING = ("mbs", "seq", "layers")
-# Who leaves all these open asks how to fit, not whether one configuration does.
+# If none of these is given, the user asks how to fit, not whether one configuration does.
 _CHOICES = (
     *(name for name in AXES if name not in ("mbs", "grad_acc", "shard")), "recompute", "solve",
     "advise", "layers_per_stage", "recompute_layers",
@@ -82,13 +81,14 @@ def run(**options: Any) -> None:
     if options["advise"] and options["solve"] is not None:
         raise UsageError("give --solve or --advise, not both")
     if options["inference"]:
-        ctx.exit(serving_memory(_serving_options(ctx, options)))
-    _refuse_serving_options(ctx, options)
+        ctx.exit(serving_memory(_serving_options(options)))
+    _refuse_serving_options(options)
     ctx.exit(_train(options))
 
 
 def _train(options: dict[str, Any]) -> int:
-    """Account, solve and advise as asked; write and print; the exit status."""
+    """Account for memory, solve and advise as asked, then write and print. Returns the exit
+    status."""
     output = check_files(options)
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = [*_complete(options), *take_usual_framework(options)]
@@ -98,7 +98,7 @@ def _train(options: dict[str, Any]) -> int:
     if options["solve"] is not None:
         fixed = options["gbs"] is not None or options["gbs_tokens"] is not None
         solution = solve(configuration, options["solve"], batch_is_fixed=fixed)
-    # With the largest value that fits, if one was looked for.
+    # Use the largest value that fits, if --solve looked for one.
     best = solution and (solution.safe.largest or solution.safe.beyond)
     footprint = best.footprint if best else footprint_of(configuration)
     stages = _stages(options["stage"], footprint)
@@ -132,11 +132,11 @@ def _train(options: dict[str, Any]) -> int:
 # --- input ---------------------------------------------------------------------------------------
 
 
-def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of serving as given, None where they were not. UsageError for those of training."""
+def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Options for serving, None where not given. Raises UsageError for training options."""
     of_serving = names_of("serving")
-    given = {name for name in options if _is_given(ctx, name)}
-    strange = sorted(given - of_serving - set(_SHARED))
+    stated = {name for name in options if given(name)}
+    strange = sorted(stated - of_serving - set(_SHARED))
     if strange:
         instead = (f"{there} for {_spelled([name])}" for name, there in _OF_SERVING.items()
                    if name in strange)  # fmt: skip
@@ -146,12 +146,12 @@ def _serving_options(ctx: click.Context, options: dict[str, Any]) -> dict[str, A
     if options["solve"] in SOLVE_TRAINING:
         others = ", ".join(SOLVE_CHOICES)
         raise UsageError(f"--solve {options['solve']} is of training; with --inference: {others}")
-    return {name: value if name in given | of_serving else None for name, value in options.items()}
+    return {name: value if name in stated | of_serving else None for name, value in options.items()}
 
 
-def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None:
-    """UsageError for options of serving without --inference."""
-    strange = sorted(name for name in names_of("serving") if _is_given(ctx, name))
+def _refuse_serving_options(options: dict[str, Any]) -> None:
+    """Raise UsageError if an option for serving is given without --inference."""
+    strange = sorted(name for name in names_of("serving") if given(name))
     if strange:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
@@ -159,16 +159,12 @@ def _refuse_serving_options(ctx: click.Context, options: dict[str, Any]) -> None
         raise UsageError(f"--solve {options['solve']} needs --inference; of training: {others}")
 
 
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
-
-
 def _spelled(names: list[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def _complete(options: dict[str, Any]) -> list[str]:
-    """Fill in GPUs, dp and the batch where they were not given; says what was taken."""
+    """Fill in GPUs, dp and batch if they are not given. Returns notes on what was filled in."""
     notes = []
     profile = load_framework(profile_named(options["framework"]))
     experts = load_model(options["model"]).spec.moe is not None
@@ -196,7 +192,7 @@ def _complete(options: dict[str, Any]) -> list[str]:
 
 
 def _needs_count(gpus: str | None) -> bool:
-    """Whether the GPUs are not counted: none given, or the name of a GPU alone (`H200`)."""
+    """Whether --gpus is missing or names a GPU without a count (`H200`)."""
     return gpus is None or gpus.strip()[:1].isalpha()
 
 
@@ -223,12 +219,11 @@ def _draw(plot: Path, figure: MemoryFigure) -> None:
 
 
 def _instead(options: dict[str, Any], footprint: Footprint) -> str:
-    """A plan that a search finds on the same GPUs for the same batch, where the user left the
-    degrees open."""
-    ctx = click.get_current_context()
-    if any(_is_given(ctx, name) for name in _CHOICES) or not _is_given(ctx, "gpus"):
+    """A plan that fits, found by a search on the same GPUs and batch. Empty if the user gave
+    degrees."""
+    if any(given(name) for name in _CHOICES) or not given("gpus"):
         return ""
-    stated = any(_is_given(ctx, name) for name in ("gbs", "gbs_tokens", "grad_acc"))
+    stated = any(given(name) for name in ("gbs", "gbs_tokens", "grad_acc"))
     degrees = footprint.configuration.degrees
     batch = {"gbs": degrees.gbs if stated else None, "gbs_tokens": None}
     free = dict.fromkeys((*LIMITS, "recompute")) | _NO_CONDITIONS
@@ -250,10 +245,8 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def serving_memory(options: dict[str, Any]) -> int:
-    """Print the memory of serving; returns the exit status, 0 or, if it does not fit, 1.
-
-    `advise`: every change and every split of the GPUs, also where it fits.
-    """
+    """Print the memory of serving. Returns exit status 0, or 1 if it does not fit. `advise`:
+    list every change and every split of the GPUs even if it fits."""
 
     model = load_model(options["model"])
     # The format that the checkpoint's own configuration states, if it states one.
@@ -280,7 +273,7 @@ def serving_memory(options: dict[str, Any]) -> int:
 
 
 def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deployment:
-    """The deployment that the options describe, not yet checked against the rules of engines."""
+    """The deployment that the options describe, not yet checked against the engine's rules."""
     stated = {name: value for name, value in options.items() if value is not None}
     given = _DEFAULTS | stated
     for name in ("tp", "pp", "dp"):
@@ -320,13 +313,13 @@ def given_deployment(options: dict[str, Any], model: ResolvedModel) -> Deploymen
 
 
 def _configuration(options: dict[str, Any]) -> dict[str, Any]:
-    """The config.json that --model names, which is known to be one; empty for a catalogue name."""
+    """The config.json that --model names; empty for a model of the catalogue."""
     path = Path(options["model"])
     return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else {}
 
 
 def _of_checkpoint(options: dict[str, Any], stated: str | None) -> tuple[str, ...]:
-    """What the configuration says of its weights, and what was made of it."""
+    """Notes on the weight format that config.json states, and how it was taken."""
     if "quantization_config" not in _configuration(options):
         return ()
     if stated is None:

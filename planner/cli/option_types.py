@@ -1,6 +1,8 @@
-"""Types of options: what a text means. `[types]` of `options.toml` has each with its range, or with
-one of the parsers below, what that takes beside the text, and examples of what people write. And
-values that a shell completes: models, GPUs, frameworks. Nothing heavy is imported."""
+"""Types of command-line options and shell completion.
+
+`[types]` of `options.toml` lists each type with its range or its parser below. Nothing heavy is
+imported.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _SCALED = re.compile(r"^(\d[\d,]{0,18}(?:\.\d{1,6})?)\s*([A-Za-z]{0,2})$", re.AS
 
 
 class Number(click.FloatRange):
-    """A number in a range with two ends: neither nan nor inf is one."""
+    """A number in a closed range, never nan or inf."""
 
     name = "number"
 
@@ -55,7 +57,7 @@ class Number(click.FloatRange):
 
 
 class Parsed(click.ParamType[Any]):
-    """A text that `parse` understands, or refuses with a ValueError that says what to write."""
+    """A text that `parse` understands. Its UsageError becomes click's error message."""
 
     def __init__(self, name: str, parse: Callable[[str], Any], *examples: str) -> None:
         self.name, self.parse, self.examples = name, parse, examples
@@ -78,7 +80,7 @@ class Parsed(click.ParamType[Any]):
 
 
 def _number(text: str) -> float:
-    """The number that a text is; nan for none, which no range holds."""
+    """The text as a number; nan if it is not one, which is outside every range."""
     try:
         return float(text) if text.isascii() else math.nan
     except ValueError:
@@ -88,7 +90,8 @@ def _number(text: str) -> float:
 def part(
     text: str, hint: str, *, zero: bool = False, one: bool = True, percent: bool = True
 ) -> float:
-    """A share, in percent where it may be; `zero`, `one`: whether it may be so much."""
+    """A share between 0 and 1, perhaps in percent. `zero`, `one`: whether these ends are
+    allowed."""
     plain = text.strip().removesuffix("%") if percent else text
     given = _number(plain) / (100.0 if percent and text.strip().endswith("%") else 1.0)
     if not (0.0 < given < 1.0 or (given == 0.0 and zero) or (given == 1.0 and one)):
@@ -112,7 +115,8 @@ def measured_share(text: str) -> float:
 
 
 def ramp(text: str) -> str:
-    """The text, read once: Megatron's form with a batch that suits, which is given elsewhere."""
+    """The text of a batch ramp, after a check of its syntax. Megatron's form is checked with
+    a batch that suits it, as the real one is given elsewhere."""
     from planner.job.batch_ramp import read_ramp
 
     words = text.split()
@@ -122,7 +126,7 @@ def ramp(text: str) -> str:
 
 
 def trained_tokens(text: str) -> int:
-    """A number of tokens, which the words of an error name as what is trained on."""
+    """A number of tokens to train on."""
     with suppress(UsageError):
         return parse_tokens(text)
     hint = "give the tokens to train on, a whole number above 0, as 15T or 300B"
@@ -130,14 +134,14 @@ def trained_tokens(text: str) -> int:
 
 
 def sample_count(text: str) -> int:
-    """A number of samples, which the words of an error name as such."""
+    """A number of samples in the data set."""
     with suppress(UsageError):
         return parse_tokens(text)
     raise UsageError(f"{text!r}: give the samples of the data set, a whole number, as 52k or 52000")
 
 
 def sample_lengths(text: str) -> str:
-    """The text, read once where it names no file: files are read where the job is resolved."""
+    """The text, after a check of its syntax unless it names a file. Files are read later."""
     from planner.job.length_text import demand_lengths
 
     demand_lengths(text)
@@ -154,8 +158,8 @@ def length(text: str) -> int:
 
 
 class Length(Parsed):
-    """Tokens of a sequence. A letter stands for a power of two, of which the user is told: a batch
-    of tokens counts in powers of ten."""
+    """A sequence length in tokens. `8K` means 8,192, which is said on stderr because batches
+    count in powers of ten."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         given = super().convert(value, param, ctx)
@@ -166,7 +170,7 @@ class Length(Parsed):
 
 
 def budget_tokens(text: str) -> int | str:
-    """As `trained_tokens`, or a word for the best number of the model's size."""
+    """A number of tokens, or `chinchilla`."""
     return "chinchilla" if text.strip().lower() == "chinchilla" else trained_tokens(text)
 
 
@@ -194,7 +198,7 @@ def duration_s(text: str, plain: str = "s") -> float:
 
 
 def scaled(text: str, units: dict[str, float], low: float, high: float, hint: str) -> float:
-    """A positive number with a unit behind it; the largest sensible one is `high`."""
+    """A positive number with a unit, between `low` and `high`."""
     match = _SCALED.match(text.strip())
     unit = match[2].lower() if match else ""
     given = float(match[1].replace(",", "")) * units[unit] if match and unit in units else 0.0
@@ -219,7 +223,7 @@ def _groups(text: str, pattern: str, hint: str) -> tuple[str, ...]:
 
 
 def spelt(text: str, pattern: str, hint: str) -> str | tuple[str, ...]:
-    """A text that a pattern matches as a whole: its group, or groups."""
+    """The groups of a pattern that matches the whole text; a single group as a plain string."""
     found = _groups(text, pattern, hint)
     return found if len(found) > 1 else found[0]
 
@@ -231,7 +235,7 @@ def rate(text: str, pattern: str, hint: str) -> tuple[str, float]:
 
 
 def resolution(text: str) -> str:
-    """The text, read once."""
+    """The text, after a check of its syntax."""
     from planner.job.amounts import parse_resolution
 
     parse_resolution(text)
@@ -239,14 +243,14 @@ def resolution(text: str) -> str:
 
 
 def condition(text: str, verb: Any) -> str:
-    """A condition that can be read, as it was written."""
+    """The text of a condition, after a check of its syntax."""
     from constraints.condition import user_condition
 
     return user_condition(verb, text).text
 
 
 def modules(text: str) -> str:
-    """Modules, `off` or `search`: which there are, the framework says."""
+    """Names of modules, `off` or `search`. The framework checks the names later."""
     return text.strip().lower()
 
 
@@ -283,7 +287,7 @@ def plot(text: str, endings: Sequence[str]) -> Path:
 
 
 def degree_limit(degree: str) -> Parsed:
-    """Allowed values of a degree."""
+    """A type for the allowed values of a degree."""
 
     def parse(text: str) -> DegreeLimit:
         from constraints.user import parse_degree_limit
@@ -297,8 +301,8 @@ _DIGITS = re.compile("[-+]?[0-9]+")
 
 
 class Whole(click.IntRange):
-    """A whole number of a range in digits alone: Python reads `1_000` too, and refusals that then
-    say 1000 name nothing that was given."""
+    """A whole number in a range, written with digits only. Python would also read `1_000`,
+    and an error about 1000 would then name something that the user did not write."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not _DIGITS.fullmatch(value.strip()):
@@ -312,7 +316,7 @@ _BOUNDS = {**vars(bounds), "LARGEST_DEGREE": LARGEST_DEGREE, "LARGEST_PRICE": LA
 
 @cache
 def option_type(name: str) -> click.ParamType[Any]:
-    """A type of `[types]` of `options.toml`, where the ends of a range may be names."""
+    """A type from `[types]` of `options.toml`. Ends of ranges may be names of constants."""
     row = dict(shipped_toml("planner.cli", "options.toml")["types"][name])
     for made, key in ((Whole, "whole"), (Number, "number")):
         if key in row:
@@ -323,7 +327,7 @@ def option_type(name: str) -> click.ParamType[Any]:
 
 
 def known_models(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
-    """Names and short names of the catalogue; else files: a config.json, a .toml."""
+    """Model names for completion, or files if no name matches."""
     from planner.job.models.catalog import model_names, short_names
 
     return _matching((*model_names(), *short_names()), start) or [
@@ -332,7 +336,7 @@ def known_models(_ctx: click.Context, _param: click.Parameter, start: str) -> li
 
 
 def known_gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
-    """GPUs and node shapes, behind a number as `64x` where there is one."""
+    """GPU and node names for completion, after a count such as `64x`."""
     from hardware.load import cluster_names, gpu_names
 
     head, cross, _ = start.rpartition("x")
@@ -343,14 +347,14 @@ def known_gpus(_ctx: click.Context, _param: click.Parameter, start: str) -> list
 def known_frameworks(
     _ctx: click.Context, _param: click.Parameter, start: str
 ) -> list[CompletionItem]:
-    """Every name of a framework."""
+    """Framework names for completion."""
     from planner.job.frameworks.names import known_names
 
     return _matching(known_names(), start)
 
 
 def known_budgets(_ctx: click.Context, _param: click.Parameter, start: str) -> list[CompletionItem]:
-    """The word among numbers."""
+    """`chinchilla` for completion."""
     return _matching(("chinchilla",), start)
 
 

@@ -1,4 +1,4 @@
-"""What options that commands share become: a `Request`, limits on degrees, a form of output."""
+"""Builds requests, limits on degrees and output formats from shared options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from constraints.axes import AXES, LARGEST_DEGREE
 from constraints.numbers import DegreeLimit
@@ -18,15 +19,21 @@ LIMITS = tuple(name for name, axis in AXES.items() if axis.limited)
 OutputFormat = Literal["text", "json", "csv"]
 
 
+def given(name: str) -> bool:
+    """Whether the user gave this option on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+
+
 def output_format(as_json: bool, as_csv: bool) -> OutputFormat:
-    """The one format asked for."""
+    """The output format. Raises UsageError if two are given."""
     if as_json and as_csv:
         raise click.UsageError("give --json or --csv, not both")
     return "json" if as_json else "csv" if as_csv else "text"
 
 
 def build_request(options: dict[str, Any], **more: Any) -> Request:
-    """The request that the shared options make; a command without some takes their defaults."""
+    """The request that the shared options describe."""
     named = Request.model_fields.keys() - {"recompute", "limits", "cp_sizes"}
     fields = {name: value for name, value in options.items() if name in named}
     if fields["precision"] is None:
@@ -35,16 +42,16 @@ def build_request(options: dict[str, Any], **more: Any) -> Request:
 
 
 def with_limits(request: Request, options: dict[str, Any], job: Job) -> Request:
-    """The request with the limits on degrees that the options set."""
+    """The request with limits on degrees from the options."""
     limits = limit_values(options, job)
     return request.model_copy(update={"limits": limits}) if limits else request
 
 
 def limit_values(options: dict[str, Any], job: Job) -> dict[str, tuple[int, ...]]:
-    """Values of each limited degree.
+    """Allowed values of each limited degree.
 
-    Numbers that the user names stay as they are; a range stands for the values in it that a
-    search tries: divisors of the GPUs, of the layers or of the experts, and powers of two.
+    Numbers that the user lists are kept. A range becomes the values that a search tries:
+    divisors of the GPUs, layers and experts, and powers of two.
     """
     return {
         name: _limited(options[name], name, job) for name in LIMITS if options[name] is not None
@@ -77,7 +84,8 @@ Refuse = Callable[[str, str], NoReturn]
 
 
 def by_spelling(parameters: Iterable[click.Parameter]) -> dict[str, click.Parameter]:
-    """Options by their names without dashes: `gbs-tokens`; of a switch, both spellings."""
+    """Options by their names without dashes (`gbs-tokens`), including both spellings of a
+    switch."""
     return {
         spelling.removeprefix("--"): parameter
         for parameter in parameters
@@ -86,7 +94,7 @@ def by_spelling(parameters: Iterable[click.Parameter]) -> dict[str, click.Parame
 
 
 def option_of(key: str, known: dict[str, click.Parameter], refuse: Refuse) -> click.Parameter:
-    """The option that a field means; `gbs_tokens` is taken, too."""
+    """The option for a field of a file; `gbs_tokens` and `gbs-tokens` are the same."""
     found = known.get(key.replace("_", "-"))
     if found is None:
         refuse(key, str(unknown_name("field", key, known, ", ".join(sorted(known)))))
@@ -94,7 +102,7 @@ def option_of(key: str, known: dict[str, click.Parameter], refuse: Refuse) -> cl
 
 
 def option_value(parameter: click.Parameter, key: str, value: Any, refuse: Refuse) -> Any:
-    """A value as the command line would have it."""
+    """A value from a file, converted as the command line would."""
     if parameter.multiple:
         listed = value if isinstance(value, list) else [value]
         return tuple(_one(parameter, key, item, refuse) for item in listed)

@@ -1,6 +1,4 @@
-"""Printing, writing and drawing: reports, JSON and CSV on stdout, plan files on disk, and `--plot
-FILE`: which files can be drawn, and what a file's kind becomes. And what a waiting user sees on
-stderr: a bar on a terminal, the compile notice everywhere."""
+"""Printing, writing and drawing results, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check_output(output: str | None, force: bool, option: str = "-o") -> Path | None:
-    """The file to write, known to be writable; before the search starts."""
+    """The path to write to. Raises an error if it cannot be written, before any work is done."""
     if output is None:
         return None
     path = Path(output)
@@ -41,45 +39,54 @@ def check_output(output: str | None, force: bool, option: str = "-o") -> Path | 
 
 
 def write_result(result: SearchResult, path: Path | None) -> None:
-    """Write the plan file, if one was asked for."""
+    """Write the plan file if `path` is given."""
     from planner.search.plan_file import to_json
 
     if path is not None:
         write_text(path, to_json(result), force=_may_overwrite())
 
 
-def echo_numbered(frame: pd.DataFrame) -> None:
-    """Plans as CSV on stdout, each under its number."""
+def numbered_csv(frame: pd.DataFrame) -> str:
+    """CSV of plans with their numbers in the first column."""
     from planner.search.frame import csv_text
 
     frame.insert(0, "plan", range(1, len(frame) + 1))
-    click.echo(csv_text(frame), nl=False)
+    return csv_text(frame)
+
+
+def print_as(
+    style: str, report: Callable[[], Report], json: Callable[[], str], csv: Callable[[], str]
+) -> None:
+    """Print the report, or the JSON or CSV text. Only what is printed is computed."""
+    if style == "text":
+        print_report(report())
+        return
+    text = json() if style == "json" else csv()
+    click.echo(text, nl=not text.endswith("\n"))
 
 
 def show_result(result: SearchResult, style: OutputFormat, report: Callable[[], Report]) -> None:
-    """On stdout the plan file's content, one row a plan (SI units, numbers as in the table), or
-    the report, which is made only then."""
-    match style:
-        case "json":
-            from planner.search.plan_file import to_json
+    """Print the report, the plan file's content, or one CSV row for each plan (SI units)."""
+    from planner.search.plan_file import to_json
 
-            click.echo(to_json(result), nl=False)
-        case "csv":
-            echo_numbered(result.to_frame())
-        case "text":
-            print_report(report())
+    print_as(style, report, lambda: to_json(result), lambda: numbered_csv(result.to_frame()))
+
+
+def json_text(content: Any) -> str:
+    """A document as JSON."""
+    return json.dumps(content, indent=1, allow_nan=False)
 
 
 def show(as_json: bool, content: Callable[[], Any], report: Callable[[], Report]) -> None:
-    """An answer on stdout, as JSON or as a report; only what is printed is made."""
+    """Print an answer as JSON or as a report. Only what is printed is computed."""
     if as_json:
-        click.echo(json.dumps(content(), indent=1, allow_nan=False))
+        click.echo(json_text(content()))
     else:
         print_report(report())
 
 
 def print_report(report: Report, stream: TextIO | None = None) -> None:
-    """A report on stdout (or `stream`), in colour on a terminal."""
+    """Print a report on stdout or `stream`, in colour on a terminal."""
     context = click.get_current_context()
     options = context.obj or {}
     onto = console(stream or sys.stdout, no_color=options.get("no_color", False))
@@ -87,15 +94,14 @@ def print_report(report: Report, stream: TextIO | None = None) -> None:
 
 
 def check_files(options: dict[str, Any], option: str = "-o") -> Path | None:
-    """The file of `-o`, where it is asked for; it and the picture are known to be writable."""
+    """The path of `-o`. Raises an error if it or the picture cannot be written."""
     output = check_output(options["output"], options["force"], option)
     check_plot(options.get("plot"), options["force"], output)
     return output
 
 
 def check_plot(path: Path | None, force: bool, output: Path | None = None) -> None:
-    """UsageError if the picture could not be drawn, or written beside `output`; before any work is
-    done."""
+    """Raise UsageError if the picture cannot be drawn or written, before any work is done."""
     if path is None:
         return
     if path == output:
@@ -105,7 +111,7 @@ def check_plot(path: Path | None, force: bool, output: Path | None = None) -> No
 
 
 def write_plot(path: Path, chart: Callable[[], Any], page: Callable[[], Page]) -> None:
-    """Draw the chart into an SVG or a PNG file, or write the page."""
+    """Write the page to an HTML file, or the chart to an SVG or PNG file."""
     from planner.report.pages.page import render
 
     match path.suffix.lower():
@@ -125,8 +131,8 @@ def _may_overwrite() -> bool:
 def write_result_plot(
     path: Path | None, result: SearchResult, written: Path | None, number: int = 0
 ) -> None:
-    """Draw the front of a search, or plan `number` of it; or write its page, which opens with that
-    plan. `written`: its plan file, if there is one."""
+    """Draw the front of a search, or plan `number`, or write the page, which opens with that
+    plan. `written`: the plan file, if there is one."""
     if path is None:
         return
     from planner.report.pages.plans import result_page
@@ -143,15 +149,12 @@ Progress = Callable[[str, int, int], None]
 LINE_EVERY_S = 4.0
 
 
-def compile_if_first_run(
-    quiet: bool, time_limit_s: float | None = None, pools: bool = False
-) -> None:
-    """Compile the cost core if it is not yet, saying so; with what only `pools` of GPUs need.
-    CannotTellError once the time is over."""
+def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None:
+    """Compile the cost core if needed and say so. Raises CannotTellError when the time is over."""
     from planner.cost._ordinary import is_asked, note
     from planner.predict.warmup import missing, warm_up
 
-    if not missing(pools):
+    if not missing():
         if is_asked() and not quiet:
             click.echo(f"Note: {note()}.", err=True)
         return
@@ -162,14 +165,14 @@ def compile_if_first_run(
             err=True,
         )
     with watched(quiet) as progress:
-        warm_up(progress, deadline, pools)
+        warm_up(progress, deadline)
     if is_asked() and not quiet:
         click.echo(f"Note: {note()}.", err=True)
 
 
 @contextmanager
 def limited(time_limit_s: float | None) -> Iterator[Until]:
-    """A chain of trials that ends with the time; what was left out is said on stderr."""
+    """A time limit for a series of trials. Trials left out are named on stderr."""
     from planner.search.limit_results import Until
 
     until = Until(None if time_limit_s is None else time.perf_counter() + time_limit_s)
@@ -182,8 +185,8 @@ def limited(time_limit_s: float | None) -> Iterator[Until]:
 
 @contextmanager
 def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
-    """A progress callback: a bar on a terminal's stderr, elsewhere a line every few seconds; says
-    on Ctrl-C how far it came, and what is `kept` of it."""
+    """A progress callback: a bar on a terminal, otherwise a line every few seconds on
+    stderr. On Ctrl-C it says how far the command came, and what is `kept`."""
     state = "starting"
     drawn = not quiet and sys.stderr.isatty()
     lines = nullcontext() if quiet or drawn else _lines(lambda: state)

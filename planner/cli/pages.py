@@ -1,4 +1,4 @@
-"""`planner report`, a page of a plan file or a study, and `planner serve`, a live page."""
+"""`planner report` writes a page of a plan file or a study; `planner serve` serves a live page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_serve(port: int, time_limit: float | None, quiet: bool) -> None:
 
 
 def _listening(port: int) -> socket.socket:
-    """The socket. UsageError where another program has the port."""
+    """A listening socket. Raises UsageError if another program has the port."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

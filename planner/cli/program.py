@@ -1,4 +1,4 @@
-"""The `planner` command: its subcommands by name, loaded when called."""
+"""The `planner` command. Subcommands are loaded when they are called."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ Exit status of every command:
 
 
 class LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are called."""
+    """A click group that imports a subcommand only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
-        """Names in the order of `COMMANDS`."""
+        """Command names in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The subcommand as it is declared; None for an unknown name."""
+        """A subcommand; None for an unknown name."""
         return command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with close matches for an unknown name."""
+        """As in click, but suggests close matches for an unknown name."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
         return found, meant, rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names of commands with their lines, importing none of them."""
+        """Completions for command names, without importing any command."""
         names = [
             CompletionItem(name, help=line)
             for name, line in COMMANDS.items()
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002
         formatter: click.HelpFormatter,
     ) -> None:
-        """The commands with their lines, importing none of them."""
+        """Write the list of commands without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
         parent: click.Context | None = None,
         **more: Any,
     ) -> click.Context:
-        """As click does; what goes wrong is a refusal."""
+        """As in click, but every error becomes a `CommandRefusal`."""
         with refusing():
             for before, text in itertools.pairwise(("", *args)):
                 _demand_text(text, before)
@@ -106,13 +106,13 @@ class LazyGroup(click.Group):
                 ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand; what goes wrong is a refusal."""
+        """Run the subcommand. Every error becomes a `CommandRefusal`."""
         with refusing():
             return super().invoke(ctx)
 
 
 def _demand_two_dashes(command: click.Command, args: list[str]) -> None:
-    """Refusal of `-model`: click would name `-m` alone, and take `-output` for `-o utput`."""
+    """Refuse `-model`. Click would complain about `-m`, and would read `-output` as `-o utput`."""
     options = [name for param in command.params for name in param.opts]
     for text in itertools.takewhile(lambda text: text != "--", args):
         name = text.partition("=")[0]
@@ -126,8 +126,8 @@ _SCRIPT_TEXT = ("--env",)
 
 
 def _demand_text(argument: str, before: str) -> None:
-    """Refusal of what no text holds: bytes that are not UTF-8, zero bytes; and of control
-    characters, which no name holds. `before`: the argument before it."""
+    """Refuse arguments that are not UTF-8 or contain zero bytes or control characters.
+    `before`: the argument before this one."""
     if before not in _SCRIPT_TEXT and not argument.startswith(_SCRIPT_TEXT):
         try:
             demand_plain(
@@ -183,12 +183,12 @@ def main() -> NoReturn:
 
 
 def _closed(flags: int) -> TextIO:
-    """A stream in place of one that is closed; each write fails where it is open for reading."""
+    """A stand-in for a closed stream. Writes fail if `flags` opens it for reading."""
     return os.fdopen(os.open(os.devnull, flags), "w", encoding="utf-8")
 
 
 def _tolerate_encoding(stream: TextIO) -> None:
-    """On a terminal without UTF-8 print `?` for ± and × instead of failing."""
+    """Print `?` for ± and × on a terminal without UTF-8, instead of failing."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")

@@ -1,5 +1,4 @@
-"""`--rl` of `planner search` and `evaluate`, and `planner explain` of such plans: reinforcement
-learning, where one side trains and another samples."""
+"""Reinforcement learning in `planner search`, `evaluate` and `explain`."""
 
 from __future__ import annotations
 
@@ -18,8 +17,9 @@ from planner.cli.output import (
     check_output,
     check_plot,
     compile_if_first_run,
-    echo_numbered,
     limited,
+    numbered_csv,
+    print_as,
     print_report,
     watched,
     write_plot,
@@ -47,13 +47,13 @@ from planner.search.rl.why import RlDoesNotFitError
 
 
 def engine_limits(options: dict[str, Any]) -> EngineLimits:
-    """Degrees of engines, and the way of new weights, that are given."""
+    """The engine degrees, and the way of sending new weights, that the options give."""
     degrees = {name: options[f"rollout_{name}"] for name in ("tp", "pp", "ep", "dp")}
     return EngineLimits(**degrees, way=options["rollout_way"] or "")
 
 
 def given_layout(options: dict[str, Any]) -> GivenLayout:
-    """The layout that the options of `planner evaluate` make."""
+    """The layout that the options of `planner evaluate` describe."""
     names = ("recompute", "layers_per_stage", "recompute_layers", "mtp_standalone")
     return GivenLayout(
         {name: options[name] for name in AXES},
@@ -107,7 +107,7 @@ def run_search(options: dict[str, Any]) -> None:
 
 
 def _with_launch_note(result: RlResult) -> RlResult:
-    """With a note where no launch files can be written for the recommended plan."""
+    """The result, with a note if no launch files can be written for the recommended plan."""
     plan = result.plans[result.recommended - 1]
     note = launch_note(RlLaunch(result.request, *layout_of(result.request, plan)))
     if note is None:
@@ -119,16 +119,15 @@ def _with_launch_note(result: RlResult) -> RlResult:
 def _show(
     result: RlResult, style: OutputFormat, output: Path | None, options: dict[str, Any]
 ) -> None:
-    """Write the plan file that was asked for, and print the plans."""
+    """Write the plan file if asked for, and print the plans."""
     if output is not None:
         write_text(output, to_json(result), force=options["force"])
-    match style:
-        case "json":
-            click.echo(to_json(result), nl=False)
-        case "csv":
-            echo_numbered(result.to_frame())
-        case "text":
-            print_report(rl_search_report(result, str(output) if output else None))
+    print_as(
+        style,
+        lambda: rl_search_report(result, str(output) if output else None),
+        lambda: to_json(result),
+        lambda: numbered_csv(result.to_frame()),
+    )
 
 
 def run_evaluate(options: dict[str, Any]) -> None:
@@ -178,7 +177,7 @@ def run_explain(path: Path, number: int | None, options: dict[str, Any]) -> None
 
 
 def _draw(result: RlResult, number: int, options: dict[str, Any], written: Path | None) -> None:
-    """The picture or the page that was asked for, of one plan."""
+    """Draw one plan, or write its page, if --plot is given."""
     if options["plot"] is None:
         return
     from planner.report.pages.rl import rl_chart, rl_page

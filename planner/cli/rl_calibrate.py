@@ -1,4 +1,4 @@
-"""`planner calibrate` by runs of reinforcement learning."""
+"""`planner calibrate` with runs of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ _TABLES = (".csv", ".json", ".gz", ".pkl", ".pickle")
 
 
 def is_rl_evidence(paths: Sequence[Path]) -> bool:
-    """Whether files are of runs of reinforcement learning. UsageError for some that are and some
-    that are not."""
+    """Whether the files are runs of reinforcement learning. Raises UsageError if only some are."""
     found = [bool(rl_tables([path])) or any(map(_is_log, _files(path))) for path in paths]
     if any(found) and not all(found):
         other = paths[found.index(False)]
@@ -60,7 +59,7 @@ def is_rl_evidence(paths: Sequence[Path]) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself; of a folder its logs, where such a plan is beside them."""
+    """The file itself; for a folder with an RL plan file, its logs."""
     if not path.is_dir():
         return [path]
     plan = path / PLAN_FILE
@@ -74,7 +73,7 @@ def _is_log(path: Path) -> bool:
 
 
 def calibrate_rl(paths: Sequence[Path], options: Mapping[str, Any], output: Path | None) -> None:
-    """Learn a factor for each kind of phase, say what it does, and write the cluster file."""
+    """Learn a factor for each kind of phase, report it and write the cluster file."""
     compile_if_first_run(options["quiet"])
     found, clusters = _learnt(paths, options)
     cluster = _machine(options, demand_one_gpu(clusters))
@@ -91,7 +90,7 @@ def calibrate_rl(paths: Sequence[Path], options: Mapping[str, Any], output: Path
 def _learnt(
     paths: Sequence[Path], options: Mapping[str, Any]
 ) -> tuple[LearntPhases, list[Cluster]]:
-    """What tables and logs teach, and the clusters that they ran on."""
+    """What tables and logs teach, and the clusters they ran on."""
     # What costs a step imports numba.
     from planner.evidence.rl.costing import cost_layout
 
@@ -127,8 +126,8 @@ def _why(notes: Sequence[str]) -> str:
 
 
 def _launched(log: RlLog, options: Mapping[str, Any]) -> tuple[RlJob, RlLayout]:
-    """The job and layout of launch files, at the lengths that the log tells, as `planner check`
-    reads them. UsageError, CannotTellError where they do not say what runs."""
+    """Job and layout from launch files, with the lengths of samples from the log. Raises
+    UsageError or CannotTellError if they cannot be predicted."""
     machine = options["gpus"], options["cluster"]
     found = read_given(options["launch"], Hints(), 1, *machine).found
     told = rl_check(replace(found, lengths=lengths_text(log) or found.lengths), *machine)
@@ -140,8 +139,8 @@ def _launched(log: RlLog, options: Mapping[str, Any]) -> tuple[RlJob, RlLayout]:
 
 
 def _planned(log: RlLog, options: Mapping[str, Any]) -> tuple[RlJob, RlLayout]:
-    """The job and layout of a log, at the lengths that it tells. UsageError where nothing says what
-    ran, or another framework wrote it."""
+    """Job and layout from a plan file, with the lengths of samples from the log. Raises
+    UsageError if there is no plan file, or if another framework wrote the log."""
     given = options["plan_file"]
     plan_file = Path(given) if given else log.path.parent / PLAN_FILE
     if not plan_file.is_file():
@@ -165,7 +164,7 @@ def _demand_framework(log: RlLog, framework: str) -> None:
 
 
 def _at_lengths(request: RlRequest, log: RlLog) -> RlRequest:
-    """The request with the answers that the log tells, within the limit that the plan has."""
+    """The request with the mean lengths that the log reports, up to the plan's longest."""
     prompt, response = request.lengths
     mean = log.lengths.get("response_mean")
     if not mean:
@@ -179,7 +178,7 @@ def _at_lengths(request: RlRequest, log: RlLog) -> RlRequest:
 
 
 def _machine(options: Mapping[str, Any], found: Cluster | None) -> Cluster:
-    """The cluster to describe: the one given, else that of the largest run."""
+    """The cluster of --cluster or --gpus, or that of the largest run."""
     if options["cluster"]:
         return load_cluster_file(Path(options["cluster"]))
     if options["gpus"]:

@@ -1,4 +1,4 @@
-"""`planner compare --rl` and `planner buy --rl`: clusters in samples a dollar."""
+"""`planner compare --rl` and `planner buy --rl`: samples for the money on each cluster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 
 from planner.cli.comparing import begin_study, build_limits, build_settings, offers_for
 from planner.cli.errors import ExitStatus
-from planner.cli.options import with_limits
-from planner.cli.output import compile_if_first_run, print_report, watched
+from planner.cli.options import given, with_limits
+from planner.cli.output import compile_if_first_run, print_as, watched
 from planner.cli.rl import engine_limits
-from planner.cli.rl_options import given, rl_request
+from planner.cli.rl_options import rl_request
 from planner.compare.offers import several_clusters
 from planner.compare.rl import RlComparison, RlHow, compare_rl
 from planner.job.errors import UsageError
@@ -21,7 +21,7 @@ from planner.job.written import write_text
 from planner.report.rl_clusters import rl_clusters_report
 from planner.search.frame import csv_text
 
-# Options that belong to trainings alone -> what does in their place.
+# Options that do not apply to reinforcement learning -> advice.
 _OF_TRAINING = {
     "tokens": "give --samples 10M for days and cost",
     "explain": "planner explain shows a plan",
@@ -35,7 +35,7 @@ _OF_TRAINING = {
 
 
 def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
-    """Search every cluster, with every one that samples; print and write what was found."""
+    """Search every cluster, with every choice of sampling GPUs; write and print the results."""
     for name, instead in _OF_TRAINING.items():
         if name in options and given(name):
             raise UsageError(
@@ -66,18 +66,15 @@ def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
     document = found.model_dump_json(indent=1) + "\n"
     if output is not None:
         write_text(output, document, force=options["force"])
-    match style:
-        case "json":
-            click.echo(document, nl=False)
-        case "csv":
-            click.echo(csv_text(found.to_frame()), nl=False)
-        case "text":
-            print_report(rl_clusters_report(found, limits))
+    print_as(
+        style, lambda: rl_clusters_report(found, limits), lambda: document,
+        lambda: csv_text(found.to_frame()),
+    )  # fmt: skip
     _end(found)
 
 
 def _rollouts(options: dict[str, Any]) -> tuple[str, ...]:
-    """GPUs that sample: numbers of each cluster's GPUs, or clusters of their own."""
+    """GPUs for sampling: a number of each cluster's GPUs, or separate clusters."""
     texts = options["rollout_gpus"]
     numbers = tuple(text for text in texts if text.isdecimal())
     return (*numbers, *several_clusters([text for text in texts if not text.isdecimal()]))

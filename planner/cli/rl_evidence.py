@@ -1,17 +1,14 @@
-"""`planner validate` of measured runs of reinforcement learning."""
+"""`planner validate` with runs of reinforcement learning."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from hardware.load import load_cluster_file
 from hardware.schema import Cluster
-from planner.cli.output import compile_if_first_run, print_report
+from planner.cli.output import compile_if_first_run, json_text, print_as
 from planner.evidence.rl.bounds import Bounded, bounded
 from planner.evidence.rl.document import csv_rows, rl_document
 from planner.evidence.rl.predict import RlPrediction, predict_rl
@@ -24,19 +21,17 @@ from planner.report.rl_evidence import rl_validation_report
 def validate_rl(
     tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any], style: str
 ) -> None:
-    """Runs of reinforcement learning, and upper bounds of them, beside what is predicted."""
+    """Print measured runs and upper bounds beside their predictions."""
     _demand_alone(tables, given, options)
     compile_if_first_run(options["quiet"])
     cluster = load_cluster_file(Path(options["cluster"])) if options["cluster"] else None
     predictions, bounds = _predicted(tables, cluster)
-    match style:
-        case "json":
-            content = rl_document(predictions, bounds)
-            click.echo(json.dumps(content, indent=1, allow_nan=False))
-        case "csv":
-            click.echo(csv_text(*csv_rows(predictions)), nl=False)
-        case _:
-            print_report(rl_validation_report(predictions, bounds))
+    print_as(
+        style,
+        lambda: rl_validation_report(predictions, bounds),
+        lambda: json_text(rl_document(predictions, bounds)),
+        lambda: csv_text(*csv_rows(predictions)),
+    )
 
 
 def _predicted(
@@ -53,7 +48,7 @@ def _predicted(
 
 
 def _demand_alone(tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any]) -> None:
-    """UsageError for what goes with runs of other training alone."""
+    """Raise UsageError for options or files that only fit other kinds of training."""
     others = [path for path in map(Path, given) if path not in tables and not rl_tables([path])]
     if others:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""`planner launch` of a plan of reinforcement learning: a folder that starts it."""
+"""`planner launch` for a plan of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_launch(plan_file: Path, number: int | None, options: dict[str, Any]) -> 
 
 
 def _demand_framework(given: str | None, planned: str) -> None:
-    """UsageError for another framework than the plan is of: its costs would be others."""
+    """Raise UsageError if --framework differs from the plan's, whose costs would not hold."""
     own = find_rl_framework(planned).name
     if given and find_rl_framework(given).name != own:
         other = find_rl_framework(given).name
@@ -56,7 +56,7 @@ def _demand_framework(given: str | None, planned: str) -> None:
 
 
 def _demand_script(options: dict[str, Any]) -> None:
-    """UsageError for what only launches of one trainer have."""
+    """Raise UsageError for options that only launches of a single trainer have."""
     if options["nodes_as"] not in ("torchrun", None):
         raise UsageError(
             f"--nodes-as {options['nodes_as']}: reinforcement learning is started by one script, "

@@ -1,22 +1,19 @@
-"""What the options of `--rl` become: a request for reinforcement learning."""
+"""Builds a request for reinforcement learning from the options of `--rl`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
-from click.core import ParameterSource
-
 from planner.cli.declared import option_rows, parameter
-from planner.cli.options import build_request
+from planner.cli.options import build_request, given
 from planner.job.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.job.rl.frameworks import RlFramework
     from planner.job.rl.request import RlRequest
 
-# Options that say what a step of reinforcement learning is made of otherwise.
+# Options that do not apply to reinforcement learning -> what to give instead.
 _OF_PRETRAINING = {
     "gbs": "--prompts, --samples-per-prompt and --minibatches",
     "gbs_tokens": "--prompts, --samples-per-prompt and --minibatches",
@@ -36,7 +33,7 @@ _OF_PRETRAINING = {
 
 
 def asks_for_rl(options: dict[str, Any]) -> bool:
-    """Whether `--rl` is given. UsageError for an option of it without it."""
+    """Whether `--rl` is given. Raises UsageError if another RL option is given without it."""
     if options.get("rl") is not None:
         return True
     for spelled, row in option_rows()["rl"].items():
@@ -46,14 +43,8 @@ def asks_for_rl(options: dict[str, Any]) -> bool:
     return False
 
 
-def given(name: str) -> bool:
-    """Whether the user gave an option of the command that runs."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-
-
 def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
-    """The request that the options make. UsageError for what has no meaning here."""
+    """The request. Raises UsageError for options that do not apply to reinforcement learning."""
     from planner.job.rl.frameworks import find_rl_framework
     from planner.job.rl.request import RlRequest
 
@@ -103,8 +94,7 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
 
 
 def _batch_problems(framework: RlFramework) -> Iterator[tuple[str, str]]:
-    """Options that would say a second time how long rows are, or how many a micro-batch has, with
-    what to give in their place."""
+    """Options that would set the row length or the micro-batch a second time, with advice."""
     lengths = "--lengths says how long samples are"
     if framework.token_batches:
         whole = f"{framework.name} fills micro-batches up to a number of tokens"
@@ -117,7 +107,7 @@ def _batch_problems(framework: RlFramework) -> Iterator[tuple[str, str]]:
 
 
 def _one_cluster(texts: tuple[str, ...]) -> str | None:
-    """The GPUs that sample, where they are given once."""
+    """The GPUs for sampling. Raises UsageError if several are given."""
     if len(texts) > 1:
         raise UsageError(
             f"--rollout-gpus given {len(texts)} times: planner compare takes several; give one here"
@@ -126,7 +116,7 @@ def _one_cluster(texts: tuple[str, ...]) -> str | None:
 
 
 def _trainer(options: dict[str, Any], framework: RlFramework) -> str:
-    """The profile of what trains: as given, by the framework's own word or ours. UsageError."""
+    """The trainer's profile, by its name here or in the RL framework. Raises UsageError."""
     from planner.job.frameworks.profile import load_framework
 
     if not given("framework"):

@@ -1,4 +1,4 @@
-"""`planner search`: the front of plans for a job."""
+"""`planner search`: the best plans for a job."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from planner.cli.options import OutputFormat, build_request, output_format, with
 from planner.cli.output import (
     check_files,
     compile_if_first_run,
+    print_as,
     print_report,
     show_result,
     watched,
@@ -76,7 +77,7 @@ def run(**options: Any) -> None:
     request = build_request(options, recompute=options["recompute"])
     job = request.resolve()
     request = with_limits(request, options, job)
-    compile_if_first_run(options["quiet"], options["time_limit"], pools=job.pool is not None)
+    compile_if_first_run(options["quiet"], options["time_limit"])
 
     started, said = perf_counter(), list[WhyNothingFits]()
     try:
@@ -113,7 +114,7 @@ def run(**options: Any) -> None:
 def _with_fewer_gpus(
     request: Request, result: SearchResult, options: dict[str, Any], started: float
 ) -> SearchResult:
-    """With a note where some of the GPUs are faster than all, if there is time to look."""
+    """The result, with a note if fewer GPUs would be faster and there is time to check."""
     if request.resolve().pool is not None:
         return result
     limit_s = options["time_limit"]
@@ -138,8 +139,8 @@ def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) 
 
 
 def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
-    """How many plans a table prints; None where all of the front is asked for, to be written or to
-    be sorted by anything but speed."""
+    """Number of plans in the table; None if the whole front is needed, for a file or another
+    order."""
     written = options["output"] or options["plot"] or style != "text"
     if options["whole"] or written or options["sort"] in ("peak", "fit"):
         return None
@@ -147,7 +148,7 @@ def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
 
 
 def _say_verdict(said: list[WhyNothingFits], why: WhyNothingFits) -> None:
-    """Print that nothing fits before what would is searched."""
+    """Print that nothing fits, before searching for what would."""
     from planner.report.fit import verdict_report
 
     print_report(verdict_report(why), sys.stderr)
@@ -155,8 +156,7 @@ def _say_verdict(said: list[WhyNothingFits], why: WhyNothingFits) -> None:
 
 
 def print_failure(why: WhyNothingFits, style: OutputFormat, *, said: bool) -> None:
-    """Why nothing fits, and what would: a report on stderr, the verdict of which was `said`
-    before, or the data on stdout."""
+    """Print why nothing fits and what would. `said`: the verdict was printed before."""
     match style:
         case "json":
             click.echo(why.model_dump_json(indent=1))
@@ -177,7 +177,7 @@ MOST_PRINTED = 8
 def search_several(
     request: Request, options: dict[str, Any], sort: str, style: OutputFormat, output: Path | None
 ) -> None:
-    """Search every cluster that --gpus names, print and write the front over all."""
+    """Search every cluster of --gpus; print and write the combined front."""
     # Comparing clusters takes an eighth of a second to import, which one cluster does without.
     from planner.cli.comparing import how
     from planner.compare.cluster_front import search_clusters, shortened
@@ -205,13 +205,12 @@ def search_several(
         write_plot(options["plot"], lambda: plot_cluster_front(front), page)
     shown = shortened(front.points, options["top"] or MOST_PRINTED)
     shown.sort(key=lambda cluster_point: sort_value(front.plan_of(cluster_point), sort))
-    match style:
-        case "json":
-            click.echo(document, nl=False)
-        case "csv":
-            click.echo(csv_text(front.to_frame()), nl=False)
-        case "text":
-            print_report(cluster_front_report(front, shown, str(written) if written else None))
+    print_as(
+        style,
+        lambda: cluster_front_report(front, shown, str(written) if written else None),
+        lambda: document,
+        lambda: csv_text(front.to_frame()),
+    )
     context = click.get_current_context()
     if front.stopped == "interrupted":
         context.exit(ExitStatus.INTERRUPTED)

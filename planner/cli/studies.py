@@ -1,5 +1,4 @@
-"""`planner compare`, `scale`, `buy` and `budget`: clusters, numbers of GPUs, purchases and compute
-budgets, each at its own best plan, in days, money and energy."""
+"""`planner compare`, `scale`, `buy` and `budget`: clusters compared in days, money and energy."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def run_compare(**options: Any) -> None:
     settings, limits = build_settings(options), build_limits(options)
     request, tokens = given_tokens(options, comparing_request(options))
     labels, explained = [offer.label for offer in offers], options["explain"]
-    # A misspelt name is told before the searches, not after.
+    # Refuse a misspelt name before the searches, not after them.
     if explained is not None and explained not in labels:
         raise unknown_name("cluster", explained, labels, "--explain takes: " + ", ".join(labels))
     comparison = searched(
@@ -71,8 +70,7 @@ def run_compare(**options: Any) -> None:
 
 
 def _without_plan(rows: Sequence[ComparisonRow | BuyRow]) -> ExitStatus:
-    """The status where no cluster has a plan: wrong input where what was asked for is refused on
-    each of them."""
+    """Exit status if no cluster has a plan: wrong input if the job was refused on every one."""
     refused = all(row.refused for row in rows)
     return ExitStatus.WRONG_INPUT if rows and refused else ExitStatus.NOTHING_FITS
 
@@ -170,8 +168,7 @@ def _runs(options: dict[str, Any]) -> Iterator[TrainingRun]:
 
 
 def _request(given: dict[str, Any], path: Path, number: int) -> tuple[Request, int]:
-    """What a table of the file asks for, and the tokens to train on; a name that nobody knows is
-    said with its place."""
+    """The request and tokens of one table of the file. Errors name the table."""
     try:
         request = comparing_request(given)
         request.find_model()
@@ -189,7 +186,7 @@ def _tables(path: Path) -> list[dict[str, Any]]:
 
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
-    """The values of a table, as the options of the same names take them."""
+    """The values of a table, converted as the options of the same names are."""
     # Options that say what is trained.
     names = {"tokens", "samples", "epochs", *Request.model_fields} - {"gpus", "cluster", "limits"}
     known = by_spelling(one for one in command("buy").params if one.name in names)

@@ -1,4 +1,4 @@
-"""`planner sweep`: one search at every point of a grid, resumable, on one machine or a cluster."""
+"""`planner sweep`: a search at every point of a grid, resumable, on one machine or many."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(**options: Any) -> None:
 
 
 def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) -> None:
-    """Search what is not done; write the tables, also after Ctrl-C."""
+    """Search the open points; write the tables, even after Ctrl-C."""
     journal.begin(head := header(date.today()))
     # The prices' ages refer to the day when the sweep began.
     grid = grid.on(date.fromisoformat(str(journal.header["today"])))
@@ -91,7 +91,7 @@ def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) ->
 
 
 def _print(grid: Grid, journal: Journal, style: str) -> SearchCounts:
-    """The rows, or how far the sweep is, which is returned."""
+    """Print the rows or the progress. Returns the counts."""
     counted = count(grid, journal)
     if style == "csv":
         write_csv(sys.stdout, columns(grid), rows(grid, journal))
@@ -102,7 +102,7 @@ def _print(grid: Grid, journal: Journal, style: str) -> SearchCounts:
 
 
 class _File:
-    """The tables of a sweep file; what is wrong with them is told with the line."""
+    """The tables of a sweep file. Errors name the line."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.text = path, read_text(path)
@@ -123,7 +123,7 @@ class _File:
             self.refuse("gbs", "gbs and gbs-tokens both say the batch; leave one of them out")
 
     def refuse(self, key: str, text: str) -> NoReturn:
-        """UsageError with the last line where a field begins: the table [grid] is at the end."""
+        """Raise UsageError with the last line where the field occurs, as [grid] comes last."""
         spelled = re.compile(rf"^\s*\[?[\"']?{re.escape(key)}[\"']?\s*[\]=]")
         lines = [
             number
@@ -134,7 +134,7 @@ class _File:
 
 
 def _grid(path: Path) -> Grid:
-    """The grid of a file. UsageError with file and line."""
+    """The grid that a file describes. Raises UsageError with file and line."""
     file = _File(path)
     job, money = _parameters()
     known = job | money
@@ -170,7 +170,7 @@ def _grid(path: Path) -> Grid:
 
 
 def _parameters() -> tuple[dict[str, click.Parameter], ...]:
-    """Options of planner compare that say what is searched, and those that turn it into money."""
+    """Options of planner compare that change the search, and those that only change the money."""
     money = names_of("money") | {_TOKENS}
     job = names_of("training") | names_of("conditions") | {"model", "recompute"}
     every = command("compare").params
@@ -187,7 +187,7 @@ def _fixed(file: _File, known: dict[str, click.Parameter]) -> dict[str, Any]:
 
 
 def _located(value: Any) -> Any:
-    """The name of a file as it is called everywhere: workers may run in another folder."""
+    """The absolute path if the value names a file, as workers may run in another folder."""
     is_file = isinstance(value, str) and Path(value).is_file()
     return str(Path(value).resolve()) if is_file else value
 
@@ -195,7 +195,7 @@ def _located(value: Any) -> Any:
 def _values(
     file: _File, key: str, values: list[Any], known: dict[str, click.Parameter]
 ) -> tuple[Value, ...]:
-    """The values of an axis, each different from the others."""
+    """The values of an axis. Raises UsageError if one is repeated."""
     option = option_of(key, known, file.refuse)
     found: dict[Any, Value] = {}
     for value in values:
@@ -208,7 +208,7 @@ def _values(
 
 
 def _hashes(values: Any) -> dict[str, str]:
-    """Hash of each file among some values: with another content it is another search."""
+    """Hashes of the files among the values: a changed file makes it another search."""
     return {
         f"content of {value}": hashlib.sha256(read_text(Path(value)).encode()).hexdigest()
         for value in values

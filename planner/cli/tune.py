@@ -1,4 +1,4 @@
-"""`planner tune`: short runs on the cluster itself, chosen by what they are worth."""
+"""`planner tune`: short runs on the cluster, chosen by what they are worth."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from planner._version import __version__
 from planner.cli.errors import ExitStatus
-from planner.cli.options import output_format
+from planner.cli.options import given, output_format
 from planner.cli.output import compile_if_first_run, show, watched
 from planner.job.errors import UsageError, demand_installed
 from planner.job.written import csv_text
@@ -49,15 +49,15 @@ _RUNNERS: Mapping[str, type[Any]] = {
 }  # fmt: skip
 # Seconds between two looks: a scheduler is asked more rarely than a process.
 _POLL_S = {"local": 1.0, "slurm": 10.0, "kubernetes": 10.0, "run": 1.0}
-# What a later driver may have otherwise; as the study began where it says nothing.
+# Limits that --resume may change.
 _LIMITS = ("trials", "max_gpu_hours")
-# Tokens a parameter, where nobody says how much is left to train.
+# Tokens for each parameter, if --tokens is not given.
 _USUAL_TOKENS = 20
 
 
 @dataclass(frozen=True)
 class _Begun:
-    """What a study is of: the plan file's text, the result in it, and the options it began with."""
+    """A study: its plan file's text, the result in it, and the options it began with."""
 
     folder: Path
     text: str
@@ -143,7 +143,7 @@ def _read_plans(path: Path) -> SearchResult | RlResult:
 def _header(
     folder: Path, text: str, result: SearchResult | RlResult, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """What a study is of and began with; the journal keeps it."""
+    """The facts about a study that its journal keeps."""
     if options["run_command"] and options["runs_on"]:
         raise UsageError("give what starts a trial once: --on, or --run COMMAND")
     return {
@@ -173,14 +173,10 @@ def _usual_tokens(result: SearchResult | RlResult) -> float:
 
 
 def _short_of(result: SearchResult | RlResult, options: dict[str, Any]) -> dict[str, Any]:
-    """How short a trial is: a step of reinforcement learning takes minutes."""
-    context, given = click.get_current_context(), click.core.ParameterSource.COMMANDLINE
+    """Steps and time limit of a trial. A step of reinforcement learning takes minutes."""
     usual = RL_SHORT if isinstance(result, RlResult) else ShortRun()
     shipped = {"steps": usual.steps, "trial_limit": usual.limit_s}
-    return {
-        name: options[name] if context.get_parameter_source(name) == given else value
-        for name, value in shipped.items()
-    }
+    return {name: options[name] if given(name) else value for name, value in shipped.items()}
 
 
 def _digest(text: str) -> str:
@@ -188,7 +184,7 @@ def _digest(text: str) -> str:
 
 
 def _demand_processes(begun: _Begun) -> None:
-    """UsageError where the system does not tell what processes run."""
+    """Raise UsageError if the system cannot list processes."""
     if begun.header["on"] in ("local", "run") and not Path("/proc/self/environ").exists():
         raise UsageError(
             "--on local and --run find their processes by /proc, which this system has not: run "
@@ -201,9 +197,8 @@ def _demand_processes(begun: _Begun) -> None:
 
 def _resume(plan_file: str | None, folder: Path, options: dict[str, Any], style: str) -> None:
     context = click.get_current_context()
-    given = click.core.ParameterSource.COMMANDLINE
     for name in ("output", "runs_on", "run_command", "tokens", "steps", "trial_limit"):
-        if context.get_parameter_source(name) == given:
+        if given(name):
             spelled = next(one for one in context.command.params if one.name == name).opts[0]
             raise UsageError(f"--resume goes on as the study began; leave {spelled} out")
     with opened(folder, anew=False) as journal:
@@ -215,15 +210,12 @@ def _resume(plan_file: str | None, folder: Path, options: dict[str, Any], style:
 
 
 def _limits_as_begun(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits that this command line leaves out, as the study began with them."""
-    context = click.get_current_context()
-    given = click.core.ParameterSource.COMMANDLINE
-    left_out = (name for name in _LIMITS if context.get_parameter_source(name) != given)
-    return {name: header[name] for name in left_out}
+    """Limits that are not given again, as the study began with them."""
+    return {name: header[name] for name in _LIMITS if not given(name)}
 
 
 def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun:
-    """The study as it began. UsageError where this planner or these plans are not its own."""
+    """The study. Raises UsageError if it belongs to another planner or other plans."""
     header = journal.header
     if not header:
         raise UsageError(f"{folder}: the study was never begun; remove the folder and begin anew")
@@ -252,7 +244,7 @@ def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun
 def _drive(
     begun: _Begun, work: ChosenByWorth, journal: Journal, options: dict[str, Any], style: str
 ) -> None:
-    """Run trials until no further one pays; write and show what was found."""
+    """Run trials until another one does not pay; write and show the results."""
     quiet = options["quiet"]
 
     def say(text: str) -> None:
@@ -309,8 +301,8 @@ def _show(study: TunedStudy, folder: Path, style: str) -> None:
 
 
 def _status(study: TunedStudy, records: Sequence[TrialRecord]) -> ExitStatus:
-    """3 where trouble ended the study, or no trial told anything; 1 where nothing is worth a
-    further trial and every one ran out of memory."""
+    """3 if trouble ended the study or no trial told anything; 1 if every trial ran out of
+    memory and another would not pay."""
     kinds = {one.ended.kind for one in counted(records) if one.ended}
     if study.reason in ("setup", "failures") or (kinds and not kinds & {*TELLING}):
         return ExitStatus.CANNOT_TELL
@@ -346,8 +338,8 @@ def _plain(one: Next, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _would_run(work: ChosenByWorth, most: int) -> Iterator[Next]:
-    """Trials in their order, each taken to come out as it is expected by then; at last why no
-    further one pays, where none does."""
+    """Trials in order, assuming that each takes the expected time; the last one says why the
+    study would end."""
     records: list[TrialRecord] = []
     while len(records) < most:
         choice = work.choice(records)
@@ -361,7 +353,7 @@ def _would_run(work: ChosenByWorth, most: int) -> Iterator[Next]:
 
 
 def _replay(paths: Sequence[Path], options: dict[str, Any], style: str) -> None:
-    """The loop on recorded runs instead of a cluster."""
+    """Run the loop on recorded runs."""
     for name, spelled in (("resume", "--resume"), ("output", "-o"), ("dry_run", "--dry-run")):
         if options[name]:
             raise UsageError(f"--replay starts nothing and writes nothing; leave {spelled} out")

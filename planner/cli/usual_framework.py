@@ -1,13 +1,10 @@
-"""The framework that a command takes where none is named: by the machine and what is asked for."""
+"""The framework to assume if none is given."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import click
-from click.core import ParameterSource
-
-from planner.cli.options import build_request
+from planner.cli.options import build_request, given
 from planner.job.frameworks.adapters import usual_framework
 from planner.job.frameworks.profile import load_framework
 from planner.job.pool import SeveralTypes
@@ -17,7 +14,7 @@ from planner.job.tuning import Tuning, read_tuning
 ON_SMALL_MACHINES = "deepspeed"
 # Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
 _LINKED = 2
-# Who gives one of these asks for what only frameworks of clusters have.
+# Options that only frameworks for clusters have.
 _OF_CLUSTERS = (
     "pp", "vpp", "cp", "ep", "etp", "schedule", "use", "without", "cp_comm_type", "cp_sizes",
     "mtp_layers", "layers_per_stage", "mtp_standalone", "sharp", "activation_offload",
@@ -26,24 +23,24 @@ _OF_CLUSTERS = (
 
 
 def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
-    """Set `framework` to what people train with on the machine, where none is given; says so.
+    """Set `framework` if it is not given; returns notes about the choice.
 
-    A node of GPUs that NVLink does not join gets DeepSpeed with transformers models, and so does
-    any node for samples of unlike lengths, which are fine-tuned on; every other machine
-    Megatron-Core, and so does who asks for what only a framework of clusters has.
+    Nodes without NVLink, and samples of unlike lengths on one node, get DeepSpeed with
+    transformers models. Everything else gets Megatron-Core, as do options that only
+    frameworks for clusters have.
     """
-    if _given("framework"):
+    if given("framework"):
         return ()
     if (tuning := read_tuning(options["train"], options["freeze"])).has_adapters:
         return _for_adapters(options, tuning)
-    of_clusters = any(map(_given, _OF_CLUSTERS)) or options["balance"] in BY_SAMPLE
+    of_clusters = any(map(given, _OF_CLUSTERS)) or options["balance"] in BY_SAMPLE
     if of_clusters or not _has_precision(options):
         return ()
     return _for_all_weights(options)
 
 
 def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
-    """Take DeepSpeed on a machine, or for samples, that people train with it; says so."""
+    """Choose DeepSpeed where people train with it on such machines or samples."""
     tuned = options["lengths"] is not None
     if tuned and options["gpus"] is None and options["cluster"] is None:
         # A comparison of machines: one framework for all.
@@ -66,22 +63,16 @@ def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _for_adapters(options: dict[str, Any], tuning: Tuning) -> tuple[str, ...]:
-    """Take the framework that people train adapters with; says so."""
+    """Choose the framework that people use to train adapters."""
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
     known = request.gpus is not None or request.cluster is not None
     count = request.find_cluster().num_gpus if known else 0
-    splits = any(_given(name) and options[name] != 1 for name in ("tp", "pp", "cp", "ep"))
+    splits = any(given(name) and options[name] != 1 for name in ("tp", "pp", "cp", "ep"))
     name = usual_framework(tuning, count, splits=splits)
     options["framework"] = name
     return (
         f"Framework: {name}, as people train adapters there; Megatron-Core has none (--framework).",
     )
-
-
-def _given(name: str) -> bool:
-    """Whether the user gave an option of the command that runs."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source not in (None, ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 def _has_precision(options: dict[str, Any]) -> bool:

@@ -21,7 +21,6 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from hardware.files import shipped_toml
-from planner.job.rope import RopeScaling
 from planner.job.specs import ModelSpec, MoeSpec
 from planner.launch.contract import Refusal
 from planner.launch.quoting import Value
@@ -155,13 +154,6 @@ def scaling_kind(model: ModelSpec) -> str:
     return model.rope.scaling.kind if model.rope.scaling else ""
 
 
-def scaling(model: ModelSpec) -> RopeScaling:
-    """The scaling of rotary positions."""
-    if model.rope.scaling is None:
-        raise ValueError(f"the rotary positions of {model.name} are not stretched")
-    return model.rope.scaling
-
-
 def attention_scale(model: ModelSpec) -> float | None:
     """The factor of attention scores, if it is not the inverse root of the head's width."""
     width = model.query_width / model.heads
@@ -216,7 +208,7 @@ def constants(model: ModelSpec) -> str | None:
     return ", ".join(f"{key} = {value}" for key, value in model.constants) or None
 
 
-def _of_traits(model: ModelSpec) -> Mapping[str, object]:
+def _of_traits(model: ModelSpec) -> dict[str, object]:
     return {
         "constants": constants(model),
         "own_scale": attention_scale(model) is not None,
@@ -233,25 +225,14 @@ def lacking(known: Set[str]) -> tuple[ArchitectureRow, ...]:
 
 
 def _lacked(trait: Mapping[str, Any]) -> ArchitectureRow:
-    names = names_of_model(_of_traits)
-
-    def refuses(model: ModelSpec) -> str | None:
-        value = value_of(model, trait["of"])
-        if "when" in trait:
-            has = holds(trait["when"], names(model))
-        elif "value" in trait:
-            has = value == trait["value"]
-        else:
-            has = value is not None and value not in trait.get("plain", (False, 0))
-        if not has:
-            return None
-        return "it has no " + filled_in(trait["phrase"], {**names(model), "value": value})
-
-    words = f"{trait['of']} {trait.get('and', '')}".split()
+    of = trait["of"]
+    names = names_of_model(lambda model: _of_traits(model) | {"value": value_of(model, of)})
+    said = {"when": trait.get("when", "value"), "text": f"it has no {trait['phrase']}"}
+    words = f"{of} {trait.get('and', '')}".split()
     starts = tuple(word[:-1] for word in words if word.endswith("*"))
     more = (name for name in fields_of() if starts and name.startswith(starts))
     fields = (*(word for word in words if not word.endswith("*")), *more)
-    return ArchitectureRow(fields, refuses=refuses)
+    return ArchitectureRow(fields, refuses=_said([said], names))
 
 
 def moe_indices(model: ModelSpec) -> tuple[int, ...]:

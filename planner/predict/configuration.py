@@ -55,8 +55,12 @@ def decided_request(request: Request, plan: Plan) -> Request:
 
 def _decided_techniques(request: Request, plan: Plan) -> dict[str, object]:
     """`use` and `without` of a request so that it has exactly the techniques of the plan."""
-    said = (*request.use, *request.without)
-    offered = [one for one in request.find_framework().techniques if one.name not in said]
+    mentioned = (*request.use, *request.without)
+    offered = [
+        technique
+        for technique in request.find_framework().techniques
+        if technique.name not in mentioned
+    ]
     used = tuple(one.name for one in offered if one.use != "on" and one.name in plan.techniques)
     searched = [one.name for one in offered if one.use == "searched"]
     left = tuple(name for name in searched if name not in used)
@@ -162,7 +166,9 @@ def degree_columns(rows: Iterable[Degrees], recompute: int = 0) -> dict[str, Int
     """Columns of shapes, one row per `Degrees`; `recompute`: index of the job's mode."""
     records = [degrees.model_dump() | {"gbs": degrees.gbs} for degrees in rows]
     names = (*Degrees.model_fields, "gbs")
-    columns = {name: np.array([one[name] for one in records], dtype=np.int64) for name in names}
+    columns = {
+        name: np.array([record[name] for record in records], dtype=np.int64) for name in names
+    }
     return columns | {"recompute": np.full(len(records), recompute, dtype=np.int64)}
 
 

@@ -20,7 +20,6 @@ from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
 from planner.cost._jit import as_records
-from planner.cost.compiled import MachineCore
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
@@ -115,6 +114,8 @@ class CostModel:
 
     def __init__(self, job: Job, altered: Factors | None = None, *, compiled: bool = True) -> None:
         self.job, self.altered, self.compiled = job, altered or {}, compiled
+        # Tables that `pictured_table` has made.
+        self._pictured: dict[tuple[float, bool], OpTable] = {}
 
     @cached_property
     def machines(self) -> tuple[CostModel, ...]:
@@ -160,11 +161,6 @@ class CostModel:
             found = op_columns.flatten(with_pictures(pieces, pictures), job)
             self._pictured[pictures, resident] = found
         return self._pictured[pictures, resident]
-
-    @cached_property
-    def _pictured(self) -> dict[tuple[float, bool], OpTable]:
-        """Tables that `pictured_table` has made."""
-        return {}
 
     @cached_property
     def job_inputs(self) -> JobInputs:
@@ -234,11 +230,6 @@ class CostModel:
             self.places,
         )
 
-    @property
-    def core(self) -> MachineCore:
-        """Entries of the core for one machine or for several."""
-        return compiled.on_one if len(self.machines) == 1 else compiled.on_several
-
     @cached_property
     def memory_scales(self) -> tuple[float, ...]:
         """`planner.predict.uncertainty.likely.memory_scales`."""
@@ -302,7 +293,7 @@ class CostModel:
         def cost(part: slice) -> None:
             *space, stages = work_arrays(len(self.pieces), most, len(self.machines))
             self.run(
-                self.core.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
+                compiled.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
                 price_shapes.costs, self.prefix, self.totals, self.job_inputs,
                 *self.machine_inputs, False, *space, price_shapes.steps, stages,
             )  # fmt: skip
@@ -343,10 +334,10 @@ class CostModel:
         between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         # A sample of the job may have several rows, so micro-batches are counted in rows.
-        held = {**columns, "mbs": columns["mbs"] * self.job.rows}
+        in_rows = {**columns, "mbs": columns["mbs"] * self.job.rows}
         table = np.column_stack(
             [
-                *(held[axis] for axis in OF_LAYER),
+                *(in_rows[axis] for axis in OF_LAYER),
                 modes[columns["recompute"]],
                 (columns["pp"] > 1) & slowed,
                 np.ones(len(columns["tp"])),
@@ -388,7 +379,7 @@ class CostModel:
     def on_machines(self, keys: Array, **changed: float) -> Array:
         """Piece costs [keys, machines, pieces, PIECE_COLUMNS]; `changed`: factors on samples, as in
         `planner.predict.sample_costs.cost_samples`."""
-        return np.stack([one.cost_keys(keys, **changed) for one in self.machines], axis=1)
+        return np.stack([machine.cost_keys(keys, **changed) for machine in self.machines], axis=1)
 
     def cost_keys(self, keys: Array, **changed: float) -> Array:
         """Piece costs [keys, pieces, PIECE_COLUMNS] with the job's activations offloaded."""
@@ -439,7 +430,7 @@ class CostModel:
         layouts, groups, traffic, stages = work_arrays(len(counts), pp, len(inputs))
         layouts[0], layouts[1] = counts, first.layout.recomputed
         self.run(
-            self.core.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
+            compiled.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
             self.prefix, counts.sum(axis=1), first.job,
             as_records([one.framework for one in inputs]), *self.machine_inputs[1:], True, layouts,
             groups, traffic, steps, stages,
@@ -452,10 +443,10 @@ class CostModel:
         """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time on a machine."""
         terms = np.zeros((job.pieces, linear.TERM_COLUMNS))
         scalars = np.zeros(linear.SCALAR_COLUMNS)
-        of_one, networks = self.machines[machine], self.machine_inputs[2]
+        model, networks = self.machines[machine], self.machine_inputs[2]
         self.run(
-            compiled.layout_terms, shape, key, costs, job, of_one.framework_inputs,
-            of_one.gpu_inputs, networks, machine, terms, scalars,
+            compiled.layout_terms, shape, key, costs, job, model.framework_inputs,
+            model.gpu_inputs, networks, machine, terms, scalars,
         )  # fmt: skip
         return terms, scalars
 

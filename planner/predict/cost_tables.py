@@ -25,14 +25,9 @@ from planner.job.reads import Read
 from planner.job.schedules import schedule_named
 from planner.job.specs import ModelSpec
 from planner.predict.homes import fetch_bytes_per_s, host_weight_bytes, secondary_shards
-from planner.predict.links import (
-    FAR_PEER_CHANNELS,
-    channels,
-    job_domain_gpus,
-    peer_channels,
-)
+from planner.predict.links import FAR_PEER_CHANNELS, channels, job_domain_gpus, peer_channels
 from planner.predict.ops.attention_core import score_parts
-from planner.predict.ops.context import OpContext
+from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Piece
 from planner.predict.ops.table import parameter_count, pieces
 from planner.predict.optimizer_terms import (
@@ -72,29 +67,30 @@ def class_inputs(
 
 
 def _one_class(
-    one: ParameterClass, profile: FrameworkProfile, moment: float, reads: Sequence[Read]
+    kind: ParameterClass, profile: FrameworkProfile, moment: float, reads: Sequence[Read]
 ) -> ClassInputs:
     """One class, relative to the profile's trained weights."""
-    held = one.bytes_per_parameter
-    weights = gathered = 1.0 if held is None else held / profile.state.weight_bytes
-    if held is None and not (one.trained or one.only_read) and profile.adapters.frozen_bytes:
+    held_bytes = kind.bytes_per_parameter
+    weights = gathered = 1.0 if held_bytes is None else held_bytes / profile.state.weight_bytes
+    frozen = held_bytes is None and not (kind.trained or kind.only_read)
+    if frozen and profile.adapters.frozen_bytes:
         weights = profile.adapters.frozen_bytes / profile.state.weight_bytes
-    gradients = states = float(one.trained)
-    if one.gradient is not None:
-        gradients = ELEMENT_BYTES[one.gradient] / profile.state.gradient_bytes
-    if one.states is not None:
+    gradients = states = float(kind.trained)
+    if kind.gradient is not None:
+        gradients = ELEMENT_BYTES[kind.gradient] / profile.state.gradient_bytes
+    if kind.states is not None:
         # An optimizer without states has none of any type.
-        states = ELEMENT_BYTES[one.states] / moment if moment else 0.0
+        states = ELEMENT_BYTES[kind.states] / moment if moment else 0.0
     # A trained class is used by forward and backward, a read one once for each reading.
-    uses = sum(read.times for read in reads if read.copied == one.only_read)
-    uses += 0 if one.only_read else 2
-    gathered = gathered if one.gathered == "before-use" else 0.0
+    uses = sum(read.times for read in reads if read.copied == kind.only_read)
+    uses += 0 if kind.only_read else 2
+    gathered = gathered if kind.gathered == "before-use" else 0.0
     return ClassInputs(
-        sharers=float(Sharers[one.sharers.replace("-", "_").upper()]),
+        sharers=float(Sharers[kind.sharers.replace("-", "_").upper()]),
         weights=weights,
-        gathered=0.0 if one.only_read else gathered,
+        gathered=0.0 if kind.only_read else gathered,
         gradients=gradients,
-        reduced=gradients if one.reduced else 0.0,
+        reduced=gradients if kind.reduced else 0.0,
         states=states,
         gathers=gathered * uses / 2,
     )
@@ -399,12 +395,5 @@ def kind_prefix(model: ModelSpec) -> Array:
 
 
 def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
-    """How many of each piece the model has."""
-    totals = np.zeros(pieces_count)
-    for kind in model.piece_indices:
-        totals[kind] += 1
-    vocab_layers = len(model.piece_kinds)
-    totals[vocab_layers] = totals[vocab_layers + 1] = 1
-    if model.mtp_layers:
-        totals[vocab_layers + 2] = totals[vocab_layers + 3] = model.mtp_layers
-    return totals
+    """How many of each of the first pieces the model has."""
+    return np.array(piece_counts(model)[:pieces_count], dtype=np.float64)

@@ -22,7 +22,7 @@ from planner.predict import assumptions
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout
 from planner.predict.cost_tables import half_precision
-from planner.predict.mixture import CostedLayout, cost_layout
+from planner.predict.mixture import CostedLayout, cost_configuration, cost_layout
 from planner.predict.ops.trained import trained_flop
 from planner.predict.passes import step_passes
 from planner.predict.plan import (
@@ -215,12 +215,11 @@ def _step_interval(
 
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
     """Step times, s, with other length distributions that fit what was given equally well."""
-    job, found = configuration.job, []
-    for lengths in job.samples.lengths.unstated if job.samples.lengths else ():
-        other = replace(job, samples=job.samples.spread_as(lengths))
-        model, at = cost_model.of(other), replace(configuration, job=other)
-        step = cost_layout(model, model.price_shapes(at.columns), 0, at).step
-        found.append(float(step[f.STEP_TIME]))
+    samples, found = configuration.job.samples, []
+    for lengths in samples.lengths.unstated if samples.lengths else ():
+        other = replace(configuration.job, samples=samples.spread_as(lengths))
+        costed = cost_configuration(cost_model.of(other), replace(configuration, job=other))
+        found.append(float(costed.step[f.STEP_TIME]))
     return found
 
 
@@ -238,14 +237,13 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
     rules = rule_context(job)
     at = [ramp_columns(configuration.columns, rules, goal) for goal in rules.ramp]
     counts = [int(batch["grad_acc"][0]) for batch in at]
-    some = sorted({round(part) for part in np.linspace(0, len(at) - 1, min(len(at), _COSTED))})
+    chosen = sorted({round(part) for part in np.linspace(0, len(at) - 1, min(len(at), _COSTED))})
     times = []
-    for count in (counts[place] for place in some):
+    for count in (counts[place] for place in chosen):
         batch_degrees = degrees.model_copy(update={"grad_acc": count})
         batch = replace(configuration, degrees=batch_degrees)
-        step = cost_layout(cost_model, cost_model.price_shapes(batch.columns), 0, batch).step
-        times.append(float(step[f.STEP_TIME]))
-    steps = np.interp(counts, [counts[place] for place in some], times)
+        times.append(float(cost_configuration(cost_model, batch).step[f.STEP_TIME]))
+    steps = np.interp(counts, [counts[place] for place in chosen], times)
     return tuple(
         PlanBatch(
             gbs=int(batch["gbs"][0]),
@@ -258,7 +256,7 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
 
 
 def recomputed_share(costs: Array, layout: KernelLayout) -> float:
-    """Recomputed over forward seconds, which stands for the share of recomputed FLOP."""
+    """Recomputed over forward seconds, a proxy for the share of recomputed FLOP."""
     forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
     again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
     return again / forward if forward else 0.0

@@ -99,16 +99,16 @@ class Proposal:
     ) -> Proposal:
         """The proposal with other request fields, degrees and perhaps another recompute mode.
         Layers that were given are dropped where the pipeline has other blocks."""
-        same = degrees.pp == self.degrees.pp
-        same_blocks = same and degrees.vpp == self.degrees.vpp
+        same_stages = degrees.pp == self.degrees.pp
+        same_blocks = same_stages and degrees.vpp == self.degrees.vpp
         again = self.recomputed if recompute is None else recomputed
         return Proposal(
             self.request.model_copy(update=dict(request)),
             degrees,
             self.recompute if recompute is None else recompute,
             self.block_layers if same_blocks else None,
-            again if same else None,
-            self.mtp_standalone and same,
+            again if same_stages else None,
+            self.mtp_standalone and same_stages,
         )
 
     def _layout(self, even: Configuration) -> Layout:
@@ -223,10 +223,10 @@ def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
         return _FIXES[rule](job, degrees)
     technique = re.match(r"--with (\S+), which needs (.+)", rule)
     if technique is None:
-        alone = re.search(r", which needs (\w+) == (\d+)$", rule)
-        return f": give --{alone[1]} {alone[2]}" if alone and alone[1] in ("tp", "pp", "cp") else ""
-    one_pass = degrees.mbs * degrees.dp
-    batch = f"--gbs {one_pass}, or " if technique[2] == "grad_acc == 1" else ""
+        needs = re.search(r", which needs (\w+) == (\d+)$", rule)
+        return f": give --{needs[1]} {needs[2]}" if needs and needs[1] in ("tp", "pp", "cp") else ""
+    sequences = degrees.mbs * degrees.dp
+    batch = f"--gbs {sequences}, or " if technique[2] == "grad_acc == 1" else ""
     return f": give {batch}degrees for which that holds, or leave --with {technique[1]} out"
 
 

@@ -72,11 +72,11 @@ def stacked_excess(
     """(tokens, squares, passes) of the slowest rank of each phase beyond the mean, over those of a
     mean micro-batch; `shares`: the part of a rank's seconds that each of them takes."""
     step, part = drawn(lengths, samples)
-    some = max(1, round(ranks * part))
-    needed = sum(min(some, ranks_needed(length, most)) for length in step)
-    mean = np.array([step.sum(), (step**2).sum(), needed]) / some
+    whole_ranks = max(1, round(ranks * part))
+    needed = sum(min(whole_ranks, ranks_needed(length, most)) for length in step)
+    mean = np.array([step.sum(), (step**2).sum(), needed]) / whole_ranks
     slowest = np.zeros(3)
-    for phase in stacked_loads(step, some, most):
+    for phase in stacked_loads(step, whole_ranks, most):
         loads = np.array(phase) / mean[:, None]
         slowest += loads[:, int((np.array(shares) @ loads).argmax())]
     tokens, squares, passes = (slowest - 1.0) * micro_batches

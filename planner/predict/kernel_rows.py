@@ -43,9 +43,9 @@ def work_arrays(
 
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:
     """A row of the shape table, with multi-token prediction in a block of its own or not."""
-    one_shape = shape.copy()
-    one_shape[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
-    return one_shape
+    row = shape.copy()
+    row[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
+    return row
 
 
 def with_ranks(table: Array) -> Array:
@@ -100,12 +100,12 @@ def numbered(table: Array) -> NDArray[np.int64]:
 
 def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
     """(rank of each value among the distinct ones, number of distinct values)."""
-    whole = column.astype(np.int64)
-    if len(column) and whole.min() >= 0 and whole.max() < _FEW and (whole == column).all():
-        there = np.zeros(int(whole.max()) + 1, dtype=np.int64)
-        there[whole] = 1
-        places = np.cumsum(there)
-        return places[whole] - 1, int(places[-1])
+    integers = column.astype(np.int64)
+    if len(column) and integers.min() >= 0 and integers.max() < _FEW and (integers == column).all():
+        present = np.zeros(int(integers.max()) + 1, dtype=np.int64)
+        present[integers] = 1
+        places = np.cumsum(present)
+        return places[integers] - 1, int(places[-1])
     values, ranks = np.unique(column, return_inverse=True)
     return ranks, len(values)
 

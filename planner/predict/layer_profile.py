@@ -127,9 +127,9 @@ class _CoreView:
 
     def __init__(self, cost_model: CostModel, keys: Array, costs: Rows) -> None:
         self.cost_model, self.costs = cost_model, costs
-        of_job, *inputs, self.network = cost_model.inputs
-        timed, of_job = timed_keys(cost_model.job, of_job, keys)
-        inputs = [of_job, *inputs]
+        job_inputs, *inputs, self.network = cost_model.inputs
+        timed, job_inputs = timed_keys(cost_model.job, job_inputs, keys)
+        inputs = [job_inputs, *inputs]
         self.key = rows(timed[0], f.KEY_ROW)
         # Records stand in for the named tuples in the core's signatures.
         self.job: Any

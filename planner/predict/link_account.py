@@ -25,7 +25,7 @@ from planner.job.job import Job
 from planner.predict.calibrated import Factors
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
-from planner.predict.mixture import cost_layout
+from planner.predict.mixture import cost_configuration
 from planner.predict.plan import Plan
 
 # Inputs of the cost core: rates between scale-up domains, rates inside one, and times per hop. A
@@ -97,13 +97,13 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
     instant = _terms_under(configuration, dict.fromkeys(both_rates, _INFINITE) | hops)
     total, total_both = sum(now.values()), sum(both.values())
     out_name, up_name = scale_out_name(job.cluster), scale_up_name(job.cluster)
-    of_both = total - total_both
-    of_out = _clipped(total - sum(out.values()), of_both)
-    of_inside = _clipped(total - sum(inside.values()), of_both - of_out)
-    rest = of_both - of_out - of_inside
+    both_s = total - total_both
+    out_s = _clipped(total - sum(out.values()), both_s)
+    inside_s = _clipped(total - sum(inside.values()), both_s - out_s)
+    rest = both_s - out_s - inside_s
     rows: list[tuple[str, str, Part, float, str]] = [
-        (f"{out_name} bandwidth", _waiting(now, out), "bandwidth", of_out, ""),
-        (f"{up_name} bandwidth", _waiting(now, inside), "bandwidth", of_inside, ""),
+        (f"{out_name} bandwidth", _waiting(now, out), "bandwidth", out_s, ""),
+        (f"{up_name} bandwidth", _waiting(now, inside), "bandwidth", inside_s, ""),
         (f"{out_name} and {up_name} bandwidth", _waiting(now, both), "bandwidth", rest, ""),
         ("latency", _waiting(both, instant), "latency", total_both - sum(instant.values()), ""),
     ]
@@ -124,7 +124,7 @@ def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
 def _terms_under(configuration: Configuration, factors: Factors) -> Mapping[str, float]:
     """Seconds of each term of the step, with factors on inputs of the core."""
     model = CostModel(configuration.job, factors, compiled=False)
-    step = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration).step
+    step = cost_configuration(model, configuration).step
     terms = {name: float(step[column]) for name, column in f.TIME_COLUMNS.items()}
     waiting = min(float(step[f.STEP_ISSUE]), terms["compute_s"])
     return {**terms, "compute_s": terms["compute_s"] - waiting, LAUNCHES: waiting}

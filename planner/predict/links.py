@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,10 @@ from hardware.link_curves import (
     load_curve_table,
     load_link_curves,
 )
+from hardware.schema import Cluster
 from hardware.settings import Coefficient
 from planner.cost._jit import record
 from planner.cost.inputs import LinkInputs, as_declared
-
-if TYPE_CHECKING:
-    from hardware.schema import Cluster
-
 
 # Stands for the rate of a network that does not exist: transfers take for ever.
 _NO_LINK = sys.float_info.min

@@ -24,12 +24,7 @@ from planner.cost import fields as f
 from planner.cost.tables import Array, FrameworkInputs
 from planner.job.recompute import RecomputeMode
 from planner.predict.configuration import Configuration
-from planner.predict.cost_model import (
-    CostedShapes,
-    CostModel,
-    KernelLayout,
-    LayoutInputs,
-)
+from planner.predict.cost_model import CostedShapes, CostModel, KernelLayout, LayoutInputs
 
 _PASS_LINKS = slice(f.PIECE_LINKS + f.LINK_PASS, f.PIECE_LINKS + 2 * f.LINK_PASS)
 _AGAIN_LINKS = slice(f.PIECE_LINKS + 2 * f.LINK_PASS, f.PIECE_LINKS + 3 * f.LINK_PASS)
@@ -50,10 +45,7 @@ class CostedLayout:
 
 
 def cost_layout(
-    cost_model: CostModel,
-    costed: CostedShapes,
-    row: int,
-    configuration: Configuration,
+    cost_model: CostModel, costed: CostedShapes, row: int, configuration: Configuration
 ) -> CostedLayout:
     """The kernel's figures for a configuration whose shape is row `row` of `costed`."""
     heavy, timed = zip(
@@ -71,6 +63,12 @@ def cost_layout(
             sizes[:, _OF_TIME] = stages[:, _OF_TIME]
         stages = sizes
     return CostedLayout(step, stages, timed[0].layout, timed[0].costs, heavy)
+
+
+def cost_configuration(cost_model: CostModel, configuration: Configuration) -> CostedLayout:
+    """The kernel's figures for a configuration that nobody has costed yet."""
+    priced = cost_model.price_shapes(configuration.columns)
+    return cost_layout(cost_model, priced, 0, configuration)
 
 
 def kernel_inputs(

@@ -15,7 +15,6 @@ from constraints.axes import GROUPS
 from planner.cost import fields as f
 from planner.cost.codes import HOOKED, OpKind, ParamShard
 from planner.cost.tables import Array, OpTable
-from planner.job.frameworks.profile import FrameworkProfile
 from planner.job.job import Job
 from planner.predict.cost_tables import class_names, quantised_copy_bytes
 from planner.predict.ops.rows import OPERATOR_SHARE, Op, Piece
@@ -32,6 +31,7 @@ _CAPTURED = {
 
 def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     """Op table of the pieces as arrays."""
+    setting, hidden = job.optimizer_setting, float(job.model.hidden)
     numbers = {name: number for number, name in enumerate(class_names(all_pieces))}
     ops: list[_Line] = []
     parameters: list[_Line] = []
@@ -42,15 +42,16 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
         behind = False
         for op in piece.ops:
             ops.append((op, {"piece": index} | _op_columns(op, job)))
-            of_op = {"piece": index, "parameter_class": numbers.get(op.parameter_class, 0)}
-            parameters += [
-                (_update(op, count, job), of_op | _parameter_columns(op, count, shard, behind))
-                for count, shard in op.parameters
-                if count
-            ]
+            shared = {"piece": index, "parameter_class": numbers.get(op.parameter_class, 0)}
+            for count, shard in op.parameters:
+                if count:
+                    update = parameter_update(op, count, setting, job.framework, hidden)
+                    columns = shared | _parameter_columns(op, count, shard, behind)
+                    parameters.append((update, columns))
             saved += [(row, {"piece": index, "after_core": behind}) for row in op.saved]
             collectives += [
-                (one, {"piece": index, "group": GROUPS.index(one.group)}) for one in op.collectives
+                (collective, {"piece": index, "group": GROUPS.index(collective.group)})
+                for collective in op.collectives
             ]
             behind = behind or op.kind is OpKind.ATTENTION
     records = f.OP_ROW, f.PARAM_ROW, f.SAVED_ROW, f.COMM_ROW
@@ -71,7 +72,10 @@ def _table(record: np.dtype[Any], rows: Iterable[_Line]) -> Array:
 
 def _op_columns(op: Op, job: Job) -> dict[str, float]:
     copies = quantised_copy_bytes(job, job.framework.in_precision(job.precision))
-    low = op.low_precision and _quantises(op, job.framework)
+    kernels, experts = job.framework.kernels, op.kind is OpKind.GROUPED_GEMM
+    # Whether the framework runs such products in the job's 8 or 4 bits.
+    quantises = kernels.quantises_experts if experts else kernels.quantises_linears
+    low = op.low_precision and quantises
     # Backward makes no weight gradient of a frozen product; a row below which nothing is trained
     # has no backward.
     untrained = op.is_product and not op.derives
@@ -99,12 +103,6 @@ def _parameter_columns(op: Op, count: float, shard: ParamShard, behind: bool) ->
     }
 
 
-def _update(op: Op, count: float, job: Job) -> object:
-    """What the optimizer adds for these parameters."""
-    hidden = float(job.model.hidden)
-    return parameter_update(op, count, job.optimizer_setting, job.framework, hidden)
-
-
 def issue_factor(op: Op, job: Job) -> float:
     """CPU time of a row, relative to as many kernels of modules: 0 if a CUDA graph holds the row;
     torch's operators run at the host's speed of bare launches."""
@@ -115,9 +113,3 @@ def issue_factor(op: Op, job: Job) -> float:
     if not op.torch_operators:
         return 1.0
     return OPERATOR_SHARE * job.cluster.host_speed / job.cluster.host_launch_speed
-
-
-def _quantises(op: Op, profile: FrameworkProfile) -> bool:
-    """Whether the framework runs products of the row's kind in the job's 8 or 4 bits."""
-    experts = op.kind is OpKind.GROUPED_GEMM
-    return profile.kernels.quantises_experts if experts else profile.kernels.quantises_linears

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hardware.curves import host_curves
 from hardware.schema import Cluster
 from planner.job.frameworks.profile import FrameworkProfile
-from planner.job.optimizers import ADAMW_STATE_BYTES, Optimizer, OptimizerSetting
+from planner.job.optimizers import ADAMW_STATE_BYTES, OptimizerSetting
 from planner.predict.homes import nvme_bytes_per_s, weights_home
 from planner.predict.links import link_inputs
 from planner.predict.ops.rows import Op
@@ -112,28 +112,22 @@ def paged_bytes(setting: OptimizerSetting) -> float:
 
 def traffic_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes per parameter that the GPU's part of an update moves. Without a master weight torch's
-    AdamW works in the type of the weights and writes no copy."""
-    alone = not profile.state.master_bytes and setting.optimizer.follows_weights
-    element = profile.state.weight_bytes if alone else _FP32
-    whole = _lone_traffic_bytes(profile) if alone else _traffic_bytes(setting.optimizer)
-    if setting.kernel != "fused" and setting.optimizer.family == _TORCH:
+    AdamW works in the type of the weights and writes no copy: it reads the gradient twice (norm,
+    update), and reads and writes weight and moments."""
+    state, optimizer = profile.state, setting.optimizer
+    element = _FP32
+    if not state.master_bytes and optimizer.follows_weights:
+        element = state.weight_bytes
+        moments = ADAMW_STATE_BYTES / _FP32 * state.optimizer_state_element_bytes
+        whole = 2.0 * (state.gradient_bytes + state.weight_bytes + moments)
+    else:
+        whole = BASE_TRAFFIC_BYTES + optimizer.traffic_bytes
+        for item in (optimizer.gradient_bytes, optimizer.master_bytes):
+            if item is not None:
+                whole -= 2.0 * (_FP32 - item)
+    if setting.kernel != "fused" and optimizer.family == _TORCH:
         whole += FOREACH_TENSORS * element
     return whole * (1.0 - setting.on_cpu)
-
-
-def _lone_traffic_bytes(profile: FrameworkProfile) -> float:
-    """The gradient twice (norm, update); weight and moments read and written."""
-    state = profile.state
-    moments = ADAMW_STATE_BYTES / _FP32 * state.optimizer_state_element_bytes
-    return 2.0 * (state.gradient_bytes + state.weight_bytes + moments)
-
-
-def _traffic_bytes(optimizer: Optimizer) -> float:
-    total = BASE_TRAFFIC_BYTES + optimizer.traffic_bytes
-    for item in (optimizer.gradient_bytes, optimizer.master_bytes):
-        if item is not None:
-            total -= 2.0 * (_FP32 - item)
-    return total
 
 
 def offload_seconds_per_parameter(

@@ -24,7 +24,7 @@ from planner.job.job import Job
 from planner.job.reads import Read
 from planner.predict.configuration import Configuration
 from planner.predict.cost_model import CostModel
-from planner.predict.mixture import CostedLayout, cost_layout
+from planner.predict.mixture import CostedLayout, cost_configuration
 from planner.predict.plan import StepPass, TimeTerms
 from planner.predict.stage import Stage
 
@@ -47,7 +47,11 @@ def step_passes(
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
-    steps = [_reading(configuration, cost_model, count) for count in range(len(job.reads))]
+    # The step with only the first few of the models that it reads.
+    fewer = [replace(job, reads=job.reads[:count]) for count in range(len(job.reads))]
+    steps = [
+        cost_configuration(cost_model.of(less), replace(configuration, job=less)) for less in fewer
+    ]
     account = _Account(configuration, (*steps, costed))
     return (*account.reads(), *account.trained())
 
@@ -57,15 +61,7 @@ def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
     if configuration.job.objective.kind == "lm":
         return ()
     model = CostModel(configuration.job, compiled=False)
-    costed = cost_layout(model, model.price_shapes(configuration.columns), 0, configuration)
-    return step_passes(configuration, model, costed)
-
-
-def _reading(configuration: Configuration, cost_model: CostModel, reads: int) -> CostedLayout:
-    """The step with only the first `reads` of the models that it reads."""
-    job = replace(configuration.job, reads=configuration.job.reads[:reads])
-    less, model = replace(configuration, job=job), cost_model.of(job)
-    return cost_layout(model, model.price_shapes(less.columns), 0, less)
+    return step_passes(configuration, model, cost_configuration(model, configuration))
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class _Account:
         """For each of the steps, the stage that decides whether the plan fits."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
-        return tuple(Stage(one.memory[machine], at) for one in self.steps)
+        return tuple(Stage(step.memory[machine], at) for step in self.steps)
 
     @cached_property
     def weights(self) -> dict[str, float]:
@@ -114,7 +110,9 @@ class _Account:
         passing = {name: 0.0 if name in _OF_UPDATE else value for name, value in seconds.items()}
         rest = {name: value - passing[name] for name, value in seconds.items()}
         yield self._trained("forward and backward", _while_trained(stage), passing, "gradients")
-        yield self._trained("update", _while_updated(stage), rest, "weights")
+        aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
+        updated = _live(in_update(stage.rest, aside))
+        yield self._trained("update", updated, rest, "weights")
 
     def _trained(
         self, work: Literal["forward and backward", "update"], held: Terms, time: Terms, gives: str
@@ -158,12 +156,6 @@ def _while_trained(stage: Stage) -> Terms:
     terms = _live(stage.phase_detail(*fullest)[0])
     terms["working"] += float(total_bytes(stage.terms(*fullest))) - sum(terms.values())
     return terms
-
-
-def _while_updated(stage: Stage) -> Terms:
-    """Live tensors in the update."""
-    aside = set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
-    return _live(in_update(stage.rest, aside))
 
 
 def _while_read(stage: Stage, job: Job, read: Read) -> Terms:

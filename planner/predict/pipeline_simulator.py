@@ -147,7 +147,7 @@ def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) 
 
 
 def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[SimulatedPass, ...]]:
-    """Dependencies of a pass, each as alternatives of which one exists."""
+    """Dependencies of a pass; each is a list of alternatives, one of which exists."""
     kind, chunk, microbatch = one_pass
     earlier, later = chain
     if kind == "F":
@@ -196,7 +196,7 @@ def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tupl
     for start in range(0, grad_acc, pp):
         group = range(start, min(grad_acc, start + pp))
         rounds = range(vpp - 1, -1, -1) if backward else range(vpp)
-        order += [(one_round, mb) for one_round in rounds for mb in group]
+        order += [(chunk, mb) for chunk in rounds for mb in group]
     return order
 
 
@@ -273,7 +273,9 @@ class _Emitter:
     def run(self, *wanted: tuple[Kind, int]) -> None:
         """One step with those of the wanted passes that are left; defers W after each B."""
         step = [
-            one_next for kind, chunk in wanted if (one_next := self._next(kind, chunk)) is not None
+            following
+            for kind, chunk in wanted
+            if (following := self._next(kind, chunk)) is not None
         ]
         self.waiting += [item._replace(kind="W") for item in step if item.kind == "B"]
         if step:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    create_model,
-    field_serializer,
-    field_validator,
-)
+from pydantic import Field, ValidationInfo, create_model, field_serializer, field_validator
 
 from constraints.axes import AXES, EXPERTS, LARGEST_DEGREE, WORLD, ContextKind, product_of
 from constraints.rule import Layout

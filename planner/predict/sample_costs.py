@@ -51,9 +51,9 @@ def with_computed(keys: Array, job: Job) -> Array:
     """The keys with the tokens of the longest and of a mean micro-batch."""
     if job.samples.differ:
         for mbs in np.unique(keys[:, f.KEY["mbs"]]):
-            row, of_size = job.row(int(mbs)), keys[:, f.KEY["mbs"]] == mbs
-            keys[of_size, f.KEY["kept"]] = row.most / job.seq
-            keys[of_size, f.KEY["computed"]] = row.computed / row.most
+            row, same_size = job.row(int(mbs)), keys[:, f.KEY["mbs"]] == mbs
+            keys[same_size, f.KEY["kept"]] = row.most / job.seq
+            keys[same_size, f.KEY["computed"]] = row.computed / row.most
     return keys
 
 

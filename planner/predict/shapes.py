@@ -109,8 +109,7 @@ def legal_candidates(job: Job) -> Candidates:
     """Legal shapes on all GPUs. If no configuration can use all of them, whatever the user's
     limits, legal shapes on as many as possible. UsageError if there are none.
 
-    With the user's limits in force, dropping GPUs could make the answer faster, which would hide
-    that the limits are to blame.
+    The limits do not decide this: otherwise a further limit could make the answer faster.
     """
     if job.pool is not None:
         return _pool_candidates(job, job.pool)
@@ -187,8 +186,8 @@ def unfilled(pool: Pool) -> str:
 
 def _with_name(text: str, name: str) -> str:
     """A rule's sentence, with the rule's name if the sentence does not contain it."""
-    said = name in text or name.replace(", which needs", " needs") in text
-    return text if said else f"{text}  [{name}]"
+    is_named = name in text or name.replace(", which needs", " needs") in text
+    return text if is_named else f"{text}  [{name}]"
 
 
 def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:

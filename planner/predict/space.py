@@ -15,13 +15,7 @@ import numpy as np
 from constraints.axes import AXES, EXPERTS, product_of
 from constraints.batch import accumulation
 from constraints.context import RuleContext
-from constraints.numbers import (
-    DEGREES,
-    ClusterNumbers,
-    Columns,
-    IntArray,
-    Mask,
-)
+from constraints.numbers import DEGREES, ClusterNumbers, Columns, IntArray, Mask
 from constraints.pipeline import most_chunks
 from constraints.registry import rules_of
 from constraints.rule import ShapeRule

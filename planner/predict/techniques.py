@@ -21,7 +21,7 @@ def works_with(job: Job, degrees: Degrees, name: str) -> bool:
     """Whether a technique of the job's framework works with these degrees."""
     columns, sizes = degree_columns([degrees]), rule_context(job)
     conditions = technique_conditions(job.framework, (name,))
-    return all(bool(one.mask(columns, sizes)[0]) for one in conditions)
+    return all(bool(condition.mask(columns, sizes)[0]) for condition in conditions)
 
 
 def further_techniques(job: Job, degrees: Degrees, recompute: str) -> Iterator[Technique]:

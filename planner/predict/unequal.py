@@ -55,13 +55,13 @@ def waiting(
 ) -> float:  # fmt: skip
     """Seconds that ranks wait in a step, in units of a mean micro-batch (see the module). `draws`:
     from the distribution, per micro-batch; `filling`: (p - 1)/v."""
-    one = sum_of(*distribution, draws).largest_of(in_step)
-    if len(one.values) == 1:
+    micro_batch = sum_of(*distribution, draws).largest_of(in_step)
+    if len(micro_batch.values) == 1:
         return 0.0
-    more = sum_of(one.values + 1.0, one.shares, micro_batches)
-    of_step = (1.0 + one.mean) * (1.0 + more.largest_of(ranks / in_step).mean) - 1.0
-    longest = one.largest_of(micro_batches * ranks / in_step).mean
-    return max(0.0, micro_batches * of_step + filling * longest)
+    sums = sum_of(micro_batch.values + 1.0, micro_batch.shares, micro_batches)
+    step_excess = (1.0 + micro_batch.mean) * (1.0 + sums.largest_of(ranks / in_step).mean) - 1.0
+    longest = micro_batch.largest_of(micro_batches * ranks / in_step).mean
+    return max(0.0, micro_batches * step_excess + filling * longest)
 
 
 @cache
@@ -74,8 +74,8 @@ def waits(
     if lengths is None or not samples.differ:
         return Waiting(0.0, 0.0)
     schedule = micro_batches, ranks, in_step, filling
-    seen = _waiting_for_images(samples, lengths, seq, mbs, schedule)
-    return _waits_of_tokens(samples, lengths, seq, mbs, schedule)._replace(patches=seen)
+    patches = _waiting_for_images(samples, lengths, seq, mbs, schedule)
+    return _waits_of_tokens(samples, lengths, seq, mbs, schedule)._replace(patches=patches)
 
 
 # (micro_batches, ranks, in_step, filling) of `waiting`.
@@ -131,14 +131,14 @@ def unequal_seconds(
     For the passes of an average stage, with everything that the mode recomputes run again.
     `costs[key, machine, piece]`: as priced; `totals[piece]`: how many of each the model has.
     """
-    of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
+    key_of_shape = shapes[:, f.SHAPE["key"]].astype(np.int64)
     tokens, squares, fixed = elastic_seconds(price, totals, keys, costs)
-    key = keys[of_key]
+    key = keys[key_of_shape]
     if job.samples.by_sample:
-        spent = np.column_stack([tokens, squares, fixed])[of_key]
+        spent = np.column_stack([tokens, squares, fixed])[key_of_shape]
         return group_seconds(job, shapes, key, spent)
-    seen = image_seconds(job, price, totals, keys, costs)
-    tokens = np.maximum(0.0, tokens - seen)
+    patches = image_seconds(job, price, totals, keys, costs)
+    tokens = np.maximum(0.0, tokens - patches)
     pp, zero = shapes[:, f.SHAPE["pp"]], shapes[:, f.SHAPE["zero"]]
     ranks = shapes[:, f.SHAPE["dp"]]
     experts = key[:, f.KEY["ep"]] * key[:, f.KEY["etp"]]
@@ -149,15 +149,11 @@ def unequal_seconds(
         [key[:, f.KEY["mbs"]], shapes[:, f.SHAPE["grad_acc"]], ranks, in_step, filling]
     )
     rows, inverse = np.unique(table, axis=0, return_inverse=True)
-    found = np.array([_waits(job, row) for row in rows]).reshape(-1, 3)[inverse.ravel()]
-    spent = np.column_stack([tokens, squares, seen])[of_key]
+    each = [waits(job.samples, job.seq, *map(int, row[:4]), float(row[4])) for row in rows]
+    found = np.array(each).reshape(-1, 3)[inverse.ravel()]
+    spent = np.column_stack([tokens, squares, patches])[key_of_shape]
     seconds: Array = (found * spent).sum(axis=1) / pp
     return seconds
-
-
-def _waits(job: Job, row: Array) -> Waiting:
-    mbs, micro_batches, ranks, in_step = (int(number) for number in row[:4])
-    return waits(job.samples, job.seq, mbs, micro_batches, ranks, in_step, float(row[4]))
 
 
 def elastic_seconds(

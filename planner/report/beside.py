@@ -55,12 +55,12 @@ class TermPair:
 
     @property
     def more(self) -> float:
-        """What the other plan has more of it."""
+        """The other plan's amount minus this one's."""
         return self.another - self.one
 
     @property
     def more_gib(self) -> float:
-        """The same of bytes, in GiB."""
+        """The same in GiB."""
         return self.more / GIB
 
 
@@ -158,8 +158,8 @@ def beside_report(beside: TwoPlans) -> Iterator[Block]:
 
 
 def compared(plan: Plan) -> dict[str, Any]:
-    """What a page needs of a plan to put it beside another: its name, settings, seconds of a step
-    and GiB of the fullest stage, by their words."""
+    """What a page needs to compare a plan: name, settings, seconds of a step, GiB of the
+    fullest stage."""
     fullest = plan.stages[plan.heaviest_stage]
     return {
         "name": plan_name(plan),
@@ -175,7 +175,7 @@ def _terms(words: dict[str, str], source: object, unit: float) -> dict[str, floa
 
 
 def _settings(plan: Plan) -> dict[str, str]:
-    """What a person sets, in words, by what it is."""
+    """The settings of a plan, in words."""
     degrees = {
         axis.words: getattr(plan.degrees, name)
         for name, axis in AXES.items()
@@ -197,7 +197,7 @@ def _settings(plan: Plan) -> dict[str, str]:
 
 
 def differing(one: Mapping[str, str], another: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Settings of two plans, by their words, that are not the same."""
+    """Settings that differ between two plans."""
     pairs = (Setting(words, one[words], another[words]) for words in one)
     return tuple(pair for pair in pairs if pair.one != pair.another)
 

@@ -60,8 +60,7 @@ def check_report(
     *,
     verbose: bool = False,
 ) -> Iterator[Block]:
-    """The whole report: verdict, problems, prediction, changes, measurement. `advice`: what would
-    make it fit, where it does not surely fit."""
+    """The whole report. `advice`: what would make it fit, if that is not sure."""
     leading = () if advice is None else leading_facts(advice)
     facts = list(_head_facts(assessment, explanation))
     answer = [row for row in facts if row[0] == "verdict"]
@@ -102,7 +101,7 @@ _MENDED: dict[FitVerdict, str] = {
 
 
 def verdict(assessment: Assessment) -> str:
-    """One sentence: whether it will run, and fit."""
+    """A sentence: whether it will run and fit."""
     plan, errors = assessment.plan, assessment.errors
     if errors:
         fits = "" if plan is None else _MENDED[fit_verdict(plan.fit_probability)]
@@ -123,8 +122,8 @@ def verdict(assessment: Assessment) -> str:
 
 
 def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
-    """Why there is no prediction, a sentence each, the deciding line first; what would mend several
-    in a row stands once, after them."""
+    """Why there is no prediction, starting with the decisive line. A fix for several reasons
+    is given once, after them."""
     for _, group in groupby(problems, key=lambda problem: problem.fix):
         several = tuple(group)
         for problem in several:
@@ -149,7 +148,8 @@ def _advice(problem: Problem) -> str:
 
 
 def _capital(text: str) -> str:
-    """A sentence, unless it begins with a name: of an option, a setting or a file."""
+    """The sentence with a capital letter, unless it begins with the name of an option,
+    setting or file."""
     first = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if first.isalpha() else text
 

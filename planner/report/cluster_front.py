@@ -1,4 +1,4 @@
-"""What `planner search` shows for several clusters: one front, and what each cluster adds to it."""
+"""Report of `planner search` on several clusters: one front over all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Numbered = Sequence[tuple[int, ClusterPoint]]
 def cluster_front_report(
     front: ClusterFront, shown: Sequence[ClusterPoint], saved_as: str | None = None
 ) -> Iterator[Block]:
-    """The report; `shown`: points of the front in the order of the table."""
+    """The report. `shown`: points of the front, in the order of the table."""
     numbers = {id(point): number for number, point in enumerate(front.points, start=1)}
     numbered = [(numbers[id(point)], point) for point in shown]
     plans = [front.plan_of(point) for point in shown]

@@ -1,5 +1,5 @@
-"""What `planner compare` shows: pace, money, energy, the front, and what prices are worth; and from
-plan to dollars, every factor with its source (`planner/report/words/trace.toml`)."""
+"""Report of `planner compare`, and of `--explain`: every factor from plan to dollars, with its
+source."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _money_tables(runs: Runs, comparison: Comparison) -> Iterator[TableData]:
 
 
 def _price_text(rental: Rental | None, offer: str) -> str:
-    """`2.46 coreweave`; of an offer that states its price, the price alone."""
+    """`2.46 coreweave`, or the price alone if the offer itself states it."""
     if rental is None:
         return NONE
     if rental.price.provider == offer:
@@ -181,7 +181,7 @@ class Step:
 
 
 def trace(run: Run, comparison: Comparison, settings: Settings) -> dict[str, tuple[Step, ...]]:
-    """The chain of a run, from its plan to what it costs: steps by the title of their part."""
+    """Every step from plan to cost, by chapter."""
     told: dict[str, Any] = {"run": run, "comparison": comparison, "settings": settings}
     chapters = {
         "Pace": _pace(run, told),
@@ -199,7 +199,7 @@ def trace(run: Run, comparison: Comparison, settings: Settings) -> dict[str, tup
 
 
 def _steps(key: str, about: Any, settings: Settings, **told: Any) -> Iterator[Step]:
-    """The steps of a part that have something to say, about an object."""
+    """The steps of a chapter that apply."""
     for name, first, *texts in described(f"trace.{key}"):
         value = said(first, about, settings=settings, **told)
         if value is None:

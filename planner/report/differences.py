@@ -1,12 +1,10 @@
-"""How two plans differ, in words: `3.1 % slower, -1 to +7 %`, and which plans nobody can tell from
-the first."""
+"""Differences between plans in words: `3.1 % slower, -1 to +7 %`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from planner.job.quantities import number_ranges, share
-from planner.predict.plan import Plan
 from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.report.plan_table import Numbered
 from planner.search.result import JobSummary
@@ -33,12 +31,12 @@ def beside_text(ratio: Ratio) -> str:
 
 
 def slower_or_faster(ratio: Ratio) -> str:
-    """The word for the side of 1 that a ratio of times lies on."""
+    """`slower` or `faster`."""
     return "slower" if ratio.value >= 1.0 else "faster"
 
 
 def ends_text(ratio: Ratio) -> str:
-    """The interval of a difference in the direction of its value: `-1 to +7 %`, `2 to 7 %`."""
+    """The interval of a difference, with the sign of its value: `-1 to +7 %`, `2 to 7 %`."""
     sign = 1.0 if ratio.value >= 1.0 else -1.0
     low, high = sorted(round(100.0 * sign * (end - 1.0)) for end in (ratio.low, ratio.high))
     return f"{low} to {high} %" if low >= 0 else f"{low:+d} to {high:+d} %"
@@ -52,8 +50,8 @@ def gain_text(ratio: Ratio) -> str:
 
 
 def ties(plans: Numbered, mixture: bool, gpus: Sequence[str] = ()) -> dict[int, Ratio]:
-    """Numbers of the plans that are not surely slower than the first, each with its time over the
-    first's; `gpus`: the types that the plans run on, where they differ."""
+    """Plans that may be as fast as the first, by number, with their time over the first's.
+    `gpus`: GPU types of the plans, if they differ."""
     if not plans:
         return {}
     types = gpus or [""] * len(plans)
@@ -66,8 +64,7 @@ def ties(plans: Numbered, mixture: bool, gpus: Sequence[str] = ()) -> dict[int, 
 
 
 def tie_note(first: int, near: Mapping[int, Ratio]) -> str:
-    """Which plans are not surely slower than the first, the nearest with their differences; an
-    empty text without any."""
+    """A sentence about plans that may be as fast as the first; empty if there are none."""
     if not near:
         return ""
     listed = sorted(near, key=lambda number: near[number].value)
@@ -77,9 +74,3 @@ def tie_note(first: int, near: Mapping[int, Ratio]) -> str:
     verb = "is plan" if len(others) == 1 else "are plans"
     also = f"; nor {verb} {number_ranges(others)}" if others else ""
     return f"≈ Not surely slower than plan {first}: {said}{also}."
-
-
-def first_ratio(plans: Sequence[Plan], number: int, mixture: bool) -> Ratio | None:
-    """Seconds a token of a plan, by its number from 1, over those of the first; None of the first
-    itself."""
-    return None if number == 1 else plan_ratio(plans[0], plans[number - 1], mixture)

@@ -1,8 +1,8 @@
-"""How reports look: the only module that knows rich.
+"""How reports look on a terminal. Only this module uses rich.
 
-Nothing is cut. A table that is wider than the page leaves out its optional columns, and names them;
-then it breaks its `wrap` columns at spaces; one that is still too wide becomes cards, one a row.
-Without a terminal the page has 80 columns (or COLUMNS).
+Nothing is cut. A table that is too wide first drops optional columns and names them, then breaks
+its `wrap` columns at spaces, and finally becomes cards, one for each row. Without a terminal the
+page has 80 columns (or COLUMNS).
 """
 
 from __future__ import annotations
@@ -42,17 +42,15 @@ def console(stream: TextIO, no_color: bool = False) -> Console:
 
 
 def _pipe_columns() -> int:
-    """COLUMNS, where it is a number of columns that a page can have; else 80."""
+    """COLUMNS if it is a usable width, else 80."""
     text = os.environ.get("COLUMNS", "")
     columns = int(text) if text.isascii() and text.isdecimal() and len(text) < 9 else PIPE_COLUMNS
     return min(max(columns, _NARROWEST), _WIDEST)
 
 
 def draw(report: Report, onto: Console, wide: bool = False) -> None:
-    """Print a report, blocks apart by an empty line, without blanks at the ends of lines.
-
-    `wide`: tables have all their columns, on lines as long as they take.
-    """
+    """Print a report with empty lines between blocks and no trailing blanks. `wide`: show
+    all columns of tables, however long the lines get."""
     with onto.capture() as captured:
         for index, block in enumerate(report.blocks):
             if index:
@@ -102,7 +100,7 @@ def _draw_facts(facts: Facts, onto: Console) -> None:
 
 
 def fitting_columns(data: TableData, page_columns: int) -> list[int]:
-    """Places of the columns to show: those that always are, others as long as there is place."""
+    """Indices of the columns to show: required ones, and optional ones while there is room."""
     widths = [_width(data, place) for place in range(len(data.columns))]
     shown = [place for place, column in enumerate(data.columns) if not column.optional]
     optional = [place for place, column in enumerate(data.columns) if column.optional]
@@ -113,13 +111,13 @@ def fitting_columns(data: TableData, page_columns: int) -> list[int]:
 
 
 def _width(data: TableData, place: int) -> int:
-    """Characters of a column whose lines are not broken."""
+    """Width of a column without line breaks."""
     texts = (data.columns[place].title, *(row[place] for row in data.rows))
     return max(cell_len(line) for text in texts for line in (text or " ").splitlines())
 
 
 def _least_width(data: TableData, place: int, whole: bool) -> int:
-    """Characters that a column takes at least: words are never cut; if `whole`, no lines either."""
+    """Smallest width of a column without cutting words; `whole`: without breaking lines either."""
     if whole or not data.columns[place].wrap:
         return _width(data, place)
     texts = (data.columns[place].title, *(_joined(row[place]) for row in data.rows))
@@ -127,8 +125,7 @@ def _least_width(data: TableData, place: int, whole: bool) -> int:
 
 
 def _hyphens_broken(data: TableData, columns: int) -> TableData:
-    """The same with new lines after hyphens of words that are longer than so many columns, in the
-    columns that may be broken."""
+    """The table with words longer than `columns` broken after hyphens, in `wrap` columns."""
 
     def word(match: re.Match[str]) -> str:
         return match[0] if cell_len(match[0]) <= columns else _broken_word(match[0], columns)
@@ -141,7 +138,7 @@ def _hyphens_broken(data: TableData, columns: int) -> TableData:
 
 
 def _broken_word(word: str, columns: int) -> str:
-    """A long word in lines that end with a hyphen, as few as so many columns allow."""
+    """A long word broken after hyphens into as few lines as fit."""
     lines = [""]
     for part in re.findall(r"[^-]*-|[^-]+$", word):
         if lines[-1] and cell_len(lines[-1] + part) > columns:
@@ -153,8 +150,8 @@ def _broken_word(word: str, columns: int) -> str:
 def _narrowed(
     data: TableData, places: Sequence[int], page: int
 ) -> tuple[TableData, list[int]] | None:
-    """A table too wide for the page, in columns at least so wide: with words broken at hyphens,
-    and where that does not do with titles broken at spaces; None if neither does."""
+    """The table and its column widths, narrowed to the page by breaking words at hyphens and
+    titles at spaces; None if that is not enough."""
     for table in (data, _stacked(data)):
         broken = [place for place in places if table.columns[place].wrap]
         fixed = sum(_width(table, place) + 1 for place in places if place not in broken)
@@ -166,7 +163,7 @@ def _narrowed(
 
 
 def _stacked(data: TableData) -> TableData:
-    """The same with the words of a title that is wider than its cells below each other."""
+    """The table with titles broken at spaces where they are wider than their cells."""
 
     def column(place: int, one: Column) -> Column:
         wide = _width(data, place) > max((cell_len(row[place]) for row in data.rows), default=0)
@@ -211,8 +208,7 @@ def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
 def _shared_out(
     data: TableData, places: Sequence[int], least: Sequence[int], page: int
 ) -> list[int]:
-    """Characters of each column: what it takes at least, and what is left of the page a character
-    at a time for the column that is furthest from what its longest line takes."""
+    """Column widths. Spare room goes, one character at a time, to the column that needs most."""
     wanted = [_width(data, place) for place in places]
     widths = list(least)
     left = page - sum(widths) - len(widths) + 1
@@ -227,7 +223,7 @@ def _shared_out(
 
 
 def _draw_cards(data: TableData, onto: Console) -> None:
-    """Each row as labelled lines, for a page on which its table has no room."""
+    """Print each row as labelled lines, if the table is too wide for the page."""
     for number, row in enumerate(data.rows):
         if number:
             onto.print()

@@ -1,4 +1,4 @@
-"""Errors of predictions against measured runs, and what a calibration learnt, as reports."""
+"""Reports of prediction errors and of calibrations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MEAN = "mean of sources"
 _SHOWN_REFUSALS = 8
 _SHOWN_PICKS = 12
 _SHOWN_OPEN = 12
-# So many runs are also shown one by one.
+# Up to this many runs are also listed one by one.
 _MOST_RUNS = 6
 
 
@@ -57,8 +57,8 @@ _IN_DOUBT = ", in doubt"
 def validation_report(
     predictions: Sequence[Prediction], family: Family, views: Views | None = None
 ) -> Iterator[Block]:
-    """Tables of time, memory, picks and fit by family, then what was refused and why; `views`: the
-    rows predicted without their sources (`left_out`), and at first sight (`first_sight`)."""
+    """Errors by family, then what was refused. `views`: the same rows predicted without
+    their sources (`left_out`) or at first sight (`first_sight`)."""
     found = summary_of(predictions, family)
     means, halves = found.mean_of_sources, (found.stated, found.unstated)
     totals = (found.total, *(halves if all(half.rows for half in halves) else ()))
@@ -131,7 +131,7 @@ def _reports(
 
 
 def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
-    """Each of a few runs beside what was predicted of it."""
+    """A table of single runs, if there are only a few."""
     rows = [
         {
             "line": f"line {one.row.line}", "figure": figure, "found": found,
@@ -150,7 +150,7 @@ def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
 
 
 def _open_sentences(predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Of each of a few runs the fact that would narrow its bars most."""
+    """For each of a few runs, the unstated fact that widens its interval most."""
     for one in predictions if len(predictions) <= _MOST_RUNS else ():
         for figure, (measured, _) in FIRST_SIGHT.items():
             said = narrowing_sentence(one, figure) if one.measured(measured) else None
@@ -181,8 +181,7 @@ def _errors(
 
 
 def _bars(title: str, families: Sequence[FamilyBars]) -> TableData:
-    """Width, coverage and score of a figure's error bars, by family of the bars; of a few runs of
-    one source the table of errors says it all."""
+    """Width, coverage and score of intervals by family. Left out for a few runs of one source."""
     total = families[-1].quality if families else None
     few = total is None or (total.sources == 1 and total.runs <= _MOST_RUNS)
     return table_of("validation.bars", () if few else families, titled=title)
@@ -263,7 +262,7 @@ def calibration_report(
 
 
 def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[str]:
-    """What is not taken whole, what the runs cannot determine, and which of them are odd."""
+    """What the calibration leaves out, what the runs cannot determine, and odd runs."""
     words = described("calibration.remarks")
     told = {factor.name for factor in calibration.factors if factor.determined}
     figures = {fit.figure for fit in fits}

@@ -1,5 +1,5 @@
-"""What `planner explain` and `planner evaluate` show of one plan, of `--what-if`, and of a measured
-run beside its prediction."""
+"""Report of one plan (`planner explain`, `planner evaluate`), of `--what-if`, and of a measured
+run."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def explanation_report(
     taken: tuple[str, ...] = (),
     card: PlanCard | None = None,
 ) -> Iterator[Block]:
-    """The whole report; `findings`: of a measured run; `taken`: what was taken for granted of the
-    request; `card`: the answer, on top."""
+    """The whole report. `findings`: about a measured run; `taken`: defaults that were
+    assumed; `card`: the answer, shown first."""
     plan = explanation.plan
     if card is not None:
         yield from card.blocks
@@ -166,7 +166,7 @@ def _time_rows(term: Term, explanation: Explanation) -> Iterator[tuple[str, str,
 
 
 def vision_blocks(explanation: Explanation) -> Iterator[Block]:
-    """What of the step and of the peak is the vision tower's; nothing where no image is seen."""
+    """The vision tower's part of the step and of the peak; empty for text models."""
     rows = [
         (one.label, _vision_amount(one), f"{share(one.share)} of the {_whole(one)}")
         for one in explanation.vision
@@ -188,7 +188,7 @@ _LEAST_LINK = 0.001
 
 
 def link_blocks(explanation: Explanation) -> Iterator[Block]:
-    """What the step waits for its links, by bandwidth and latency; nothing where it hardly does."""
+    """Time lost to each link, split into bandwidth and latency; empty if it is negligible."""
     waits = [one for one in explanation.links if one.part != "term" and one.share >= _LEAST_LINK]
     launches = [one for one in explanation.links if one.term == LAUNCHES]
     if not waits:
@@ -207,7 +207,7 @@ def _amounts(part: LinkShare) -> tuple[str, str]:
 
 
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:
-    """Every form of MFU, and what error bars rest on."""
+    """The forms of MFU, and what the intervals rest on."""
     plan, job = explanation.plan, explanation.job
     other = ""
     if job.precision_peak_flop_per_s != job.peak_flop_per_s:
@@ -221,7 +221,7 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
 
 
 def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableData:
-    """Each neighbour and what became of it."""
+    """Each neighbour and how it compares."""
 
     def compared(near: NeighbourReport | Plan) -> str:
         if isinstance(near, Plan):
@@ -236,8 +236,8 @@ def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableDa
 
 
 def neighbour_sentence(near: NeighbourReport) -> str:
-    """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`; how likely
-    one fits that does so nominally but is not safe to recommend."""
+    """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`. Adds
+    the probability of fitting if it is low."""
     doubt, probability = "", near.fit_probability
     if near.outcome != "does-not-fit" and probability is not None and probability < LIKELY_TO_FIT:
         doubt = f"; fits with {percent_sure(probability)}"
@@ -258,7 +258,7 @@ def _comparison(near: NeighbourReport) -> str:
 
 
 def _uneven(near: NeighbourReport) -> str:
-    """Why more compute is exposed, where stages differ: whole layers, or layers moved to fit."""
+    """Why more compute is exposed if stages differ."""
     ratio = stated(near.slowest_stage, 1.0)
     if near.reason != "compute_s" or (near.reason_s or 0.0) < 0.0 or ratio < _UNEVEN:
         return ""
@@ -367,8 +367,8 @@ _TESTED = 3
 
 
 def measured_blocks(findings: Findings) -> Iterator[Block]:
-    """The comparison, the causes with what each explains and how to test it, what the predicted
-    step loses, and what a stated MFU means."""
+    """The comparison with a measured run, possible causes and how to test them, and losses
+    of the predicted step."""
     if findings.comparisons:
         yield table_of(
             "diagnosis.compared", findings.comparisons,

@@ -1,5 +1,4 @@
-"""What `planner fit` shows, what is shown of any job that nothing fits, and advice on memory, which
-`planner memory --advise` and `check` show too."""
+"""Report of `planner fit` and of jobs that do not fit, and advice on memory."""
 
 from __future__ import annotations
 
@@ -40,9 +39,8 @@ _LEAST_SHARE = 5e-4
 
 
 def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
-    """Rows of facts that advice leads with: the largest term at the peak and what shrinks it;
-    the pair that comes closest on the same GPUs, where none suffices there; and the easiest change
-    that makes it fit, if that is another one."""
+    """The most important advice: the largest term at the peak and what shrinks it, the
+    closest pair of changes if none suffices, and the easiest change that makes it fit."""
     largest, base_s = advice.largest, advice.base.step_time_s
     text = f"{gib(largest.size_bytes)} of {gib(largest.total_bytes)} GiB are {largest.label}"
     if largest.move is None:
@@ -106,9 +104,9 @@ def fit_report(
     answer: FitAnswer, assumed: tuple[str, ...], command: str, advice: Advice | None = None,
     training: str = "", trainings: Trainings = NO_TRAININGS,
 ) -> Iterator[Block]:  # fmt: skip
-    """The whole report. `assumed`: what was taken for granted; `command`: the search that tells
-    more; `advice`: what the lightest configuration lacks, where nothing fits; `training`: what one
-    takes on the plan to use; `trainings`: on what would fit."""
+    """The whole report. `assumed`: notes on defaults; `command`: a search for more;
+    `advice`: if nothing fits; `training`: hours and cost of the best plan; `trainings`: of
+    changes that fit."""
     if answer.result is not None:
         yield from _fitting(answer.result, training)
     elif answer.why is not None:
@@ -135,7 +133,7 @@ def trainings_report(trainings: Trainings) -> Iterator[Block]:
 
 
 def _other(other: OtherTraining) -> Iterator[tuple[str, str]]:
-    """Adapters that fit where the training of all weights does not, and the command for more."""
+    """The alternative of training adapters, if training all weights does not fit."""
     plan = other.plan
     yield "train", said(described("fit.other"), other, whole=_whole(other)) or ""
     yield (
@@ -215,7 +213,7 @@ def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
 
 @as_report
 def verdict_report(why: WhyNothingFits) -> Iterator[Block]:
-    """That nothing fits, and the rules in conflict."""
+    """That nothing fits, and which rules conflict."""
     surely = " as surely as was asked" if why.riskier else ""
     none_fits = f"No configuration fits{surely}."
     none = "No configuration was found that fits, but not all were decided."
@@ -234,7 +232,7 @@ def verdict_report(why: WhyNothingFits) -> Iterator[Block]:
 
 @as_report
 def remedies_report(why: WhyNothingFits) -> Iterator[Block]:
-    """What would make the job fit, as far as it was tried."""
+    """Changes that would make the job fit."""
     if why.relaxations:
         found = [(relaxation.change, relaxation.plan) for relaxation in why.relaxations]
         title = "What would make it fit (searched), easiest first"

@@ -31,7 +31,7 @@ def frameworks_report(profiles: Sequence[FrameworkProfile]) -> Iterator[Block]:
 
 
 def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
-    """Degrees beside dp that the framework has."""
+    """Degrees that the framework supports, besides dp."""
     rules = profile.parallelism
     return tuple(
         name for name, axis in AXES.items() if axis.capability and getattr(rules, axis.capability)
@@ -40,8 +40,7 @@ def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
 
 @as_report
 def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator[Block]:
-    """One profile: what it expresses and is asked for by; `whole`: all that it keeps, overlaps and
-    assumes, with sources."""
+    """One framework. `whole`: also everything it keeps, overlaps and assumes, with sources."""
     yield facts(
         "frameworks.head", profile, also=", ".join(names_of(profile.name)) or "-",
         files=_launch_files(profile.name), offered=" ".join(offered_degrees(profile)),

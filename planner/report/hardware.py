@@ -1,4 +1,4 @@
-"""What `planner hardware` shows: GPUs and node shapes, and one of them with its sources."""
+"""Report of `planner hardware`: GPUs and node shapes, or one of them with its sources."""
 
 from __future__ import annotations
 
@@ -72,14 +72,13 @@ def _format_note(found: NumberFormat) -> str:
 
 
 def named_report(name: str) -> Report:
-    """The GPU of that name, else the node shape, or those of a cluster file. HardwareError if there
-    is neither."""
+    """A GPU, a node shape, or a cluster file. HardwareError if there is none of that name."""
     found: Report = _named(name, _gpu_report, _shape_report)
     return found
 
 
 def _shape(name: str) -> tuple[ClusterShape, Cluster]:
-    """A node shape and a cluster of such nodes: of a file, else two nodes of the catalogue's."""
+    """A node shape and a cluster of it: from a file, or two nodes of the catalogue's."""
     if _is_file(name):
         return load_shape_file(Path(name))
     shape = load_cluster_shape(name)

@@ -1,4 +1,4 @@
-"""What `planner memory --inference` shows: terms of a rank, the KV cache, what fits."""
+"""Report of `planner memory --inference`: memory of a rank, the KV cache, whether it fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `planner launch` shows after it has written a folder."""
+"""Report of `planner launch`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from planner.report.tables import Block, Notes, as_report, table
 def launch_report(
     path: Path, launch: Launch, folder: LaunchFolder, replaced: Replaced, which: str
 ) -> Iterator[Block]:
-    """The folder, what it starts, what to expect of it; `which`: the plan's number of how many."""
+    """The folder, what it starts and what to expect. `which`: the plan's number and how many
+    there are."""
     job, plan, framework = launch.job, launch.plan, launch.job.framework.name
     yield facts(
         "launch.facts", launch, path=path, count=len(folder.files), which=which,

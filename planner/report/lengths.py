@@ -1,4 +1,4 @@
-"""Lengths of samples as a report, a record and a picture."""
+"""Lengths of samples as a report, a JSON record and a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _TITLE = "Lengths of samples"
 
 @as_report
 def lengths_report(lengths: Lengths, left_out: int, written: Path | None) -> Iterator[Block]:
-    """What is known of a distribution; `left_out`: samples without a token; `written`: its file."""
+    """The distribution of lengths. `left_out`: samples without tokens; `written`: the output
+    file."""
     yield Facts(tuple(_facts(lengths)))
     yield _limits(lengths)
     name = written or "FILE.csv"
@@ -53,7 +54,7 @@ def _reach(lengths: Lengths) -> str:
 
 
 def _limits(lengths: Lengths) -> TableData:
-    """What each usual limit cuts, and how much of samples padded to it counts."""
+    """For each usual limit: what it cuts, and how many tokens padding to it would waste."""
     rows = []
     for limit in (one for one in _LIMITS if lengths.shortest < one):
         cut = lengths.cut(limit)
@@ -68,7 +69,7 @@ def _limits(lengths: Lengths) -> TableData:
 
 
 def lengths_record(lengths: Lengths) -> dict[str, Any]:
-    """The figures of the report, lengths in tokens."""
+    """The figures of the report; lengths in tokens."""
     return {
         "origin": lengths.origin,
         "mean": lengths.mean,
@@ -80,7 +81,7 @@ def lengths_record(lengths: Lengths) -> dict[str, Any]:
 
 
 def bars(lengths: Lengths) -> list[Mapping[str, object]]:
-    """Shares of the samples, and of their tokens, by length: `_BARS` to a doubling."""
+    """Shares of samples and of tokens by length, with `_BARS` bars for each doubling."""
     found: dict[int, list[float]] = {}
     for length, part in zip(lengths.tokens, lengths.shares, strict=True):
         sums = found.setdefault(floor(_BARS * log(length, 2)), [0.0, 0.0])
@@ -104,7 +105,7 @@ def bars(lengths: Lengths) -> list[Mapping[str, object]]:
 
 
 def lengths_chart(lengths: Lengths) -> Specification:
-    """The drawing: samples above, tokens below, over a logarithmic axis of lengths."""
+    """The chart: samples above, tokens below, over a logarithmic axis of lengths."""
     mean = {"mean": lengths.mean, "words": f"mean {lengths.mean:,.0f}"}
     return filled("lengths", bars=table(bars(lengths)), mean=table([mean]))
 
@@ -124,7 +125,7 @@ def lengths_page(lengths: Lengths) -> Page:
 
 
 def _card(lengths: Lengths) -> Card:
-    """Where to cut, and what padding to there would cost."""
+    """Where to cut, and what padding to that length would cost."""
     limit = 1 << (int(lengths.quantile(_WHOLE)) - 1).bit_length()
     cut = lengths.cut(limit)
     padded = 1.0 - cut.mean / limit

@@ -1,5 +1,5 @@
-"""What `planner memory` shows: the waterfall of the peak, the timeline, the other stages; what
-`--solve` and `--advise` found; and all of it as JSON."""
+"""Report of `planner memory`: the peak as a waterfall, memory over time, stages, `--solve` and
+`--advise`; and its JSON."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def memory_report(
 ) -> Iterator[Block]:
     """The report of a configuration, with waterfall and timeline of the given stages.
 
-    `tensors`: those kept at the first stage's peak, if they are to be listed; `worst`: the
-    footprint under the worst load of a dropless router; `notes`: what was taken for granted;
-    `more`: blocks of a solution or of advice; `first`: facts that lead to these; `instead`: what
-    fits in its place; `by_layer`: backward is shown layer by layer too.
+    `tensors`: to list one by one; `worst`: under the worst load of a dropless router;
+    `notes`: defaults that were assumed; `more`: blocks of a solution or of advice; `first`:
+    facts that lead to these; `instead`: a plan that fits; `by_layer`: also show backward
+    layer by layer.
     """
     fitting = (("instead", instead),) if instead else ()
     yield Facts((*_facts(footprint, worst).rows, *first, *fitting))
@@ -123,7 +123,7 @@ def _recompute_text(footprint: Footprint) -> str:
 
 
 def total_sentence(footprint: Footprint) -> str:
-    """The total against what is there, with its error and the probability that it fits."""
+    """Total memory with its interval, the limit, and the probability of fitting."""
     total, limit = footprint.total_bytes, footprint.limit_bytes
     of = limit_text(limit, footprint.usable_bytes)
     verdict = fit_text(total, limit, footprint.fit_probability)
@@ -134,7 +134,7 @@ def total_sentence(footprint: Footprint) -> str:
 
 
 def waterfall(footprint: Footprint, account: StageAccount) -> TableData:
-    """What holds the peak, one term on top of the other, up to the usable HBM."""
+    """The terms of the peak, stacked up to the usable HBM."""
     top = _scale(footprint, account)
     rows: list[tuple[str, ...]] = []
     reached = 0.0
@@ -161,7 +161,7 @@ def _sum_row(text: str, size: float, top: float) -> tuple[str, ...]:
 
 
 def step_bar(start: float, end: float, top: float) -> str:
-    """A bar from `start` to `end` on a scale up to `top`; at least a sliver."""
+    """A bar from `start` to `end` on a scale up to `top`, at least a thin one."""
     left, right = round(start / top * _BAR), round(end / top * _BAR)
     if right <= left:
         return " " * min(left, _BAR - 1) + "▏"
@@ -169,7 +169,7 @@ def step_bar(start: float, end: float, top: float) -> str:
 
 
 def _scale(footprint: Footprint, account: StageAccount) -> float:
-    """Bytes at the right end of the bars: the limit too, unless it dwarfs what is there."""
+    """Bytes at the right end of the bars, including the limit unless it is far larger."""
     total, limit = account.total_bytes, footprint.limit_bytes
     return total if total < limit / 2 else max(total, limit)
 
@@ -192,7 +192,7 @@ def peak_text(account: StageAccount) -> str:
 
 
 def phase_text(name: str) -> str:
-    """A phase's name for people."""
+    """The name of a phase."""
     return name.replace(" (accumulating)", ", gradients held")
 
 
@@ -200,7 +200,7 @@ def phase_text(name: str) -> str:
 
 
 def timeline(footprint: Footprint, account: StageAccount) -> TableData:
-    """Phase by phase: live tensors, what lies outside them, and the largest term."""
+    """One row for each phase: live tensors, other memory, and the largest term."""
     outside = account.total_bytes - account.allocated_bytes
     top = _scale(footprint, account)
     stage = _stage_name(footprint, account, short=True)
@@ -234,7 +234,7 @@ def layer_table(footprint: Footprint, account: StageAccount) -> TableData:
 
 
 def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
-    """The phases without most of a long warm-up; its first and last forward stay."""
+    """The phases without most of a long warm-up, keeping its first and last forward."""
     forward = [row for row in rows if "/" in row.phase.name]
     if len(forward) <= _MOST_WARM_UP:
         return list(rows)
@@ -248,7 +248,7 @@ def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
 
 
 def stage_table(footprint: Footprint) -> TableData:
-    """One line a pipeline stage; equal neighbours share it."""
+    """One row for each pipeline stage; equal neighbours share a row."""
     terms = " | ".join(_STAGE_COLUMNS)
 
     def likeness(account: StageAccount) -> tuple[object, ...]:
@@ -326,7 +326,7 @@ def memory_json(
     solution: Solution | None,
     advice: Advice | None,
 ) -> str:
-    """Everything that the report shows and what it leaves out; bytes and seconds."""
+    """The report and more as JSON, in bytes and seconds."""
     configuration = footprint.configuration
     job = configuration.job
     document = {

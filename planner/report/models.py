@@ -1,4 +1,4 @@
-"""What `planner models` shows: the list, and one model with its sources."""
+"""Report of `planner models`: the list, or one model with its sources."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def _listed(entry: tuple[ResolvedModel, ParameterCount]) -> dict[str, Any]:
 
 
 def model_document(model: ResolvedModel, count: ParameterCount) -> dict[str, Any]:
-    """One model as JSON: how it was found, every field of its shape, parameters, in all and by
-    component."""
+    """One model as JSON: how it was found, its shape, and parameters by component."""
     counts = {
         "parameters": count.total,
         "active_parameters": count.active,
@@ -67,7 +66,7 @@ def model_report(model: ResolvedModel, count: ParameterCount) -> Iterator[Block]
 
 
 def model_shape(spec: ModelSpec) -> Facts:
-    """The fields of a model's shape in words."""
+    """The fields of a model's shape, in words."""
     ffn = notes("models.ffn.parts", spec, dense=any(kind.ffn == "dense" for kind in spec.kinds))
     return facts(
         "models.shape", spec, title="Shape", layer_words=_layers_words(spec),
@@ -80,7 +79,7 @@ def model_shape(spec: ModelSpec) -> Facts:
 
 
 def _vision(model: ResolvedModel) -> Iterator[Facts]:
-    """The vision part in words, that beside a language model too."""
+    """The vision part, in words."""
     vision = model.with_vision().spec.vision
     if vision is None:
         return

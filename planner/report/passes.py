@@ -1,4 +1,4 @@
-"""The passes of a step, as a table: what each reads or trains, how long it takes, what it holds."""
+"""The passes of a step: what each reads or trains, how long it takes, what it holds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _NAMED = 3
 
 
 def passes_blocks(passes: Sequence[StepPass], plan: int = 0) -> Iterator[Block]:
-    """The table of a step's passes, and what it means; nothing where a step is one pass. `plan`:
-    the number of the plan that they are of, 0 where there is one alone."""
+    """The table of passes and a note; empty if a step is a single pass. `plan`: number of
+    the plan, 0 if there is only one."""
     if not passes:
         return
     whole = sum(one.seconds for one in passes)

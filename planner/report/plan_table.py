@@ -1,5 +1,4 @@
-"""Plans as a table: numbers first, a column for each degree, what is uneven where it has place;
-what the error bars are wider for, and what follows where memory may be full."""
+"""Tables of plans, and notes on their intervals and on full memory."""
 
 from __future__ import annotations
 
@@ -43,10 +42,13 @@ def plan_table(
     told: Sequence[Plan] = (),
     noted: bool = False,
 ) -> TableData:
-    """One row a plan. `usable_bytes`: of the GPU of all, None where each plan has one of its kind;
-    `first`: columns before the others, as of numbers; `target_sequences`: the batch that was asked
-    for, where the plans' batches differ; `told`: plans whose `techniques_row` the report has;
-    `noted`: its notes say which plans do without them, and which have others."""
+    """One row for each plan.
+
+    `usable_bytes`: of the GPU, None if plans use different ones; `first`: leading columns;
+    `target_sequences`: the batch that was asked for, if the plans' batches differ; `told`:
+    plans whose usual techniques the report names elsewhere; `noted`: its notes name plans
+    that differ from these.
+    """
     also = partial(_also, said=shared_techniques(told), noted=noted)
     parts = list(_parts(plans, usable_bytes, target_sequences, also))
     rows = [[cell(plan) for _, cell in parts] for plan in plans]
@@ -99,8 +101,8 @@ _LEADING = re.compile(r"[>≈→]*(\d[\d,.]*)")
 
 
 def folded_rows(data: TableData, mark: str) -> TableData:
-    """The table with its rows that begin with a mark as one, in the place of the first: of each
-    column what they share, or from the least to the largest number."""
+    """The table with the rows that begin with `mark` merged into one, at the place of the
+    first. Each cell shows the common value, or the smallest and largest number."""
     marked = [row for row in data.rows if row[0].startswith(mark)]
     if len(marked) < _FOLDED_FROM:
         return data
@@ -128,8 +130,8 @@ def _shared_cell(cells: Sequence[str], are_words: bool) -> str:
 def stage_row(
     stages: Sequence[int], held: Any, shown: Sequence[float], total: float, phase: str
 ) -> tuple[str, ...]:
-    """Equal pipeline stages in a row of a table: bytes that have columns, the rest, and the peak.
-    `held`: a plan's stage or an account of one."""
+    """A row for equal pipeline stages: their columns, the rest, and the peak. `held`: a
+    stage of a plan or its memory account."""
     sizes = map(gib, (*shown, total - sum(shown), total))
     return number_ranges(stages), str(held.layers), f"{held.in_flight:.3g}", *sizes, phase
 
@@ -148,7 +150,7 @@ def _layers(plan: Plan) -> str:
 
 
 def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
-    """The fact that names the techniques of most plans, if there are any."""
+    """A fact that names the techniques of most plans; empty without any."""
     said = shared_techniques(plans)
     if all(set(said) <= set(plan.techniques) for plan in plans):
         whose = "every plan"
@@ -160,8 +162,8 @@ def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
 
 
 def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
-    """What most plans have not: another schedule or exchange, techniques but those that are `said`,
-    offloading, GPUs of several types. `noted`: no techniques."""
+    """What sets a plan apart: its schedule or exchange, techniques that are not `said`,
+    offloading, GPU types."""
     fraction = plan.activation_offload_fraction
     parts = (
         schedule_text(plan),
@@ -173,13 +175,13 @@ def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
     return "\n".join(filter(None, parts))
 
 
-# Plans with the numbers by which the reader knows them.
+# Plans with their numbers.
 Numbered = Sequence[tuple[int, Plan]]
 _EXPOSED = re.compile(r"(\d+) % of the step")
 
 
 def beyond_text(plans: Numbered, numbered: bool) -> str:
-    """What the error bars are wider for, with the plans that it holds for unless all."""
+    """Why intervals are wider, with the plans concerned unless all are."""
     holders: dict[str, set[int]] = defaultdict(set)
     shares: dict[str, set[int]] = defaultdict(set)
     for index, (_, plan) in enumerate(plans):
@@ -200,7 +202,7 @@ def beyond_text(plans: Numbered, numbered: bool) -> str:
 
 
 def _with_shares(reason: str, shares: set[int]) -> str:
-    """A reason with its share of the step, or from the least to the most of several."""
+    """The reason with its share of the step, or the smallest and largest share."""
     ends = dict.fromkeys((min(shares), max(shares))) if shares else ()
     return reason.replace("{}", " to ".join(map(str, ends)))
 
@@ -223,7 +225,7 @@ def limit_text(limit_bytes: float, usable_bytes: float) -> str:
 
 
 def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """The row of a plan's facts; none where memory is safe."""
+    """A row on what happens if memory does not suffice; empty if it is safe."""
     risk = plan.full_memory
     if risk is None:
         return ()
@@ -240,7 +242,7 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def full_memory_note(plans: Sequence[tuple[int, Plan]]) -> str:
-    """What follows if the plans that may not fit do not; an empty text where nothing is known."""
+    """A note on what happens if the plans that may not fit do not; may be empty."""
     at_risk = [(n, plan.full_memory) for n, plan in plans if plan.full_memory is not None]
     slow = [(n, risk, risk.step_time_s) for n, risk in at_risk if risk.step_time_s is not None]
     if not slow:

@@ -1,4 +1,4 @@
-"""Pictures of plans and of searches, and their tables in HTML: what `--plot` and notebooks show."""
+"""Charts of plans and searches, and their HTML tables, for `--plot` and notebooks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
 
 
 def pictures(plan: Plan) -> Iterator[Drawing]:
-    """Memory, time and, where it can be drawn, the schedule of a plan."""
+    """Charts of a plan: memory, time and, with a pipeline, the schedule."""
     stages = stages_chart(stage_bars(plan), plan.limit_bytes)
     yield Drawing("memory", "Memory of each pipeline stage at its peak", stages)
     low, high = plan.step_time.low, plan.step_time.high
@@ -107,7 +107,7 @@ def _front(result: SearchResult) -> Specification:
 
 
 def _labels(result: SearchResult) -> dict[int, str]:
-    """What stands beside the few plans that matter; a number beside each where none is to take."""
+    """Labels for the plans that matter; plain numbers if no plan is recommended."""
     if result.recommended:
         return Verdict(result).labels
     return {number: str(number) for number in range(1, len(result.plans) + 1)}
@@ -123,14 +123,14 @@ def _heat(result: SearchResult) -> Specification:
 
 
 def result_html(result: SearchResult) -> str:
-    """The plans that the command prints, the recommended one in bold, and why it is."""
+    """A table of the plans that the command prints, the recommended one in bold."""
     plans, job = printed(result), result.job
     head = f"{job.model} on {job.cluster}: {len(result.plans)} plans, {len(plans)} shown"
     return f"{_card(result)}<p>{escape(head)}</p>{_table(front_table(plans, result))}"
 
 
 def _card(result: SearchResult) -> str:
-    """The verdict as a notebook shows it; nothing where there is no plan to take."""
+    """The verdict for notebooks; empty if no plan is recommended."""
     if not result.recommended:
         return ""
     verdict = Verdict(result)
@@ -141,7 +141,7 @@ def _card(result: SearchResult) -> str:
 
 
 def plan_html(plan: Plan) -> str:
-    """The figures of a plan in one row."""
+    """The figures of a plan as a table with one row."""
     return _table(plan_table([plan], plan.usable_bytes))
 
 

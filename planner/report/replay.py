@@ -1,4 +1,4 @@
-"""What a replay of `planner tune` found, as tables."""
+"""Report of `planner tune --replay`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _COUNTS = " | ".join(str(trials) for trials in TRIALS)
 
 @as_report
 def replay_report(found: ReplayReport, *, whole: bool = False) -> Iterator[Block]:
-    """Means of each way of choosing, what they cost, and the groups: those in which the loop or the
-    order of the prediction is not at the best plan from the start, or all (`whole`)."""
+    """Regret and cost of each way of choosing, and single groups: all of them if `whole`,
+    else those in which a way does not begin with the best plan."""
     yield from _of_table(found.undoubted, "", whole=whole)
     if found.doubtful.groups:
         yield from _of_table(

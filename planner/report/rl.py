@@ -1,18 +1,18 @@
-"""What commands show of plans of reinforcement learning: the job, the front, one plan."""
+"""Reports of plans of reinforcement learning."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
-from planner.job.quantities import gib, plural, seconds, share, short_count, signed_share
+from planner.job.quantities import gib, plural, seconds, share, short_count
 from planner.predict.plan import OPTIMAL_WITHIN
-from planner.predict.rl.plan import EngineLayout, Side
+from planner.predict.rl.plan import EngineLayout, Phase, Side
 from planner.predict.rl.step import RlStep
 from planner.report.rl_step import step_blocks
 from planner.report.rl_verdict import verdict_blocks
-from planner.report.said import described, lasting
-from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
+from planner.report.said import described, fact_rows, lasting, table_of
+from planner.report.tables import Block, Facts, Notes, TableData, as_report
 from planner.search.rl.explain import RlExplanation
 from planner.search.rl.result import RlPlan, RlResult, RlSummary
 
@@ -21,7 +21,7 @@ Row = tuple[str, str]
 
 @as_report
 def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[Block]:
-    """The report of a search; `saved_as`: the plan file that was written, if any."""
+    """The report of a search. `saved_as`: the plan file, if one was written."""
     yield from verdict_blocks(result, saved_as)
     yield front_table(result)
     yield Facts((*job_rows(result.job), *_searched_rows(result)), "What was searched")
@@ -33,8 +33,7 @@ def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[
 def rl_plan_report(
     result: RlResult, number: int, step: RlStep, saved_as: str | None = None
 ) -> Iterator[Block]:
-    """One plan: the answer, what it is, its phases on a clock, memory, what is assumed of its
-    trainer."""
+    """One plan: the card, its settings, the phases of its step, memory, assumptions."""
     yield from verdict_blocks(result, saved_as, number)
     yield from plan_blocks(result, number, step)
 
@@ -43,55 +42,26 @@ def rl_plan_report(
 def rl_explanation_report(
     result: RlResult, explanation: RlExplanation, step: RlStep, saved_as: str
 ) -> Iterator[Block]:
-    """One plan in full, why not its neighbours, and what changes of the job would bring."""
+    """One plan in full, its neighbours, and the effect of changing the job."""
     yield from rl_plan_report(result, explanation.number, step, saved_as).blocks
     if explanation.neighbours:
         yield neighbours_table(explanation)
     if explanation.what_if:
-        yield changes_table(explanation)
+        yield table_of("rl_front.changes", explanation.what_if, best=explanation.best_s)
 
 
 def neighbours_table(explanation: RlExplanation) -> TableData:
     """Layouts that differ in one choice."""
     now_s = explanation.plan.step_s
-    return table(
-        "~change | step | longer | memory | ~fits",
-        (
-            (
-                one.change,
-                "-" if one.step_s is None else seconds(one.step_s),
-                "-" if one.step_s is None else signed_share(one.step_s / now_s - 1.0),
-                "-" if one.peak_share is None else share(one.peak_share, 0),
-                one.note or ("yes" if one.fits else "no"),
-            )
-            for one in explanation.neighbours
-        ),
-        "Why not its neighbours",
-    )
-
-
-def changes_table(explanation: RlExplanation) -> TableData:
-    """What the best plan takes after changes of the job."""
-    best = explanation.best_s
-    title = "What would change it" + (f": best step now {seconds(best)}" if best else "")
-    return table(
-        "~with | step | longer | samples/h\na GPU | ~note",
-        (
-            (
-                one.change,
-                "-" if one.step_s is None else seconds(one.step_s),
-                "-" if one.effect is None else signed_share(one.effect),
-                "-" if one.samples_per_gpu_hour is None else f"{one.samples_per_gpu_hour:,.0f}",
-                one.note,
-            )
-            for one in explanation.what_if
-        ),
-        title,
-    )
+    return table_of(
+        "rl_front.neighbours", explanation.neighbours,
+        longer=lambda one: None if one.step_s is None else one.step_s / now_s - 1.0,
+        fitting=lambda one: one.note or ("yes" if one.fits else "no"),
+    )  # fmt: skip
 
 
 def plan_blocks(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
-    """What is told of one plan."""
+    """The blocks about one plan."""
     plan = result.plans[number - 1]
     yield Facts((*job_rows(result.job), *plan_rows(plan)))
     yield from step_blocks(step)
@@ -104,40 +74,18 @@ def plan_blocks(result: RlResult, number: int, step: RlStep) -> Iterator[Block]:
         yield Notes(lines, "Assumed of the trainer")
 
 
-def job_rows(job: RlSummary) -> Iterator[Row]:
+def job_rows(job: RlSummary) -> tuple[Row, ...]:
     """The job in words."""
-    yield "model", f"{job.model}, {short_count(job.parameters)} parameters"
-    own = f"; for sampling {job.engine_cluster}" if job.engine_cluster else ""
-    yield "cluster", f"{plural(job.gpus, 'GPU')}: {job.cluster}{own}"
-    passes = f", {job.minibatches:,} mini-batches" if job.minibatches > 1 else ""
-    passes += f", {job.epochs:,} times each" if job.epochs > 1 else ""
-    yield (
-        "step",
-        f"{job.algorithm}: {job.prompts:,} prompts, {job.samples:,} samples of "
-        f"{short_count(job.tokens)} tokens in all{passes}",
-    )
-    yield "lengths", job.lengths
-    yield "framework", f"{job.framework}: trains with {job.trainer}, samples with {job.engine}"
-    critic = f", critic {job.critic}" if job.critic else ""
-    yield "judged by", f"{job.reward}; reference: {job.reference}{critic}"
+    passes = job.minibatches if job.minibatches > 1 else 0
+    return fact_rows("rl_front.job", job, passes=passes, again=job.epochs if job.epochs > 1 else 0)
 
 
-def plan_rows(plan: RlPlan) -> Iterator[Row]:
+def plan_rows(plan: RlPlan) -> tuple[Row, ...]:
     """A plan in words."""
-    yield "placement", placement_text(plan)
-    yield "trains", f"{plural(plan.trainer_gpus, 'GPU')} {plan.trainer_gpu}: {trainer_text(plan)}"
-    leaves = "; its tensors go to the host while engines sample" if plan.trainer_leaves else ""
-    yield "micro-batch", f"up to {plan.token_limit:,} tokens of whole samples{leaves}"
-    yield "samples", f"{plural(plan.engine_gpus, 'GPU')} {plan.engine_gpu}: {engine_words(plan)}"
-    yield "new weights", f"by {plan.way}, {seconds(plan.phase_s('transfer'))}"
-    yield "step", f"{step_text(plan)}, {share_of_speed(plan)}"
-    yield "fits", f"with {share(plan.fit_probability, 0)}"
-
-
-def share_of_speed(plan: RlPlan) -> str:
-    """`12.3 samples/s, 691 an hour and GPU`."""
-    per_hour = short_count(plan.samples_per_gpu_hour)
-    return f"{plan.samples_per_s:,.3g} samples/s, {per_hour} an hour and GPU"
+    return fact_rows(
+        "rl_front.plan", plan, placed=placement_text(plan), trained=trainer_text(plan),
+        engines=engine_words(plan), transfer_s=plan.phase_s("transfer"),
+    )  # fmt: skip
 
 
 def placement_text(plan: RlPlan) -> str:
@@ -153,7 +101,7 @@ def trainer_text(plan: RlPlan) -> str:
 
 
 def engine_text(engine: EngineLayout) -> str:
-    """`8 × tp2 kv 0.7`: engines, degrees of one, share of the memory."""
+    """`8 × tp2, kv 0.7`: number of engines, degrees of each, share of the memory."""
     degrees = [f"tp{engine.tp}"]
     degrees += [
         f"{name}{value}"
@@ -164,7 +112,7 @@ def engine_text(engine: EngineLayout) -> str:
 
 
 def engine_words(plan: RlPlan) -> str:
-    """Engines with what runs in them at once."""
+    """The engines, and how many sequences they run at once."""
     cache = f"KV cache of {short_count(plan.room_tokens)} tokens"
     count = f"{plan.running:,.0f}"
     running = f"{count} sequence{'' if count == '1' else 's'} at once in each, {cache}"
@@ -172,13 +120,8 @@ def engine_words(plan: RlPlan) -> str:
     return f"{engine_text(plan.engine)}; {running}{lost}"
 
 
-def step_text(plan: RlPlan) -> str:
-    """`168 s (140 s to 210 s)`."""
-    return f"{seconds(plan.step_s)} ({seconds(plan.low_s)} to {seconds(plan.high_s)})"
-
-
 def training_text(plan: RlPlan, samples: int) -> str:
-    """How long a number of samples takes, without interruptions."""
+    """How long training on so many samples takes, without interruptions."""
     steps = samples / plan.samples
     value, low, high = (
         lasting(steps * one / 86_400.0) for one in (plan.step_s, plan.low_s, plan.high_s)
@@ -187,33 +130,17 @@ def training_text(plan: RlPlan, samples: int) -> str:
 
 
 def front_table(result: RlResult) -> TableData:
-    """One row a plan: where, how it trains, how it samples, seconds, samples, memory."""
-    return table(
-        "# | ~placement | ~trains | ~samples | step,\n80 % interval | samples/h\na GPU | GiB"
-        " | tokens a\nmicro-batch ?1 | ~fits ?2",
-        (
-            (
-                f"{'→' if number == result.recommended else ''}{number}",
-                placement_text(plan),
-                f"{plan.trainer_gpus}: {trainer_text(plan)}",
-                f"{plan.engine_gpus}: {engine_text(plan.engine)}",
-                f"{seconds(plan.step_s)}\n{_interval(plan)}",
-                f"{plan.samples_per_gpu_hour:,.0f}",
-                _memory_text(plan),
-                f"{plan.token_limit:,}",
-                share(plan.fit_probability, 0),
-            )
-            for number, plan in enumerate(result.plans, start=1)
-        ),
-    )
-
-
-def _interval(plan: RlPlan) -> str:
-    return f"{plan.low_s:,.0f} to {plan.high_s:,.0f}"
+    """One row for each plan."""
+    marks = {id(plan): f"{number}" for number, plan in enumerate(result.plans, start=1)}
+    marks[id(result.plans[result.recommended - 1])] = f"→{result.recommended}"
+    return table_of(
+        "rl_front.plans", result.plans, mark=lambda plan: marks[id(plan)], placed=placement_text,
+        trained=trainer_text, engines=lambda plan: engine_text(plan.engine), gib=_memory_text,
+    )  # fmt: skip
 
 
 def _memory_text(plan: RlPlan) -> str:
-    """GiB on the fullest GPU, of each side where they have GPUs of their own."""
+    """GiB of the fullest GPU; for sides on separate GPUs, of each side."""
     sides: tuple[Side, ...] = ("trainer", "engine")
     if plan.placement == "colocated":
         return gib(max(plan.peak(side).peak_bytes for side in sides))
@@ -222,19 +149,14 @@ def _memory_text(plan: RlPlan) -> str:
 
 def terms_table(plan: RlPlan) -> TableData:
     """Where the seconds of each phase go."""
-    return table(
-        "<phase | time | ~of these",
-        (
-            (phase.name.replace("_", " "), seconds(phase.seconds), _terms_text(phase.terms))
-            for phase in plan.phases
-            if phase.seconds > 0.0
-        ),
-        "Where the seconds go",
+    phases = (phase for phase in plan.phases if phase.seconds > 0.0)
+    return table_of(
+        "rl_front.terms", phases, words=lambda phase: phase.name.replace("_", " "), of=_terms_text
     )
 
 
-def _terms_text(terms: object) -> str:
-    pairs = sorted(dict(terms).items(), key=lambda term: -term[1])  # type: ignore[call-overload]
+def _terms_text(phase: Phase) -> str:
+    pairs = sorted(phase.terms.items(), key=lambda term: -term[1])
     return ", ".join(f"{name} {seconds(value)}" for name, value in pairs[:5] if value > 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What `planner compare --rl` and `planner buy --rl` show: clusters in samples for the money."""
+"""Report of `planner compare --rl` and `planner buy --rl`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from planner.compare.interval import Range
 from planner.compare.results import ChoiceLimits
 from planner.compare.rl import RlComparison, RlRow
 from planner.compare.settings import BASIS_NAMES
-from planner.job.quantities import seconds
 from planner.report.rl import engine_text, placement_text, trainer_text
-from planner.report.said import days_text, described, money, spread_text
-from planner.report.tables import Block, Facts, Notes, as_report, table
+from planner.report.said import described, facts, table_of
+from planner.report.tables import Block, Facts, Notes, as_report
 
 _BEST_BY = {"cost": "samples for the money", "time": "samples a second", "energy": "energy"}
 
 
 @as_report
 def rl_clusters_report(found: RlComparison, limits: ChoiceLimits) -> Iterator[Block]:
-    """The clusters, best first, with their plans, and which one to take."""
-    yield Facts(
-        (
-            ("model", f"{found.model}, {found.algorithm}"),
-            ("best by", _BEST_BY[found.minimise]),
-            ("prices", f"{BASIS_NAMES[found.basis]}, in {found.currency}"),
-            ("take", found.best or "none: no cluster keeps the limits"),
-        )
-    )
+    """The clusters, best first, with their plans and the one to take."""
+    yield facts(
+        "rl_front.clusters", found, aim=_BEST_BY[found.minimise], kind=BASIS_NAMES[found.basis],
+        taken=found.best or "none: no cluster keeps the limits",
+    )  # fmt: skip
     planned = [row for row in found.rows if row.plan is not None]
     if planned:
         yield _table(found, planned)
@@ -38,55 +33,26 @@ def rl_clusters_report(found: RlComparison, limits: ChoiceLimits) -> Iterator[Bl
 
 
 def _table(found: RlComparison, rows: list[RlRow]) -> Block:
-    with_days = "| days | cost" if found.samples is not None else ""
-    return table(
-        f"~cluster | step | samples/s | 80 % | {found.currency}/h | samples/\n{found.currency}"
-        f" {with_days} | ~note",
-        (
-            (
-                f"{'→ ' if row.name == found.best else ''}{row.name}",
-                seconds(row.plan.step_s) if row.plan else "-",
-                _three(row.samples_per_s),
-                spread_text(row.samples_per_s) if row.samples_per_s else "-",
-                money(row.price_per_hour),
-                _three(row.samples_per_unit),
-                *((_days(row.days), money(row.cost)) if found.samples is not None else ()),
-                f"beyond {row.beyond}" if row.beyond else "front" if row.on_front else "",
-            )
-            for row in rows
-        ),
-    )
+    return table_of(
+        "rl_front.pace", rows, currency=found.currency, timed=found.samples is not None,
+        mark=lambda row: "→ " if row.name == found.best else "",
+        rate=lambda row: _three(row.samples_per_s), worth=lambda row: _three(row.samples_per_unit),
+        where=lambda row: f"beyond {row.beyond}" if row.beyond else "front" * row.on_front,
+    )  # fmt: skip
 
 
 def _plans(rows: list[RlRow]) -> Block:
-    return table(
-        "~cluster | ~placement | ~trains | ~samples",
-        (
-            (
-                row.name,
-                placement_text(row.plan),
-                f"{row.plan.trainer_gpus}: {trainer_text(row.plan)}",
-                f"{row.plan.engine_gpus}: {engine_text(row.plan.engine)}",
-            )
-            for row in rows
-            if row.plan is not None
-        ),
-        "The fastest plan of each",
-    )
+    return table_of(
+        "rl_front.fastest", rows, placed=lambda row: placement_text(row.plan),
+        trained=lambda row: trainer_text(row.plan),
+        engines=lambda row: engine_text(row.plan.engine),
+    )  # fmt: skip
 
 
 def _three(figure: Range | None) -> str:
-    return (
-        "-"
-        if figure is None
-        else f"{figure.value:,.3g}"
-        if figure.value < 1e3
-        else (f"{figure.value:,.0f}")
-    )
-
-
-def _days(figure: Range | None) -> str:
-    return "-" if figure is None else days_text(figure.value)
+    if figure is None:
+        return "-"
+    return f"{figure.value:,.3g}" if figure.value < 1e3 else f"{figure.value:,.0f}"
 
 
 def _notes(found: RlComparison, limits: ChoiceLimits) -> Iterator[str]:

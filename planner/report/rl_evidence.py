@@ -1,4 +1,4 @@
-"""Predicted against measured runs of reinforcement learning, as tables."""
+"""Reports of measured runs of reinforcement learning beside their predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.report.tables import Block, Notes, TableData, as_report
 
 _NONE = "-"
 _SHOWN_REASONS = 4
-# So many runs are also shown one by one.
+# Up to this many runs are also listed one by one.
 _MOST_RUNS = 6
 
 
@@ -160,7 +160,7 @@ def _bounds_sentence(bounded: Sequence[Bounded]) -> str:
 
 @as_report
 def learnt_report(found: LearntPhases) -> Iterator[Block]:
-    """Factors on the predicted seconds of phases, and the 80 % bars before and with these runs."""
+    """Learnt factors of phases, with the intervals before and after."""
     rows = [
         {"one": one, "before": _bar(rl_errors().kind[one.name].ends), "now": _bar(learnt_ends(one))}
         for one in found.phases

@@ -1,4 +1,4 @@
-"""What `planner launch` shows after it has written a folder of reinforcement learning."""
+"""Report of `planner launch` for reinforcement learning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def rl_launch_report(
     which: str,
     replaced: Replaced,
 ) -> Iterator[Block]:
-    """The folder, what it starts, what to expect of it; `which`: the plan's number of how many."""
+    """The folder, what it starts and what to expect. `which`: the plan's number and how many
+    there are."""
     job = launch.job
     yield Facts(
         (

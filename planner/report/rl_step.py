@@ -1,4 +1,4 @@
-"""A step of reinforcement learning for the terminal: phases as bars on a clock, memory, tail."""
+"""A step of reinforcement learning on the terminal: phases on a clock, memory, the tail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAIL = 0.1
 
 
 def step_blocks(step: RlStep) -> Iterator[Block]:
-    """The phases of a step as a table with bars, how its sides wait, and its fullest moments."""
+    """The phases of a step as bars, then notes on waiting and memory."""
     drawn = bars(step)
     span_s = max(bar.end_s for bar in drawn)
     yield table_of(
@@ -42,7 +42,7 @@ def drawn_bar(bar: Bar, span_s: float, width: int = _CLOCK) -> str:
 
 
 def step_notes(step: RlStep) -> Iterator[str]:
-    """How the sides wait for each other, where the tail waits, what fills the GPUs."""
+    """Notes on how the sides wait for each other, on the tail, and on the fullest moments."""
     yield _waiting(step)
     last_s, whole_s = tail_seconds(step), step.generation.phase.seconds
     if last_s > _LEAST_TAIL * step.step_s:
@@ -55,7 +55,7 @@ def step_notes(step: RlStep) -> Iterator[str]:
 
 
 def _filled(step: RlStep, side: Side) -> str:
-    """The GPUs of a side; where both sides have the same, in which part of the step."""
+    """The GPUs of a side; if both sides share them, also in which part of the step."""
     words = side_words(step, side)
     if step.layout.placement == "separate":
         return words
@@ -63,7 +63,7 @@ def _filled(step: RlStep, side: Side) -> str:
 
 
 def tail_seconds(step: RlStep) -> float:
-    """Seconds of the generation in which a tenth of the answers or fewer still run."""
+    """Seconds of generation in which a tenth of the answers or fewer still run."""
     profile = step.generation.profile
     ends = [at_s for at_s, running in profile if running <= _TAIL]
     return profile[-1][0] - ends[0] if ends else 0.0

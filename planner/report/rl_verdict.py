@@ -1,4 +1,4 @@
-"""The answer of a search of reinforcement learning as one card, in the form of `verdict.py`."""
+"""The answer of an RL search as a card, in the form of `verdict.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from functools import cached_property
 from planner.job.quantities import gib, percent_sure, seconds, share, short_count, signed_share
 from planner.predict.plan_text import LIKELY_TO_FIT, plan_name
 from planner.predict.rl.plan import Phase
-from planner.report.tables import Block, Facts, Notes, TableData, table
-from planner.report.verdict import drawn, legend, stacked
+from planner.report.said import table_of
+from planner.report.tables import Block, Notes
+from planner.report.verdict import card_facts, drawn, legend, stacked
 from planner.search.rl.result import RlPlan, RlResult
 
 # What a step's seconds go to, by phase, with the marks of a bar; all other phases move tensors.
@@ -26,7 +27,7 @@ _MARKS = dict((*_KINDS.values(), _MOVES))
 
 @dataclass(frozen=True)
 class RlVerdict:
-    """What a search says of the plan to take, or of plan `asked`, in one look."""
+    """The recommended plan, or plan `asked`, in one look."""
 
     result: RlResult
     asked: int = 0
@@ -61,14 +62,19 @@ class RlVerdict:
         return f"{gib(fullest.peak_bytes)} of {gib(usable)} GiB"
 
     @property
+    def memory_bar(self) -> str:
+        """The fullest GPU against its memory."""
+        return f"{drawn(((self.memory_share, '█'),), 1.0)} {self.memory_text}"
+
+    @property
     def memory_share(self) -> float:
-        """Of its memory, as much as the fullest GPU holds."""
+        """The largest share of a GPU's memory that is in use."""
         return min(1.0, self.plan.peak_share)
 
     @cached_property
     def kinds(self) -> dict[str, float]:
-        """Seconds of both sides by what they do; sides on GPUs of their own work beside each
-        other, so that these may add up to more than the step."""
+        """Seconds by kind of work, over both sides. Sides on separate GPUs overlap, so
+        the sum may exceed the step."""
         sums: dict[str, float] = {}
         for phase in self.plan.phases:
             kind = _KINDS.get(phase.name, _MOVES)[0]
@@ -77,8 +83,10 @@ class RlVerdict:
 
     @property
     def time_bar(self) -> str:
-        """The seconds of all phases by what they do."""
-        return stacked(self.kinds, _MARKS)
+        """The seconds of all phases by what they do, with the 80 % interval of the step."""
+        plan = self.plan
+        ends = f"{seconds(plan.low_s)} to {seconds(plan.high_s)}"
+        return f"{stacked(self.kinds, _MARKS)} {seconds(plan.step_s)}, {ends}"
 
     @property
     def time_legend(self) -> str:
@@ -87,7 +95,7 @@ class RlVerdict:
 
     @property
     def risk(self) -> str:
-        """What is likeliest to go otherwise than it says."""
+        """The likeliest way in which the prediction is wrong."""
         plan = self.plan
         if plan.fit_probability < LIKELY_TO_FIT:
             missing = percent_sure(1.0 - plan.fit_probability)
@@ -110,7 +118,8 @@ class RlVerdict:
 
     @cached_property
     def alternatives(self) -> list[tuple[int, str, RlPlan]]:
-        """(number, why, plan) of the fastest with another placement, and of the lightest."""
+        """(number, why, plan) for the fastest plan with another placement and for the
+        lightest plan."""
         plans = list(enumerate(self.result.plans, start=1))
         mine = (self.plan.placement, self.plan.staleness)
         others = [one for one in plans if (one[1].placement, one[1].staleness) != mine]
@@ -131,7 +140,7 @@ def _step(one: tuple[int, RlPlan]) -> float:
 
 
 def fullest_phase(plan: RlPlan) -> Phase:
-    """The phase that fills most of a GPU's memory."""
+    """The phase with the largest share of a GPU's memory in use."""
     return max(plan.phases, key=lambda one: one.peak_bytes / plan.usable_bytes[one.side])
 
 
@@ -159,35 +168,17 @@ def name(plan: RlPlan) -> str:
 def verdict_blocks(
     result: RlResult, saved_as: str | None = None, asked: int = 0
 ) -> Iterator[Block]:
-    """The card of the plan to take, with others; or of plan `asked` alone."""
+    """The card of the recommended plan with alternatives, or of plan `asked` alone."""
     verdict = RlVerdict(result, asked)
-    bar = drawn(((verdict.memory_share, "█"),), 1.0)
     yield Notes((verdict.headline,))
-    yield Facts(
-        (
-            ("memory", f"{bar} {verdict.memory_text}"),
-            ("step", f"{verdict.time_bar} {seconds(verdict.plan.step_s)}"),
-            ("", verdict.time_legend),
-            ("risk", verdict.risk),
-            ("next", verdict.next(saved_as)),
-        )
-    )
+    yield card_facts(verdict, verdict.risk, verdict.next(saved_as))
     if verdict.alternatives and not asked:
-        yield _instead(verdict)
-
-
-def _instead(verdict: RlVerdict) -> TableData:
-    return table(
-        "# | ~because it is | ~plan | step time | GiB",
-        (
-            (
-                f"{number}",
-                words,
-                name(plan),
-                signed_share(plan.step_s / verdict.plan.step_s - 1.0),
-                gib(fullest_bytes(plan)),
-            )
+        rows = (
+            {
+                "number": number, "words": words, "plan": plan, "name": name(plan),
+                "longer": plan.step_s / verdict.plan.step_s - 1.0,
+                "held": fullest_bytes(plan),
+            }
             for number, words, plan in verdict.alternatives
-        ),
-        "Instead",
-    )
+        )  # fmt: skip
+        yield table_of("rl_front.instead", rows)

@@ -1,16 +1,16 @@
-"""What reports say, as TOML files in `planner/report/words` have it: facts, tables and notes.
+"""Fills in the texts of reports, which are TOML files in `planner/report/words`.
 
-A text names what it is about in braces: `{days.value:days}` is the attribute `days.value` of the
-object that the report shows, or of a named one, in the format `days`; `it` is that object itself.
-Behind the colon stands
+A field in braces is an attribute of the object that the report shows, or of a named one:
+`{days.value:days}` is `days.value` in the format `days`, and `it` is the object itself. After the
+colon comes one of
 
 * a name of `FORMATS`, perhaps with an argument (`gib 2`, `plural GPU`), a function of
-  `planner.predict.plan_text`, or a format of Python, and before it `*100;` or `/1e12;`; `|-` behind
-  it is said in place of None,
-* `?yes/no`, or `&, of <gib> GiB`: words if there is something, with its value in a format,
-* `if`, `unless`, `set` or `unset`: the whole text is left out unless that holds.
+  `planner.predict.plan_text`, or a Python format. `*100;` or `/1e12;` before it scales the value;
+  `|-` after it is the text for None,
+* `?yes/no`, or `&, of <gib> GiB`: words that appear if the value is true,
+* `if`, `unless`, `set` or `unset`: a condition for the whole text.
 
-A text that names None is left out, too; of the title of a column that is, so is the column.
+A text is left out if one of its values is None. A column is left out with its title.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def ranged(interval: Range, form: str = ",.4g") -> str:
 
 
 def counted(figure: Range, far: str = "") -> str:
-    """`1.20 T (1.10 T to 1.30 T)`, with what else is said of the interval; the value alone where it
+    """`1.20 T (1.10 T to 1.30 T)`; `far` is added inside the brackets. The value alone if it
     is exact."""
     if figure.low == figure.high and not far:
         return short_count(figure.value)
@@ -121,7 +121,7 @@ Row = tuple[str, str]
 
 
 class _LeftOutError(Exception):
-    """A text names what is not there."""
+    """A text refers to a missing value, so it is left out."""
 
 
 class _Words(Formatter):
@@ -160,7 +160,7 @@ class _Words(Formatter):
 
 
 def _formatted(value: Any, form: str) -> str:
-    """A value in one of `FORMATS` or in a format of Python, times or over a number before it."""
+    """A value in one of `FORMATS` or in a Python format, perhaps scaled by a factor before it."""
     if form[:1] in ("*", "/"):
         factor, _, form = form.partition(";")
         number = float(factor[1:])
@@ -181,7 +181,7 @@ def _file(name: str) -> dict[str, Any]:
 
 
 def described(key: str) -> Any:
-    """What a file has under a key, as `hardware.gpus`."""
+    """The entry of a words file under a key such as `hardware.gpus`."""
     name, *path = key.split(".")
     found: Any = _file(name)
     for part in path:
@@ -190,8 +190,8 @@ def described(key: str) -> Any:
 
 
 def said(text: str, *about: Any, **named: Any) -> str | None:
-    """A text about objects, the first of which has the fields that are not named; None where it is
-    left out."""
+    """A text filled in with the fields of the first object in `about` and with `named`
+    values; None if it is left out."""
     try:
         return _Words().vformat(text, about, named)
     except _LeftOutError:
@@ -199,7 +199,7 @@ def said(text: str, *about: Any, **named: Any) -> str | None:
 
 
 def fact_rows(key: str, *about: Any, **named: Any) -> tuple[Row, ...]:
-    """Facts that have something to say, as rows."""
+    """The facts that apply, as rows."""
     texts = ((name, said(text, *about, **named)) for name, text in described(key).items())
     return tuple((name.strip(), text) for name, text in texts if text)
 
@@ -218,21 +218,21 @@ def _columns(key: str, named: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def rows_of(key: str, items: Iterable[Any], **named: Any) -> list[tuple[str, ...]]:
-    """Rows of a table, one for each item; a cell with nothing to say is empty."""
+    """One table row for each item. A cell is empty if its text is left out."""
     cells = [cell for _, cell in _columns(key, named)]
     return [tuple(said(cell, item, **named) or "" for cell in cells) for item in items]
 
 
 def words_of(key: str, about: Any = None, **named: Any) -> str:
-    """The text of a key about an object; empty where it is left out."""
+    """The text under a key; empty if it is left out."""
     return said(described(key), about, **named) or ""
 
 
 def table_of(
     key: str, items: Iterable[Any], more: Iterable[tuple[str, ...]] = (), **named: Any
 ) -> TableData:
-    """A table with one row an item, then `more`. Its title and those of its columns may name what
-    is `named`."""
+    """A table with one row for each item, then the rows in `more`. Titles may use the
+    `named` values."""
     title = said(described(key).get("title", ""), None, **named) or ""
     columns = tuple(column for text, _ in _columns(key, named) for column in headings(text))
     return TableData(columns, (*rows_of(key, items, **named), *more), title)

@@ -1,4 +1,4 @@
-"""What `planner search` shows: the job, what was looked at, the front, what to type next."""
+"""Report of `planner search`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from planner.job.amounts import parse_resolution
-from planner.job.quantities import gib, percent_sure, plural, share, tflop_per_s
+from planner.job.quantities import gib, plural, share, tflop_per_s
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
 from planner.predict.plan_text import (
     LIKELY_TO_FIT,
@@ -33,13 +33,11 @@ from planner.report.said import described, fact_rows, notes, said
 from planner.report.study_words import search_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
 from planner.report.verdict import LEAST_LUCK, Verdict, verdict_blocks
-from planner.search.front import ALIKE
 from planner.search.limit_results import SLOWEST
 from planner.search.result import JobSummary, SearchResult
 from planner.search.unused import LEAST_GAIN, UnusedTechnique
 
 KEEP = "Next: add -o plans.json to this command to keep the plans, then"
-# A plan and its number, from 1, in the whole front: in the table as in the file.
 
 
 @as_report
@@ -50,11 +48,8 @@ def search_report(
     whole: bool = False,
     verbose: bool = False,
 ) -> Iterator[Block]:
-    """The report of a search; `saved_as` is the plan file that was written, if any.
-
-    `most`: plans that are printed at most; `whole`: the complete front, not only plans between
-    which people would choose; `verbose`: what each rule left out, and all that was assumed.
-    """
+    """The report. `saved_as`: the plan file, if one was written; `most`: number of plans to
+    print; `whole`: print the complete front; `verbose`: also rules and assumptions."""
     plans = printed(result, most, whole)
     yield from verdict_blocks(result, saved_as)
     yield front_table(plans, result, folded=not whole)
@@ -71,8 +66,8 @@ def search_report(
 
 
 def _details(result: SearchResult) -> Iterator[Block]:
-    """How the plans were proven, configurations that each rule left out, and what the recommended
-    plan takes for granted."""
+    """How plans were proven, what each rule left out, and the assumptions of the recommended
+    plan."""
     found = result.counts
     left = max(0, found.legal - found.solved - found.skipped)
     yield Facts(tuple(fact_rows("search.proof", found, left=left)), "How it was proven")
@@ -86,7 +81,7 @@ def _details(result: SearchResult) -> Iterator[Block]:
 
 
 def printed(result: SearchResult, most: int | None = None, whole: bool = False) -> Numbered:
-    """The plans that are printed, the recommended one always among them."""
+    """The plans to print, including the recommended one."""
     every = list(enumerate(result.plans, start=1))
     if whole:
         return every
@@ -119,7 +114,7 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str,
 
 
 def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
-    """The batch of all plans, or the range where they differ."""
+    """The batch of all plans, or its range."""
     target = job.batch_target_sequences
     by_size = sorted(plans, key=lambda plan: plan.gbs)
     low, high = by_size[0], by_size[-1]
@@ -163,7 +158,7 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
 
 
 def _missing_text(result: SearchResult) -> str:
-    """Whether the front holds plans that are not among these."""
+    """Whether the front may lack plans."""
     if result.complete:
         resolution = parse_resolution(result.request.resolution)
         return said(described("search.complete"), resolution, slowest=SLOWEST) or ""
@@ -174,8 +169,8 @@ def _missing_text(result: SearchResult) -> str:
 
 
 def front_table(plans: Numbered, result: SearchResult, *, folded: bool = False) -> TableData:
-    """One row a plan, under its number in the whole front; `folded`: the plans within the error bar
-    of the one to take are one row."""
+    """One row for each plan, numbered as in the plan file. `folded`: plans that may be as
+    fast as the recommended one share a row."""
     near = ties(plans, is_mixture(result.job))
     marks = {number: "≈" if number in near else "" for number, _ in plans}
     if result.recommended:
@@ -196,8 +191,7 @@ def front_table(plans: Numbered, result: SearchResult, *, folded: bool = False) 
 def riskier_table(
     plans: Sequence[Plan], usable_bytes: float, title: str, told: Sequence[Plan] = ()
 ) -> TableData:
-    """Plans that may fit, less surely than was asked, on GPUs with so much memory; `told`: see
-    `plan_table`."""
+    """Plans that may fit, less surely than was asked. `told`: see `plan_table`."""
     return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked", told=told)
 
 
@@ -220,7 +214,7 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
 
 
 def _technique_notes(plans: Numbered) -> Iterator[str]:
-    """Which plans do without a technique of most, and which have one that most have not."""
+    """Which plans leave out a usual technique, and which use an unusual one."""
     usual = shared_techniques([plan for _, plan in plans])
     for name in dict.fromkeys((*usual, *(name for _, plan in plans for name in plan.techniques))):
         without = [n for n, plan in plans if name in usual and does_without(plan, name)]
@@ -230,22 +224,8 @@ def _technique_notes(plans: Numbered) -> Iterator[str]:
                 yield f"{word} {name}: {numbered_plans(numbers)}."
 
 
-def recommended_note(result: SearchResult) -> tuple[str, ...]:
-    """Which plan to take, and why."""
-    if not result.recommended:
-        return ()
-    plan, fastest = result.plans[result.recommended - 1], result.plans[0]
-    sure = percent_sure(plan.fit_probability)
-    why = "the fastest that fits surely enough"
-    if len(result.plans) == 1 and not result.complete:  # faster ones may have been left out
-        why = f"as fast as any that fits surely enough, within {share(ALIKE, 0)}"
-    elif plan is not fastest:
-        why = f"as fast as any, within {share(ALIKE, 0)}, and likelier to fit than the faster ones"
-    return (f"→ Use plan {result.recommended}: {why} ({sure}).",)
-
-
 def unused_note(unused: UnusedTechnique) -> str:
-    """What the plan to take would gain by a technique that nobody asked for, and how to ask."""
+    """The gain from a technique that is off by default, and how to turn it on."""
     gains = []
     if unused.faster_by >= LEAST_GAIN:
         gains.append(f"{share(unused.faster_by)} faster")
@@ -257,7 +237,7 @@ def unused_note(unused: UnusedTechnique) -> str:
 
 
 def _assumed_note(result: SearchResult) -> tuple[str, ...]:
-    """How much the plan to take counts on, and where that is listed."""
+    """The number of assumptions behind the recommended plan."""
     if not result.plans:
         return ()
     number = result.recommended or 1
@@ -278,7 +258,7 @@ def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
 
 
 def _gap_note(plans: Numbered) -> str:
-    """Plans that are not proven, and by how much a plan of no more memory might be faster."""
+    """Plans that are not proven optimal, and how much faster another might be."""
     gaps = {number: plan.gap for number, plan in plans if plan.status == "feasible"}
     low, high = share(min(gaps.values())), share(max(gaps.values()))
     by = low if low == high else f"{low} to {high}"
@@ -298,7 +278,7 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
 
 
 def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
-    """Where the error bars come from; `numbered`: numbers by which the reader knows the plans."""
+    """What the intervals rest on. `numbered`: plans with their numbers."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
     both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
     shown = "-below/+above" if both else "its larger side"
@@ -307,7 +287,8 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
 
 
 def _luck_note(result: SearchResult) -> str:
-    """What the fastest plan is expected to take beyond its prediction, as it was chosen by it."""
+    """How much slower than predicted the chosen plan is expected to be, as it was chosen by
+    its prediction."""
     luck = result.luck
     if luck is None or luck.longer < LEAST_LUCK or Verdict(result).fears_luck:
         return ""

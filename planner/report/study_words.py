@@ -1,5 +1,4 @@
-"""What reports of studies share: what to take, why, how surely, or what would have to give; what is
-said of a batch beside the critical one (docs/budget.md)."""
+"""Words shared by reports of studies: recommendations, limits, and the critical batch."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks":
 
 
 def decision_facts(decision: Decision, currency: str) -> Facts:
-    """The recommendation with its reason, or what keeps it from being."""
+    """The recommendation and its reason, or why there is none."""
     return Facts(tuple(_rows(decision, currency)))
 
 
@@ -95,8 +94,8 @@ def _next_text(other: RunnerUp, objective: Objective) -> str:
 
 
 def verdict_text(taken: Taken) -> str:
-    """What to take, with what its reader must know before: how far beyond every measured run it
-    lies, and how old its prices are."""
+    """What to take, with two warnings: how far beyond measured runs it lies, and how old its
+    prices are."""
     several = len({one.cluster for one in taken.choices}) > 1
     doubts = [
         (f"{one.cluster} " if several else "") + text
@@ -150,8 +149,7 @@ def _least_text(name: str, value: float | None, alone: float | None, currency: s
 
 
 def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
-    """What days count of a batch ramp, and what the largest batch of some runs costs, if it is past
-    the critical one."""
+    """Notes on batch ramps, and on the largest batch if it exceeds the critical one."""
     every = list(runs)
     if ramped := next((run.plan for run in every if run.plan.ramp), None):
         first, last = ramped.ramp[0].gbs, ramped.ramp[-1].until_tokens
@@ -166,8 +164,7 @@ def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
 
 
 def search_note(job: JobSummary, batch: int) -> Iterator[str]:
-    """Whether a batch is surely past the critical one of a compute-optimal training, and from how
-    many tokens on it is not: a search is not told any."""
+    """A note if the batch surely exceeds the critical one of a compute-optimal training."""
     loss, critical = load_laws()
     best = loss.best_tokens(job.active_parameters).value
     if batch <= critical.critical(best).high:
@@ -187,5 +184,5 @@ def share_text(extra: Range) -> str:
 
 
 def percent(part: float) -> str:
-    """Two digits of a share, all of those before the point."""
+    """A share in percent with two digits."""
     return f"{part * 100:.0f}" if part >= 0.1 else f"{part * 100:.2g}"

@@ -1,4 +1,4 @@
-"""What `planner sweep` shows: how far it is, what it took, and the best of what it found."""
+"""Report of `planner sweep`: its progress, its cost, and the best results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _MOST_REASONS = 5
 
 @dataclass
 class _Found:
-    """One pass over the rows: how many have a plan, why others have none, the best of each model by
-    cost and by days."""
+    """Counts over the rows: plans, reasons for none, and each model's best by cost and by days."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)

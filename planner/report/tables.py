@@ -1,4 +1,4 @@
-"""What a report is made of: facts, tables and notes, as text but not yet laid out."""
+"""Blocks of a report (facts, tables, notes), not yet laid out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Literal, ParamSpec
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. Only `wrap` columns may be broken into lines, at their spaces.
+    """A column of a table. Only `wrap` columns may be broken at spaces.
 
-    `optional`: shown where the page has place for it, columns with lower numbers before others;
-    0: always.
+    `optional`: shown if there is room, lower numbers first; 0: always shown.
     """
 
     title: str
@@ -23,8 +22,9 @@ class Column:
 
 
 def headings(titles: str) -> tuple[Column, ...]:
-    """Columns by their titles, `~cluster | GPUs | <fabric`: numbers; with `<` names, each on one
-    line; with `~` words, which may be broken into lines; with `?1` behind it, an `optional` one."""
+    """Columns from titles such as `~cluster | GPUs | <fabric`. Plain titles hold numbers,
+    `<` holds names, `~` holds words that may wrap; `?1` at the end makes a column
+    `optional`."""
     found = []
     for part in titles.split("|"):
         title, _, optional = part.strip(" ").partition(" ?")
@@ -83,7 +83,7 @@ Given = ParamSpec("Given")
 
 
 def as_report(blocks: Callable[Given, Iterator[Block]]) -> Callable[Given, Report]:
-    """A function that yields blocks as one that makes a report of them."""
+    """Decorator that collects the blocks of a generator into a report."""
 
     @wraps(blocks)
     def made(*args: Given.args, **named: Given.kwargs) -> Report:

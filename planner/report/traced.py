@@ -1,4 +1,4 @@
-"""Traced steps and memory snapshots beside the prediction, as reports."""
+"""Reports of traced steps and memory snapshots beside the prediction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A term in the unit of its picture; `predicted` None where nothing was."""
+    """A term in the unit of its chart; `predicted` is None without a prediction."""
 
     label: str
     predicted: float | None
@@ -34,18 +34,17 @@ Panels = Mapping[str, tuple[Sequence[Pair], str]]
 
 
 def panels_of_trace(ranks: Sequence[RankTrace], plan: Plan | None) -> Panels:
-    """Bars of a step of the median rank, with their unit, under their title."""
+    """Bars for the median rank's step, with their unit, by title."""
     return {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
 
 
 def panels_of_snapshots(found: Sequence[Snapshot], plan: Plan | None) -> Panels:
-    """Bars of each snapshot's peak, with their unit, under their title."""
+    """Bars for each snapshot's peak, with their unit, by title."""
     return {f"{one.path}, at the peak": (snapshot_pairs(one, plan), "GiB") for one in found}
 
 
 def pairs_verdict(panels: Panels) -> tuple[str, tuple[tuple[str, str], ...]] | None:
-    """The answer in a sentence, and rows of risk and next step; None where nothing was measured.
-    The largest measured part and, beside a prediction, where it differs most."""
+    """A sentence with the answer, and rows for risk and next step; None if nothing was measured."""
     every = [
         (pair, unit) for pairs, unit in panels.values() for pair in pairs if pair.label not in _SUMS
     ]
@@ -60,7 +59,7 @@ def pairs_verdict(panels: Panels) -> tuple[str, tuple[tuple[str, str], ...]] | N
 
 
 def _off(pair: Pair) -> float:
-    """How far a measured part is from its prediction; below any where there is none."""
+    """Distance from the prediction; negative without one."""
     return -1.0 if pair.predicted is None else abs(pair.measured - pair.predicted)
 
 
@@ -140,7 +139,7 @@ def trace_pairs(ranks: Sequence[RankTrace], plan: Plan | None) -> tuple[Pair, ..
 
 
 def _predicted_terms(plan: Plan) -> dict[str, float]:
-    """The plan's seconds under the names of traced terms."""
+    """The plan's seconds by the names of traced terms."""
     found = {"step": plan.step_time_s}
     for term in TIME_TERMS:
         found[term.traced] = found.get(term.traced, 0.0) + getattr(plan.time, term.field)
@@ -158,7 +157,7 @@ def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Bl
 
 
 def snapshot_pairs(one: Snapshot, plan: Plan | None) -> tuple[Pair, ...]:
-    """What held the peak by category, the largest first, GiB."""
+    """Categories at the peak, largest first, in GiB."""
     predicted = {} if plan is None else _predicted(plan)
     names = sorted(one.categories | predicted, key=lambda name: -one.categories.get(name, 0))
     return tuple(

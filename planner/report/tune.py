@@ -1,5 +1,4 @@
-"""What `planner tune` shows: each trial as it was predicted and as it ran, what was learnt, and the
-plan to take."""
+"""Report of `planner tune`: trials as predicted and as measured, and the plan to take."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ NONE = "–"
 
 @as_report
 def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
-    """The table of a study and what to do next; `folder`: where it is."""
+    """The trials of a study and what to do next. `folder`: where the study is."""
     yield Facts(tuple(_facts(study)))
     if study.trials:
         yield trials_table(study.trials)
@@ -49,7 +48,7 @@ def _facts(study: TunedStudy) -> Iterator[tuple[str, str]]:
 
 
 def trials_table(trials: Sequence[TriedPlan]) -> TableData:
-    """A row a trial."""
+    """One row for each trial."""
     titles = (
         "# | ~plan | ~configuration | GPUs | predicted | measured | off | peak GiB | <outcome | "
         "GPU-h"
@@ -119,7 +118,7 @@ def _next(study: TunedStudy, folder: Path) -> Iterator[str]:
 
 @as_report
 def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) -> Iterator[Block]:
-    """Trials that would run, if each came out as it is predicted. `names`: of plans, by key."""
+    """The trials that would run. `names`: names of plans by key."""
     rows = [
         (
             str(number), names[one.key], one.key, f"{one.saves_gpu_s / HOUR_S:,.2f}",

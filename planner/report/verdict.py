@@ -1,7 +1,4 @@
-"""The answer of a search as one card: what to take, its memory and time, the risk, what else.
-
-Terminal, page, notebook and picture show the same card, from here.
-"""
+"""The answer of a search as a card, for terminal, page, notebook and picture."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Protocol
 
 from planner.cost.terms import TIME_TERMS
 from planner.job.quantities import gib, seconds
@@ -26,13 +24,13 @@ _CELLS = 40
 _USED, _MAY, _FREE = "█", "▒", "·"
 # Groups of the terms of a step that the bar of its time tells apart, with their marks.
 _KINDS = {"compute": "█", "exchange": "▓", "waiting": "░"}
-# Luck of a choice below this share of the step time is not worth a line.
+# Smallest expected slow-down, as a share of the step time, that is worth a line.
 LEAST_LUCK = 0.01
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another plan that one might take: `words` say why; `number` 0: of no plan of the file."""
+    """Another plan to consider. `words`: why; `number`: 0 if the plan file does not hold it."""
 
     words: str
     number: int
@@ -51,13 +49,14 @@ class Alternative:
 
 
 class PlanBars:
-    """Memory and step time of `plan` in words and as bars."""
+    """Memory and step time of `plan`, in words and as bars."""
 
     plan: Plan
 
     @property
     def memory_shares(self) -> tuple[float, float]:
-        """What the fullest GPU holds, and what more it may hold with 80 %, over its memory."""
+        """Predicted memory of the fullest GPU, and the rest of its 80 % interval, as
+        shares of its memory."""
         plan = self.plan
         whole = max(plan.usable_bytes, plan.peak_interval.high)
         return plan.peak_bytes / whole, (plan.peak_interval.high - plan.peak_bytes) / whole
@@ -92,7 +91,7 @@ class PlanBars:
 
 @dataclass(frozen=True)
 class PlanCard(PlanBars):
-    """One plan in one look; `name`: what the sentence calls it, `next`: what to type next."""
+    """One plan in one look. `name`: how the sentence begins; `next`: what to type next."""
 
     plan: Plan
     name: str
@@ -119,13 +118,30 @@ def headline_of(plan: Plan, name: str) -> str:
 
 
 def fit_risk(plan: Plan, surer: str = "a lighter plan or --hbm-reserve avoids it.") -> str:
-    """How likely a plan does not fit, and what avoids that; empty where it is likely to fit."""
+    """The probability that a plan does not fit and what to do about it; empty if it is
+    likely to fit."""
     if plan.fit_probability >= LIKELY_TO_FIT:
         return ""
     return words_of("verdict.unsure", None, missing=1.0 - plan.fit_probability, surer=surer)
 
 
-def card_facts(bars: PlanBars, risk: str, following: str) -> Facts:
+class Bars(Protocol):
+    """The bars of a card, each with its figures."""
+
+    @property
+    def memory_bar(self) -> str:
+        """The fullest GPU against its memory."""
+
+    @property
+    def time_bar(self) -> str:
+        """The step by what its seconds go to."""
+
+    @property
+    def time_legend(self) -> str:
+        """What the marks of that bar stand for."""
+
+
+def card_facts(bars: Bars, risk: str, following: str) -> Facts:
     """Bars of memory and time, the risk, and what to type next."""
     return Facts(
         (
@@ -140,7 +156,7 @@ def card_facts(bars: PlanBars, risk: str, following: str) -> Facts:
 
 @dataclass(frozen=True)
 class Verdict(PlanBars):
-    """What a search says in one look; there is a plan to take."""
+    """The recommended plan of a search in one look. There has to be one."""
 
     result: SearchResult
 
@@ -161,8 +177,7 @@ class Verdict(PlanBars):
 
     @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """Named plans beside the one to take, each once: the surest of those as fast, the one that
-        is faster if it fits, the simplest, the lightest."""
+        """Other plans to consider, each once: surer to fit, faster if it fits, simpler, lighter."""
         found: dict[int, tuple[list[str], Plan]] = {}
         for words, number, plan in self._named():
             if number != self.number:
@@ -175,7 +190,7 @@ class Verdict(PlanBars):
 
     @property
     def labels(self) -> dict[int, str]:
-        """What pictures write beside the few plans that matter, by their numbers."""
+        """Labels in pictures for the plans that matter, by plan number."""
         named = {one.number: f"{one.number} {one.words}" for one in self.alternatives if one.number}
         return {self.number: f"{self.number} take"} | named
 
@@ -190,22 +205,22 @@ class Verdict(PlanBars):
 
     @cached_property
     def _listed(self) -> list[tuple[int, Plan]]:
-        """The plans between which people would choose, with their numbers; the one to take too."""
+        """The plans that are shown, and the recommended one, with their numbers."""
         shown = (*self.result.shown, self.number) if self.result.shown else None
         every = enumerate(self.result.plans, start=1)
         return [one for one in every if shown is None or one[0] in shown]
 
     @cached_property
     def near(self) -> dict[int, Ratio]:
-        """Numbers of the plans that are not surely slower than the one to take."""
+        """Plans that may be as fast as the recommended one."""
         every = enumerate(self.result.plans, start=1)
         others = [one for one in every if one[0] != self.number]
         return ties([(self.number, self.plan), *others], is_mixture(self.result.job))
 
     @property
     def _surer(self) -> tuple[int, Plan] | None:
-        """The fastest that is likely to fit and not surely slower, where the one to take is not so
-        likely."""
+        """If the recommended plan is not likely to fit: the fastest likely one that may
+        be as fast."""
         if self.plan.fit_probability >= LIKELY_TO_FIT:
             return None
         plans = self.result.plans
@@ -228,7 +243,7 @@ class Verdict(PlanBars):
 
     @property
     def fears_luck(self) -> bool:
-        """Whether what is likeliest is that the plan was chosen for an error of its prediction."""
+        """Whether the main risk is that the plan was chosen because of a prediction error."""
         luck, is_sure = self.result.luck, bool(self.result.recommended)
         is_sure = is_sure and self.plan.fit_probability >= LIKELY_TO_FIT
         return is_sure and luck is not None and luck.longer >= LEAST_LUCK
@@ -240,7 +255,7 @@ class Verdict(PlanBars):
 
 
 def verdict_blocks(result: SearchResult, saved_as: str | None = None) -> Iterator[Block]:
-    """The card; nothing where there is no plan to take."""
+    """The card; empty if no plan is recommended."""
     if not result.recommended:
         return
     verdict = Verdict(result)
@@ -251,7 +266,7 @@ def verdict_blocks(result: SearchResult, saved_as: str | None = None) -> Iterato
 
 
 def kinds_of_time(plan: Plan) -> dict[str, float]:
-    """Seconds of a step that compute, that exchange and is not hidden, and that wait."""
+    """Seconds of a step spent on compute, on exposed communication, and on waiting."""
     kinds = {"compute": "compute", "optimizer": "compute", "idle": "waiting", "host": "waiting"}
     sums = dict.fromkeys(_KINDS, 0.0)
     for term in TIME_TERMS:
@@ -260,7 +275,7 @@ def kinds_of_time(plan: Plan) -> dict[str, float]:
 
 
 def features(plan: Plan) -> int:
-    """How many things a plan uses that a plain data-parallel run does without."""
+    """Number of features that a plan uses beyond plain data parallelism."""
     degrees = plan.degrees
     used = [getattr(degrees, axis) > 1 for axis in ("tp", "pp", "vpp", "cp", "ep")]
     used += [degrees.zero >= 3, plan.recompute != "none", bool(plan.layout.recomputed)]
@@ -269,18 +284,18 @@ def features(plan: Plan) -> int:
 
 
 def stacked(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:
-    """A bar that sums fill one after the other, each with the mark of its name."""
+    """A bar of several parts, each drawn with its mark."""
     ends = zip(accumulate(sums.values()), map(marks.__getitem__, sums), strict=True)
     return drawn(list(ends), sum(sums.values()))
 
 
 def legend(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:
-    """`█ compute 51.2 s, ▓ exchange 3.87 s`: what the marks of such a bar of seconds are."""
+    """`█ compute 51.2 s, ▓ exchange 3.87 s`: the legend of such a bar."""
     return ", ".join(f"{marks[name]} {name} {seconds(size)}" for name, size in sums.items())
 
 
 def drawn(parts: Sequence[tuple[float, str]], whole: float, cells: int = _CELLS) -> str:
-    """Marks up to each of some amounts, rising, in a bar that stands for `whole`."""
+    """A bar of marks up to rising amounts, out of `whole`."""
     bar = ""
     for amount, mark in parts:
         bar += mark * (min(cells, round(amount / whole * cells)) - len(bar))

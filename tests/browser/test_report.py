@@ -8,20 +8,15 @@ from typing import Any
 
 import pytest
 
-from planner.compare.comparison import compare_clusters, scale
-from planner.compare.offers import Offer
-from planner.compare.settings import Settings
 from planner.job.request import Request
 from planner.report.charts.templates import BLUE, GREY
 from planner.report.pages.files import page_of_file
 from planner.report.pages.page import render
-from planner.report.pages.studies import study_page
 from planner.search.plan_file import to_json
 from planner.search.search import find_plans
 from tests.browser.opened import Opened
 
 pytestmark = pytest.mark.browser
-SMALL = Request(model="llama-3.2-1b", gpus="8xH100", gbs=64)
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +48,6 @@ def test_everything_is_drawn_and_accessible_at_every_width(
     opened.draw_all()
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
     opened.page.screenshot(path=tmp_path / f"{width}-{scheme}.png", full_page=True)
-    assert opened.serious() == []
-    assert opened.complaints == []
-    opened.page.close()
-
-
-@pytest.mark.parametrize("study", ["compare", "scale"])
-def test_studies_are_drawn_and_accessible(browser: Any, study: str, tmp_path: Path) -> None:
-    if study == "compare":
-        offers = (Offer(gpus="8xH100"), Offer(gpus="8xA100"))
-        page = study_page(compare_clusters(SMALL, offers, 10**9, Settings()))
-    else:
-        page = study_page(scale(SMALL, "H100", (8, 16), 10**9, Settings()))
-    path = tmp_path / "study.html"
-    path.write_text(render(page), encoding="utf-8")
-    opened = Opened(browser, path.as_uri(), 768)
-    opened.draw_all()
     assert opened.serious() == []
     assert opened.complaints == []
     opened.page.close()
@@ -165,14 +144,6 @@ def test_two_plans_stand_side_by_side(opened: Opened) -> None:
     assert beside.locator("table").count() == 3
     opened.page.select_option("#other", first)
     assert not beside.is_visible()
-
-
-@pytest.mark.parametrize("width", [1280, 768, 390])
-def test_no_words_of_a_picture_lie_on_each_other(browser: Any, address: str, width: int) -> None:
-    opened = Opened(browser, address, width)
-    opened.draw_all()
-    assert opened.overlaps() == []
-    opened.page.close()
 
 
 def test_tables_are_sorted_by_their_columns(opened: Opened) -> None:

@@ -37,7 +37,7 @@ def test_a_sweep_is_reported_and_goes_on(run: Run, tmp_path: Path) -> None:
     page = tmp_path / "sweep.html"
     drawn = run("report", str(tmp_path / "grid.sweep"), "-o", str(page))
     assert drawn.exit_code == 0, drawn.stderr
-    assert "gpt2 is cheapest with 1xH100, spot" in page.read_text(encoding="utf-8")
+    assert "gpt2 is cheapest with 1xH100, price-kind spot" in page.read_text(encoding="utf-8")
     shown = run("sweep", str(path), "--report", "--csv")
     found = list(csv.DictReader(io.StringIO(shown.stdout)))
     assert [row["cluster"] for row in found] == ["1xH100"] * 2 + ["2xH100"] * 2

@@ -29,7 +29,7 @@ from planner.evidence.runs.report import comparison
 from planner.job.quantities import share
 from planner.job.written import toml_text, write_text
 from planner.predict.uncertainty.families import Figure
-from planner.report.charts.drawing import svg
+from planner.report.charts.drawing import svg_for_pages
 from planner.report.pages.studies import time_chart
 from tests.fit.command import folder_of, measured_rows, run
 from tests.fit.held_out import shipped_errors
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> None:
     paths, folder = folder_of(arguments)
     predictions = with_open_facts(predict_rows(measured_rows(paths)))
     write_text(folder / "accuracy.toml", toml_text(accuracy(predictions)), force=True)
-    write_text(folder / "accuracy.svg", svg(time_chart(predictions)), force=True)
+    write_text(folder / "accuracy.svg", svg_for_pages(time_chart(predictions)), force=True)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ def test_the_command_writes_both_files(tmp_path: Path) -> None:
     drawing = (tmp_path / "accuracy.svg").read_text(encoding="utf-8")
     assert "megatron-lm-2022 (1)" in drawing
     assert ElementTree.fromstring(drawing).tag.endswith("svg")
+    assert "prefers-color-scheme: dark" in drawing and "white" not in drawing
 
 
 @pytest.mark.parametrize("arguments", [["-o"], ["x.csv", "-o"], ["x.csv", "-o", "missing"]])

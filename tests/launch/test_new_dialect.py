@@ -156,7 +156,7 @@ print(json.dumps({
     "readme": "`held` in every log line" in readme and "toy 1.0" in readme,
     "page": all(
         any(word in cell for row in one.rows for cell in row)
-        for one, word in zip(tables(), ("toy", "toy_degrees.split"), strict=True)
+        for one, word in zip(tables()[::3], ("toy", "toy_degrees.split"), strict=True)
     ),
 }))
 """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -28,19 +30,73 @@ def plan() -> Plan:
     return evaluate(JOB, DEGREES)
 
 
-def test_every_event_has_what_the_format_asks_for(plan: Plan) -> None:
+def _complaints(trace: dict[str, Any]) -> list[str]:
+    """What keeps Perfetto or chrome://tracing from showing a trace as it is meant: fields that the
+    Trace Event Format asks for, names of every process and thread, numbers in counters, flows with
+    both ends, and events of a thread that neither follow nor contain each other in nanoseconds."""
+    found: list[str] = []
+    events = trace["traceEvents"]
+    named = {(one["name"], one["pid"], one["tid"]) for one in events if one["ph"] == "M"}
+    ends = {side: [one["id"] for one in events if one["ph"] == side] for side in "sf"}
+    found += [] if sorted(ends["s"]) == sorted(ends["f"]) else ["a flow has one end"]
+    for one in events:
+        ids = (one["pid"], one["tid"])
+        if one["ph"] not in "XMCsf" or not all(type(part) is int for part in ids):
+            found.append(f"phase or ids: {one}")
+        if ("process_name", one["pid"], 0) not in named:
+            found.append(f"a process without a name: {one}")
+        if one["ph"] == "X" and ("thread_name", *ids) not in named:
+            found.append(f"a thread without a name: {one}")
+        if one["ph"] != "M" and not (isfinite(one["ts"]) and one["ts"] >= 0.0):
+            found.append(f"time: {one}")
+        values = one["args"].values()
+        if one["ph"] == "C" and not all(isinstance(value, int | float) for value in values):
+            found.append(f"counter: {one}")
+    return found + _misplaced(events)
+
+
+def _misplaced(events: list[dict[str, Any]]) -> list[str]:
+    """Events that begin within another of their thread and end after it."""
+    found, open_until = [], dict[tuple[int, int], list[int]]()
+    spans = [
+        (one["pid"], one["tid"], round(one["ts"] * 1e3), -round(one["dur"] * 1e3))
+        for one in events
+        if one["ph"] == "X"
+    ]
+    for pid, tid, start, minus_length in sorted(spans):
+        around = open_until.setdefault((pid, tid), [])
+        while around and around[-1] <= start:
+            around.pop()
+        if around and start - minus_length > around[-1]:
+            found.append(f"misplaced: {pid} {tid} {start}")
+        around.append(start - minus_length)
+    return found
+
+
+@pytest.mark.parametrize("degrees", [DEGREES, Degrees(tp=1, pp=2, vpp=4, dp=4, mbs=1, grad_acc=6)])
+def test_every_event_has_what_the_format_asks_for(degrees: Degrees) -> None:
+    plan = evaluate(JOB.model_copy(update={"gbs": degrees.gbs}), degrees)
     trace = json.loads(json.dumps(step_trace(plan), allow_nan=False))
-    for event in trace["traceEvents"]:
-        assert event["ph"] in ("X", "M", "C") and isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int) and event["name"]
-        if event["ph"] == "X":
-            assert event["ts"] >= 0.0 and event["dur"] > 0.0
-    named = {
-        event["tid"]: event["args"]["name"]
-        for event in trace["traceEvents"]
-        if event["name"] == "thread_name" and event["pid"] == 0
-    }
-    assert named == {stage: f"stage {stage}, 8 layers" for stage in range(4)}
+    assert _complaints(trace) == []
+    events = trace["traceEvents"]
+    assert all(one["dur"] > 0.0 for one in events if one["ph"] == "X")
+    places = [one["args"] for one in events if one["name"] == "process_sort_index"]
+    assert places == [{"sort_index": place} for place in range(2)]
+    threads = [one for one in events if one["name"] == "thread_name" and one["pid"] == 0]
+    assert [one["args"]["name"] for one in threads] == [
+        f"stage {stage.stage}, {stage.layers} layers" for stage in plan.stages
+    ]
+
+
+def test_what_cannot_be_shown_is_noticed(plan: Plan) -> None:
+    """The check above would see an event that reaches into the next one, and a nameless thread."""
+    trace = step_trace(plan)
+    long = next(one for one in trace["traceEvents"] if one["ph"] == "X")
+    long["dur"] *= 1.5
+    stray = {**long, "tid": 99}
+    trace["traceEvents"].append(stray)
+    words = " ".join(_complaints(trace))
+    assert "misplaced" in words and "a thread without a name" in words
 
 
 def test_stages_run_every_pass_once_and_one_after_the_other(plan: Plan) -> None:
@@ -85,7 +141,9 @@ def test_what_waits_for_links_is_there_as_the_account_has_it() -> None:
     request = Request(model="llama-3-8b", gpus="16xH100", gbs=64)
     plan = evaluate(request, Degrees(tp=8, dp=2, mbs=1, grad_acc=32))
     links = link_account(request.resolve(), plan)
-    events = step_trace(plan, links)["traceEvents"]
+    trace = step_trace(plan, links)
+    events = trace["traceEvents"]
+    assert _complaints(trace) == []
     waits = [event["dur"] for event in events if event["ph"] == "X" and event["pid"] == 2]
     assert waits and sum(waits) == pytest.approx(sum(one.seconds for one in links) * 1e6)
 
@@ -93,6 +151,7 @@ def test_what_waits_for_links_is_there_as_the_account_has_it() -> None:
 def test_a_step_of_reinforcement_learning_has_both_sides() -> None:
     step = made("separate", 1)[2]
     trace = json.loads(json.dumps(rl_trace(step), allow_nan=False))
+    assert _complaints(trace) == []
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert {event["tid"] for event in events} == {0, 1}
     end = max(event["ts"] + event["dur"] for event in events)

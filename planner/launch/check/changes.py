@@ -67,7 +67,7 @@ def best_changes(
 ) -> tuple[LaunchChange, ...]:
     """The three best changes: the fastest that fit safely; where none does, the lightest.
 
-    None where the configuration cannot be costed at all. `over`: asked before each.
+    Empty where the configuration cannot be costed at all. `over`: asked before each.
     """
     proposal, job = assessment.proposal, assessment.job
     if proposal is None or job is None or assessment.unpredictable:
@@ -205,13 +205,9 @@ def _followed(degrees: Degrees, before: Degrees) -> Degrees:
 def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
     """`tp 4 (dp 8)`: what was asked for, and what follows from it."""
     first = " ".join(f"{name} {getattr(new, name)}" for name in asked)
-    other = [
-        f"{name.replace('_', '-')} {value}"
-        for name, value in new.model_dump().items()
-        if value != getattr(degrees, name)
-        and name not in asked
-        and name in ("dp", "vpp", "grad_acc")
-    ]
+    following = (name for name in ("vpp", "dp", "grad_acc") if name not in asked)
+    changed = (name for name in following if getattr(new, name) != getattr(degrees, name))
+    other = [f"{name.replace('_', '-')} {getattr(new, name)}" for name in changed]
     if not first:
         return ", ".join(other)
     shown = [text for text in other if not text.startswith("grad")]

@@ -1,5 +1,5 @@
-"""Launch files with their problems mended, everything else left as it was written; every mend, and
-the result, is checked again."""
+"""Mends problems of launch files and leaves everything else as it was written. Every mend, and the
+result, is checked again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]
 
 
 def without_line(span: Span) -> Replacement:
-    """A span taken out: with its line, if nothing else but a backslash stands there."""
+    """The replacement that removes a span, with its line if nothing but a backslash is left
+    there."""
     text = span.file.text
     start = text.rfind("\n", 0, span.start) + 1
     end = text.find("\n", span.end)

@@ -168,8 +168,8 @@ def read_given(
         return _shown(_with_plan(names, files.plan, known, contents, taken), hints)
 
     def read(contents: Contents) -> Found:
-        """Degrees follow from the number of processes that the files start, where that is less
-        than the machine has GPUs."""
+        """The launch; if the files start fewer processes than there are GPUs, degrees follow from
+        these."""
         found = read_for(machine.num_gpus if machine else None, contents)
         use = started(found, machine) if machine else None
         return read_for(use.processes, contents) if use else found
@@ -186,59 +186,49 @@ def _shown(found: Found, hints: Hints) -> Found:
     return found if hints.images in (None, USUAL) else replace(found, images=hints.images)
 
 
-def _with_images(
-    hints: Hints, request: Request, taken: tuple[str, ...]
-) -> tuple[Hints, tuple[str, ...]]:
-    """Hints with the images of a plan's samples; files hold only their limits."""
-    tokens = request.image_tokens
-    if hints.images is not None or hints.image_tokens is not None:
-        return hints, taken
-    if tokens is not None:
-        return replace(hints, image_tokens=tokens), (*taken, f"image tokens {tokens:,}")
-    images = request.images or USUAL
-    return replace(hints, images=images), (*taken, f"images {images}") if request.images else taken
-
-
 def _with_plan(
     names: tuple[str, ...], plan: Path, hints: Hints, contents: Contents, taken: tuple[str, ...]
 ) -> Found:
     """The launch of a folder, completed by the plan file in it where the files say nothing."""
-    request, is_rl = _request_of(plan), is_rl_file(plan)
+    request, is_rl, said = _request_of(plan), is_rl_file(plan), list(taken)
+    known: dict[str, Any] = {}
     if is_rl:
-        hints = replace(hints, environment={**_models_of(plan), **hints.environment})
+        known["environment"] = {**_models_of(plan), **hints.environment}
     if hints.lengths is None and request.lengths is not None:
-        hints, taken = (
-            replace(hints, lengths=request.lengths),
-            (*taken, f"lengths {request.lengths}"),
-        )
-    hints, taken = _with_images(hints, request, taken)
+        known["lengths"] = request.lengths
+        said.append(f"lengths {request.lengths}")
+    # The images of the plan's samples; files hold only their limits.
+    stated, tokens = hints.images or hints.image_tokens, request.image_tokens
+    if stated is None and tokens is not None:
+        known["image_tokens"] = tokens
+        said.append(f"image tokens {tokens:,}")
+    elif stated is None:
+        known["images"] = request.images or USUAL
+        said += [f"images {request.images}"] if request.images else []
+    hints = replace(hints, **known)
     found = read_launch(names, hints, contents=contents)
     if found.model is None and found.shape is None:
         # Errors in the files stay errors, even where the plan names the model.
-        wrong = tuple(item for item in found.problems if item.severity == "error")
+        wrong = [item for item in found.problems if item.severity == "error"]
         found = read_launch(names, replace(hints, model=request.model), contents=contents)
         found = replace(found, problems=tuple(dict.fromkeys((*wrong, *found.problems))))
-        taken = (*taken, f"model {request.model}")
+        said.append(f"model {request.model}")
     if request.expert_imbalance != found.expert_imbalance:
-        # How unevenly tokens meet experts: no framework has a setting for it.
-        taken = (*taken, f"expert imbalance {request.expert_imbalance:g}")
+        # No framework has a setting for the distribution of tokens over experts.
+        said.append(f"expert imbalance {request.expert_imbalance:g}")
         found = replace(found, expert_imbalance=request.expert_imbalance)
     differing = () if is_rl else plan_differences(found, read_launch([plan]), plan.name)
-    notes = tuple(f"{name} (from {plan.name})" for name in taken)
+    notes = tuple(f"{name} (from {plan.name})" for name in said)
+    assumed, problems = (*found.assumed, *notes), (*found.problems, *differing)
     # The planner's folder holds the program that it starts.
-    return replace(
-        found,
-        assumed=(*found.assumed, *notes),
-        problems=(*found.problems, *differing),
-        left_open=(),
-    )
+    return replace(found, assumed=assumed, problems=problems, left_open=())
 
 
 def _request_of(plan: Path) -> Request:
     """The request of a plan file; for reinforcement learning the trainer's part of it."""
-    return (
-        read_rl_plan(plan)[0].request.trainer if is_rl_file(plan) else read_plan_file(plan).request
-    )
+    if is_rl_file(plan):
+        return read_rl_plan(plan)[0].request.trainer
+    return read_plan_file(plan).request
 
 
 def _models_of(plan: Path) -> Mapping[str, str]:
@@ -272,7 +262,7 @@ _REQUEST_FIELDS = (
 
 
 def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, ...]:
-    """A warning for each setting of the plan (`name`: its file) that the files have otherwise."""
+    """A warning for each setting in which the files differ from the plan (`name`: its file)."""
     try:
         here = as_request(found, planned.plan_gpus)
         there = as_request(planned)

@@ -45,7 +45,7 @@ def network_changes(proposal: Proposal) -> tuple[TransportChange, ...]:
 
 
 def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[str, ...]:
-    """The variables, of those that the launch sets, that make the changes."""
+    """The variables set by the launch that make the changes."""
     causes = {name for change in changes for name in change.variables}
     # The interface alone changes nothing: it says which port sockets take.
     return tuple(

@@ -116,7 +116,7 @@ def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
 
 
 def plan_in_doubt(plan: Plan, job: Job, opened: tuple[open_mixture.OpenFact, ...]) -> Plan:
-    """The plan with error bars and a probability of fitting that count what is open."""
+    """The plan with error bars and a probability of fitting that include the open facts."""
     if not opened:
         return plan
     time, memory = (open_mixture.total_doubt(opened, figure) for figure in ("time", "memory"))
@@ -132,8 +132,8 @@ def plan_in_doubt(plan: Plan, job: Job, opened: tuple[open_mixture.OpenFact, ...
 
 
 def opened_sentences(plan: Plan, opened: tuple[open_mixture.OpenFact, ...]) -> dict[Figure, str]:
-    """Of step time and memory the open fact that would narrow the bar most, with what is predicted
-    with each of its values."""
+    """For step time and memory the open fact that would narrow the error bar most, with the
+    prediction for each of its values."""
     figures: dict[Figure, tuple[float, Callable[[float], str]]] = {
         "time": (plan.step_time_s, seconds),
         "memory": (plan.peak_bytes, lambda size: f"{gib(size)} GiB"),

@@ -1,5 +1,5 @@
-"""From `Found` to a configuration that can be costed: a request whose profile is as the settings
-change it, degrees, recompute, layers."""
+"""Turns `Found` into a configuration that can be costed: a request with the profile as the settings
+change it, degrees, recompute mode and layers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ IN_FILES = "from the files"
 def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Proposal:
     """The configuration that was found, on the GPUs given (`64xH100`, or a cluster's file).
 
-    The result's fields are the arguments of `planner.evaluate`; whether it obeys the rules is not
-    looked at. CannotTellError where something is missing that no default can stand for.
+    The result's fields are the arguments of `planner.evaluate`; the rules are not checked.
+    CannotTellError where something is missing that no default can stand for.
     """
     if gpus is None and cluster is None:
         gpus = found.plan_gpus
@@ -66,9 +66,7 @@ def _request(
     launched: Launched,
     gbs: int = 1,
 ) -> Request:
-    optional: dict[str, Any] = {}
-    if found.optimizer_kernel is not None:
-        optional["optimizer_kernel"] = found.optimizer_kernel
+    kernel = found.optimizer_kernel
     return Request(
         model=model,
         overrides=Overrides(model=found.shape if found.model is None else None, launched=launched),
@@ -80,7 +78,7 @@ def _request(
         # Launch files may split a product over nodes; it is slow, not wrong.
         allow_tp_across_domains=True,
         **found.asked(),
-        **optional,
+        **({} if kernel is None else {"optimizer_kernel": kernel}),
     )
 
 
@@ -145,8 +143,8 @@ def variation_tables() -> Mapping[str, Mapping[str, Any]]:
 
 
 def variation(name: str, profile: str) -> Variation:
-    """A variation by name, for a profile: of a technique that the profile offers only the words,
-    for the request has it itself. KeyError for a name that no reader gives."""
+    """A variation by name, for a profile. For a technique that the profile offers it has words
+    alone, for the request itself states it. KeyError for a name that no reader gives."""
     technique = load_framework(profile).technique(name.removeprefix("no-"))
     if technique is not None:
         without = "without: " if name.startswith("no-") else ""

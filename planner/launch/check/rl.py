@@ -139,7 +139,7 @@ def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
 
 
 def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> RlRequest:
-    """The request that files make. UsageError for a machine that is none."""
+    """The request that files describe. UsageError for an impossible machine."""
     return RlRequest(
         trainer=_trainer(found, rl, gpus, cluster),
         algorithm=_algorithm(rl),

@@ -21,7 +21,7 @@ _PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 
 
 def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
-    """Where launchers disagree with each other, with the degrees, or with the machine."""
+    """Problems: launchers that disagree with each other, with the degrees, or with the machine."""
     counts = _as_nodes_and_processes(found.counts)
     if none := [count for count in counts if count.number < 1]:
         return [_problem(f"{_words(count)}: at least 1 is needed", (count,)) for count in none]
@@ -43,7 +43,7 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
 
 
 def stated_gpus(found: Found) -> int | None:
-    """GPUs that files without disagreement start processes on; None where they do not say."""
+    """The number of GPUs on which the files start processes; None where they do not state it."""
     counts = _as_nodes_and_processes(found.counts)
     stated = processes(counts)
     if stated is None:
@@ -110,15 +110,13 @@ def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
     """Counts in which tasks of Slurm and MPI are processes, or nodes where they start torchrun."""
     inner = any(count.who.startswith(_PER_GPU) for count in counts)
     kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
-    result = []
-    for count in counts:
-        if count.kind not in kinds:
-            if not (count.kind == "nodes" and _is_overridden(count, counts)):
-                result.append(count)
-        elif not inner and not _is_overridden(count, counts):
-            kind = kinds[count.kind]
-            result.append(Count(kind, count.number, count.who, count.setting, count.eased))
-    return tuple(result)
+    may_go = {*kinds, "nodes"}
+    kept = (one for one in counts if one.kind not in may_go or not _is_overridden(one, counts))
+    return tuple(
+        replace(count, kind=kinds.get(count.kind, count.kind))
+        for count in kept
+        if not (inner and count.kind in kinds)
+    )
 
 
 def _is_overridden(count: Count, counts: Sequence[Count]) -> bool:
@@ -173,12 +171,9 @@ def _products(counts: Sequence[Count]) -> Iterator[Problem]:
         return
     spare = per_node.number * nodes.number - total.number
     if spare:
-        idle = (
-            f": {plural(spare, 'GPU')} {_IDLE}"
-            if spare > 0 and per_node.kind == "gpus a node"
-            else ""
-        )
-        text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}{idle}"
+        text = f"{_words(total)} is not {_words(nodes)} times {_words(per_node)}"
+        if spare > 0 and per_node.kind == "gpus a node":
+            text += f": {plural(spare, 'GPU')} {_IDLE}"
         yield _problem(text, (total, nodes, per_node))
 
 

@@ -23,7 +23,7 @@ class LimitError(Exception):
 
 @dataclass
 class Limits:
-    """How far the reading of one launch's scripts has come; LimitError at its limits."""
+    """Counters for the reading of one launch's scripts; LimitError at their limits."""
 
     steps: int = 0
     characters: int = 0
@@ -32,7 +32,7 @@ class Limits:
     started: float = field(default_factory=time.monotonic)
 
     def step(self, characters: int = 0) -> None:
-        """One statement or word more, of so many characters."""
+        """Count one more statement, or word of some characters."""
         self.steps += 1
         self.characters += characters
         if self.steps > MOST_STEPS:
@@ -66,7 +66,7 @@ class Limits:
             self.calls, self.depth = self.calls - 1, depth
 
     def grown(self, value: Any) -> None:
-        """A list of words that a variable now holds."""
+        """Count the words of a list that a variable now holds."""
         for word in value if isinstance(value, list) else ():
             self.step(len(word.value))
 

@@ -14,13 +14,14 @@ HOLE = "\ue000"
 
 
 def digits(text: str) -> int | None:
-    """A whole number in plain digits; None for other text, and beyond what a setting can be."""
+    """A whole number in plain digits; None for other text, and for more than 18 digits."""
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Why a part of a text is not known: a command's output, a variable that no file sets."""
+    """The reason why a part of a text is unknown: a command's output, a variable that no file
+    sets."""
 
     why: str
 
@@ -118,7 +119,7 @@ class Text:
         return Text(self.value[part], self.origin[part])
 
     def span(self) -> Span | None:
-        """Where the value stands as it is, in one piece of one file; None otherwise."""
+        """The place of the value, if it stands in one piece of one file; None otherwise."""
         known = [item for item in self.origin if isinstance(item, tuple)]
         if not known or len(known) < len(self.origin):
             return None
@@ -134,7 +135,7 @@ class Text:
     def replaced(
         self, pattern: str | re.Pattern[str], made: Callable[[re.Match[str]], Text]
     ) -> Text:
-        """With what `made` gives for each match of a pattern in its place."""
+        """The text in which `made` replaces each match of a pattern."""
         parts, start = [], 0
         for match in re.finditer(pattern, self.value):
             parts += [self[start : match.start()], made(match)]
@@ -142,7 +143,7 @@ class Text:
         return join([*parts, self[start:]]) if parts else self
 
     def cut(self, pattern: str | re.Pattern[str]) -> Text:
-        """Without what matches, but for the first group of it."""
+        """The text without the matches of a pattern, of which the first group stays."""
         return self.replaced(
             pattern, lambda match: self[slice(*match.span(1))] if match.re.groups else Text("")
         )

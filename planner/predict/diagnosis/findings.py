@@ -112,19 +112,19 @@ def predicted_under(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Pla
 
 def _plan(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan:
     factors = dict[str, float]()
-    for one in hypotheses:
-        cause = one.cause
-        asked = dict(cause.request)
-        if one.target[0] == "request":
-            asked[one.target[1]] = one.level
-        moved = dict(cause.degrees) | ({} if cause.zero is None else {"zero": cause.zero})
+    for hypothesis in hypotheses:
+        cause = hypothesis.cause
+        request_changes = dict(cause.request)
+        if hypothesis.target[0] == "request":
+            request_changes[hypothesis.target[1]] = hypothesis.level
+        degree_changes = dict(cause.degrees) | ({} if cause.zero is None else {"zero": cause.zero})
         proposal = proposal.changed(
-            asked, proposal.degrees.model_copy(update=moved), cause.recompute
+            request_changes, proposal.degrees.model_copy(update=degree_changes), cause.recompute
         )
-        factors |= one.factors
+        factors |= hypothesis.factors
     job = proposal.request.resolve()
-    for one in hypotheses:
-        job = _changed_job(job, one)
+    for hypothesis in hypotheses:
+        job = _changed_job(job, hypothesis)
     return evaluated(proposal.of(job), factors)
 
 
@@ -301,12 +301,12 @@ def _explanation(
 ) -> GapExplanation:
     return GapExplanation(
         comparison.figure,
-        ", and ".join(one.words for one in hypotheses),
+        ", and ".join(hypothesis.words for hypothesis in hypotheses),
         figure,
         comparison.is_near(figure),
         figure / comparison.predicted - 1.0,
-        tuple(one.cause.kind for one in hypotheses),
-        "; ".join(one.cause.test for one in hypotheses),
+        tuple(hypothesis.cause.kind for hypothesis in hypotheses),
+        "; ".join(hypothesis.cause.test for hypothesis in hypotheses),
     )
 
 
@@ -315,15 +315,15 @@ def _pairs(
 ) -> Iterator[GapExplanation]:
     """Pairs of causes of different kinds that explain more together than either does alone."""
     found = []
-    for (one, alone), (other, its) in combinations(tried, 2):
-        if one.cause.kind == other.cause.kind:
+    for (first, first_alone), (second, second_alone) in combinations(tried, 2):
+        if first.cause.kind == second.cause.kind:
             continue
-        together = predicted_under(proposal, [one, other])
+        together = predicted_under(proposal, [first, second])
         if together is None:
             continue
         figure = comparison.figure_of(together)
-        if comparison.distance(figure) < min(map(comparison.distance, (alone, its))):
-            found.append(_explanation(comparison, [one, other], figure))
+        if comparison.distance(figure) < min(map(comparison.distance, (first_alone, second_alone))):
+            found.append(_explanation(comparison, [first, second], figure))
     found.sort(key=lambda item: comparison.distance(item.predicted))
     yield from found[:_MOST_PAIRS]
 

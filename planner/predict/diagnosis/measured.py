@@ -162,11 +162,11 @@ def verdicts(plan: Plan, measured: Measured, ways: tuple[Convention, ...]) -> It
     named = " or ".join(fitting)
     if (taken_s := measured.seconds(plan)) is not None:
         value = plan.mfu * plan.step_time_s / taken_s
-        here = f"counted with the {first.name}, the measured step time is {share(value)}"
+        counted = f"counted with the {first.name}, the measured step time is {share(value)}"
         if not fitting:
-            yield f"MFU {stated} follows from the measured step time in no usual way; {here}"
+            yield f"MFU {stated} follows from the measured step time in no usual way; {counted}"
         elif not first.plausible:
-            yield f"MFU {stated} is counted with the {named}; {here}"
+            yield f"MFU {stated} is counted with the {named}; {counted}"
     elif not fitting:
         yield f"MFU {stated}: counted in any usual way, the run is not as predicted"
     elif not first.plausible:

@@ -136,9 +136,11 @@ def _pass(
 def _backward(stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]) -> PhaseMemory:
     """The backward of a pass at its worst phase."""
     grid, framework = stage.grid, stage.inputs.framework
-    every = range(FORWARD + 1, records.OPTIMIZER)
-    there = [phase for phase in every if exists(phase, stage.holds, one_pass, grid, framework)]
-    worst = max(there, key=lambda phase: total_bytes(stage.terms(phase, one_pass)))
+    backward_phases = range(FORWARD + 1, records.OPTIMIZER)
+    existing = [
+        phase for phase in backward_phases if exists(phase, stage.holds, one_pass, grid, framework)
+    ]
+    worst = max(existing, key=lambda phase: total_bytes(stage.terms(phase, one_pass)))
     return phase_memory(stage, worst, one_pass, "backward" + label, kinds)
 
 
@@ -356,8 +358,8 @@ def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
     """The layers of a stage in the order of backward, last layer first, in the heavier of the
     step's passes."""
     stage, count = account.core, account.layers
-    one_passes = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
-    lines = [_ends(stage, one_pass) for one_pass in one_passes if one_pass.counts]
+    step_passes = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
+    lines = [_ends(stage, one_pass) for one_pass in step_passes if one_pass.counts]
     first, last = max(lines, key=max)
     steps = max(1, count - 1)
     return tuple(

@@ -121,7 +121,7 @@ def advise(
 
 
 class _Adviser:
-    """The configuration to change, and the number of moves tried."""
+    """Evaluates changes of a configuration, and counts those that it tries."""
 
     def __init__(
         self, proposal: Proposal, may_add_gpus: bool, pairs: bool, watch: Watch, over: Over
@@ -281,12 +281,12 @@ def _differ(one: Move, two: Move) -> bool:
 
 def _follows(before: Proposal, after: Proposal, changes: tuple[OptionChange, ...]) -> str:
     """Degrees that changed beyond those asked for, and more GPUs: `dp 4, grad-acc 16`."""
-    asked = {name for change in changes for name in change.degrees}
+    wanted = {name for change in changes for name in change.degrees}
     old, new = before.degrees.model_dump(), after.degrees.model_dump()
     words = [
         f"{name.replace('_', '-')} {new[name]}"
         for name in new
-        if new[name] != old[name] and name not in asked
+        if new[name] != old[name] and name not in wanted
     ]
     if after.degrees.gpus != before.degrees.gpus:
         words.append(f"{after.degrees.gpus} GPUs")

@@ -36,7 +36,7 @@ class OptionChange:
     """One option with another value. `kind` groups options that exclude each other.
 
     `learns`: how the training changes so that another model comes out; empty for changes of memory
-    and time alone. `technique`: one of the framework's that it switches on.
+    and time alone.
     """
 
     kind: str
@@ -46,7 +46,6 @@ class OptionChange:
     recompute: str | None = None
     recomputed: Recomputed | None = None
     learns: str = ""
-    technique: str = ""
 
 
 def _of_degrees(kind: str, degrees: Mapping[str, int]) -> OptionChange:
@@ -190,7 +189,7 @@ class OptionChanges:
         for share in _SHARES[self.job.framework.optimizer.offload]:
             if share <= self.job.optimizer_offload:
                 continue
-            asked = {"optimizer_offload": share}
+            request = {"optimizer_offload": share}
             least = replace(self.job, optimizer_offload=share).least_zero
             wanted = {max(self.proposal.degrees.zero, least)}
             wanted |= {2} if self.job.framework.optimizer.offload_gradients else set()
@@ -198,15 +197,15 @@ class OptionChanges:
                 flags, degrees = f"--optimizer-offload {share:g}", dict[str, int]()
                 if stage != self.proposal.degrees.zero:
                     flags, degrees = f"--zero {stage} {flags}", {"zero": stage}
-                yield OptionChange("offload", flags, request=asked, degrees=degrees)
+                yield OptionChange("offload", flags, request=request, degrees=degrees)
 
     def _activations(self) -> Iterator[str]:
         """More modules whose activations go to the host."""
-        profile, one_set = self.job.framework, set(self.job.activation_offload)
+        profile, offloaded = self.job.framework, set(self.job.activation_offload)
         if not profile.activation_offload.modules:
             return
         for modules in searched_offloads(profile, self.job.model):
-            if set(modules) > one_set:
+            if set(modules) > offloaded:
                 yield spelled(modules, profile, self.job.model)
 
     def _kernels(self) -> Iterator[OptionChange]:

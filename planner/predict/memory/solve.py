@@ -7,8 +7,7 @@ largest. Every value tried has a real account, including both sides of the borde
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from math import lcm
 from typing import Any, Literal
 
@@ -81,11 +80,8 @@ class _Axis:
     step: int
     held: str
     place: Callable[[int], Configuration]
-
-    @cached_property
-    def known(self) -> dict[int, SolvedPoint]:
-        """Accounted points by index."""
-        return {}
+    # Points by index, each accounted for once.
+    known: dict[int, SolvedPoint] = field(default_factory=dict)
 
     def point(self, index: int) -> SolvedPoint:
         if index not in self.known:

@@ -80,15 +80,15 @@ def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, floa
         count, again = stage.counts(index)
         if index < inputs.kinds:
             for layer in kept.layers:
-                one_copies = layer.copies if layer.kind == index else 0.0
-                yield from _piece_rows(stage, piece, one_copies, again=layer.again)
+                number = layer.copies if layer.kind == index else 0.0
+                yield from _piece_rows(stage, piece, number, again=layer.again)
             yield from _piece_rows(stage, piece, copies.plain * (count - again), again=False)
             yield from _piece_rows(stage, piece, copies.again * again, again=True)
         elif index == inputs.kinds:
             yield from _piece_rows(stage, piece, copies.embedding * count, again=None)
         elif index == inputs.kinds + 1:
-            one_copies, done = copies.head * count, copies.head_done * count
-            yield from _piece_rows(stage, piece, one_copies, again=None, losses_done=done)
+            number, done = copies.head * count, copies.head_done * count
+            yield from _piece_rows(stage, piece, number, again=None, losses_done=done)
         else:
             done = copies.mtp_done * min(count, 1.0) if index > inputs.kinds + 2 else 0.0
             yield from _piece_rows(stage, piece, copies.mtp * count, again=False, losses_done=done)

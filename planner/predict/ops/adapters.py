@@ -21,14 +21,7 @@ from planner.job.parameter_classes import class_name
 from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import Part, input_of, parts_of
 from planner.predict.ops.context import WHOLE_LAYER, OpContext, present
-from planner.predict.ops.frozen import (
-    Frozen,
-    is_input,
-    is_packed,
-    is_trained,
-    is_wide,
-    keeps_input,
-)
+from planner.predict.ops.frozen import Frozen, is_input, is_packed, is_trained, is_wide, keeps_input
 from planner.predict.ops.merged import merged_rows, merges
 from planner.predict.ops.rows import Collective, Op, Piece, Saved
 
@@ -110,8 +103,8 @@ def _kept_inputs(
 
 
 def _gathered(row: Saved, context: OpContext) -> Saved:
-    """An input as adapters keep it that are split over tensor parallelism: gathered
-    (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
+    """The input that adapters keep: gathered, if tensor parallelism splits them (Megatron-Bridge,
+    src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
     split = context.tuning.has_adapters and context.profile.adapters.fused_targets
     return replace(row, shard=Shard.NONE) if split and row.shard is Shard.SEQUENCE else row
 

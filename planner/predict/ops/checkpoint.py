@@ -62,8 +62,10 @@ def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True
     """The row with other modules that run it and its collectives again; `backward`: including
     collectives of backward alone."""
     collectives = tuple(
-        replace(one, rerun_with=changed(one.rerun_with)) if one.forward or backward else one
-        for one in op.collectives
+        replace(collective, rerun_with=changed(collective.rerun_with))
+        if collective.forward or backward
+        else collective
+        for collective in op.collectives
     )
     return replace(op, rerun_with=changed(op.rerun_with), collectives=collectives)
 

@@ -121,6 +121,13 @@ class OpContext:
         return self.saved.norm_extra_bytes
 
 
+def piece_counts(model: ModelSpec) -> list[int]:
+    """How many the model has of each layer kind, of embedding and head, and, if any, of MTP modules
+    and of their losses: the order of `planner.predict.ops.table.pieces`."""
+    counts = [model.piece_indices.count(kind) for kind in range(len(model.piece_kinds))]
+    return [*counts, 1, 1, *([model.mtp_layers] * 2 if model.mtp_layers else [])]
+
+
 def present(rows: Iterable[Saved]) -> tuple[Saved, ...]:
     """The rows that hold anything."""
     return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)

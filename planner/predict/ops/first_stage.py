@@ -78,7 +78,7 @@ def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
         in_shard=width if op.in_shard is Shard.TP else Shard.NONE,
         parameters=tuple((repeats * n, _parameter_shard(one, context)) for n, one in op.parameters),
         saved=tuple(one for one in kept if one is not None),
-        collectives=tuple(_sent(one, context, repeats) for one in _exchanges(op, context)),
+        collectives=_exchanges(op, context, repeats),
         rerun_with=_follows(op.rerun_with, context),
         low_precision=False,
         captured=False,
@@ -141,19 +141,18 @@ def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
     )
 
 
-def _exchanges(op: Op, context: OpContext) -> tuple[Collective, ...]:
-    """Traffic over tensor parallelism of a tower that is split."""
+def _exchanges(op: Op, context: OpContext, repeats: int) -> tuple[Collective, ...]:
+    """Traffic over tensor parallelism of a tower that is split, for all its layers."""
     if is_copied(context):
         return ()
-    over_tp = (one for one in op.collectives if one.group == "tp")
-    return tuple(one for one in over_tp if not one.sequence_parallel_only)
-
-
-def _sent(one: Collective, context: OpContext, repeats: int) -> Collective:
-    return replace(
-        one,
-        forward=repeats * one.forward,
-        backward=repeats * one.backward,
-        shard=_tokens(one.shard, context),
-        rerun_with=_follows(one.rerun_with, context),
+    return tuple(
+        replace(
+            collective,
+            forward=repeats * collective.forward,
+            backward=repeats * collective.backward,
+            shard=_tokens(collective.shard, context),
+            rerun_with=_follows(collective.rerun_with, context),
+        )
+        for collective in op.collectives
+        if collective.group == "tp" and not collective.sequence_parallel_only
     )

@@ -11,7 +11,7 @@ from planner.job.recompute import Module
 from planner.predict.ops.adapter_parts import layer_names, parts_of
 from planner.predict.ops.context import OpContext
 from planner.predict.ops.merged import merges, with_sum
-from planner.predict.ops.rows import OPERATOR_SHARE, Op, Saved
+from planner.predict.ops.rows import OPERATOR_SHARE, Op, Saved, without_backward
 
 _HALF, _FP32 = 2.0, 4.0
 # Tensors of the adapters' type that DoRA makes of a weight in each forward: B·A written, scaled
@@ -125,7 +125,10 @@ class Frozen:
             return
         if self.context.tuning.base and is_packed(op, self.context):
             op, *biases = _without_biases(op)
-            yield from (self._beside(bias) for bias in biases)
+            for bias in biases:
+                # They stay or become fp32 like other weights.
+                wide = "fp32" if self._is_upcast(bias) else None
+                yield replace(bias, parameter_class=class_name("frozen", wide))
         merged = adapted and merges(op, self.context)
         row = replace(
             op,
@@ -141,7 +144,7 @@ class Frozen:
         if op.name == "embedding":
             yield replace(row, returns=False)
         else:
-            yield self._ended(row) if self.stops else row
+            yield without_backward(row) if self.stops else row
 
     def _trained(self, op: Op, inputs: tuple[Saved, ...]) -> Iterator[Op]:
         """A row whose weights are trained; with adapters also the frozen weights that they are a
@@ -195,20 +198,6 @@ class Frozen:
         size, block = _HALF * op.in_width * op.out_width, op.name.partition("/")[0]
         cast = Saved(f"{block}/weight_cast", 0.0, op.tokens, Module.NOTHING, fixed_bytes=size)
         return replace(op, saved=(*op.saved, cast))
-
-    def _beside(self, bias: Op) -> Op:
-        """Biases of quantised layers, which stay or become fp32 like other weights."""
-        wide = "fp32" if self._is_upcast(bias) else None
-        return replace(bias, parameter_class=class_name("frozen", wide))
-
-    def _ended(self, op: Op) -> Op:
-        """A row without a backward, which keeps nothing for it."""
-        collectives = tuple(
-            replace(one, backward=0.0, rerun_with=Module.NOTHING) for one in op.collectives
-        )
-        return replace(
-            op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING
-        )
 
 
 def _of_inputs(op: Op) -> float:

@@ -83,8 +83,8 @@ def with_offload(piece: Piece, context: OpContext) -> Piece:
     leaves: dict[str, bool] = {}
     for tensor in {name for group in groups for name in (*group.alone, *group.shared)}:
         copies[tensor] = sum(tensor in (*group.alone, *group.shared) for group in groups)
-        of_all = sum(tensor in group.shared for group in savers)
-        leaves[tensor] = sum(tensor in group.shared for group in groups) == of_all
+        sharers = sum(tensor in group.shared for group in savers)
+        leaves[tensor] = sum(tensor in group.shared for group in groups) == sharers
     return replace(piece, ops=tuple(_marked(op, copies, leaves) for op in piece.ops))
 
 

@@ -59,7 +59,8 @@ def _rows(op: Op, context: OpContext) -> Iterator[Op]:
     fused = bool(context.saved.norms_in_linears)
     biased = _has_bias(op, context)
     if op.kind is OpKind.ATTENTION and not fused and context.model.qkv_bias:
-        yield _casts(op, "casts", context, _heads_width(op), Shard.TP, _HEADS)
+        width = op.heads * op.qk_head_dim + op.kv_heads * (op.qk_head_dim + op.v_head_dim)
+        yield _casts(op, "casts", context, width, Shard.TP, _HEADS)
     if op.kind is OpKind.GEMM and _casts_input(op, fused=fused, biased=biased):
         yield _casts(op, "input_casts", context, op.in_width, op.in_shard, _INPUT)
     yield _widened(op, context)
@@ -85,11 +86,6 @@ def _has_bias(op: Op, context: OpContext) -> bool:
         "mlp/down": model.mlp_bias,
     }
     return biases.get(op.name, False)
-
-
-def _heads_width(op: Op) -> float:
-    """Width of queries, keys and values of a layer."""
-    return op.heads * op.qk_head_dim + op.kv_heads * (op.qk_head_dim + op.v_head_dim)
 
 
 def _casts(

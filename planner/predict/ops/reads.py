@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from planner.job.parameter_classes import parameter_classes
 from planner.job.reads import Read
-from planner.job.recompute import Module
 from planner.job.tuning import FULL
-from planner.predict.ops.context import OpContext
-from planner.predict.ops.rows import Collective, Op, Piece
+from planner.predict.ops.context import OpContext, piece_counts
+from planner.predict.ops.rows import Op, Piece, without_backward
 
 # Class of the weights of a model that is only read, by the sharers of the trained row's class.
 _READ = {"data": "read", "expert-data": "read-expert"}
@@ -37,8 +36,8 @@ def with_teacher(
     for read in context.reads:
         if read.model is not None:
             alone = pieces(replace(context, model=read.model, reads=(), tuning=FULL))
-            kinds = range(len(read.model.piece_kinds))
-            counts = (*(read.model.piece_indices.count(kind) for kind in kinds), 1, 1)
+            # Without multi-token prediction.
+            counts = piece_counts(read.model)[: len(read.model.piece_kinds) + 2]
             for piece, count in zip(alone, counts, strict=False):
                 rows.extend(_whole(piece, read, count))
     return replace(head, ops=(*head.ops, *_with_loss(rows, context))) if rows else head
@@ -69,14 +68,10 @@ def forward_only(op: Op, read: Read) -> Op:
     held = parameter_classes()[op.parameter_class]
     other = read.copied or held.trained
     return replace(
-        op,
+        without_backward(op),
         name=f"{read.name}/{op.name}",
         parameters=op.parameters if read.copied else (),
         parameter_class=_READ[held.sharers] if other else op.parameter_class,
-        saved=(),
-        collectives=tuple(_forward(one) for one in op.collectives),
-        rerun_with=Module.NOTHING,
-        returns=False,
         autocasts=False,
         backward_bytes=0.0,
         backward_kernels=0.0,
@@ -86,10 +81,6 @@ def forward_only(op: Op, read: Read) -> Op:
         weight_traffic=0.0,
         weight_copies=0.0,
     )
-
-
-def _forward(one: Collective) -> Collective:
-    return replace(one, backward=0.0, rerun_with=Module.NOTHING)
 
 
 def _with_loss(rows: list[Op], context: OpContext) -> Iterator[Op]:

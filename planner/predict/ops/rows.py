@@ -198,7 +198,8 @@ def times(op: Op, factor: float) -> Op:
         tokens_factor=factor * op.tokens_factor,
         saved=tuple(replace(row, bytes_per_token=factor * row.bytes_per_token) for row in op.saved),
         collectives=tuple(
-            replace(one, bytes_per_token=factor * one.bytes_per_token) for one in op.collectives
+            replace(collective, bytes_per_token=factor * collective.bytes_per_token)
+            for collective in op.collectives
         ),
     )
 
@@ -227,6 +228,15 @@ class Piece:
     def parameters(self) -> float:
         """Parameters of one such piece, unsharded and without vocabulary padding."""
         return sum(op.parameter_count for op in self.ops)
+
+
+def without_backward(op: Op) -> Op:
+    """The row as part of a forward pass alone, which keeps nothing and never runs again."""
+    collectives = tuple(
+        replace(collective, backward=0.0, rerun_with=Module.NOTHING)
+        for collective in op.collectives
+    )
+    return replace(op, returns=False, saved=(), collectives=collectives, rerun_with=Module.NOTHING)
 
 
 def never_recomputed(op: Op) -> Op:

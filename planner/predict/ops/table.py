@@ -12,14 +12,9 @@ from planner.job.frameworks.profile import load_framework
 from planner.job.recompute import Module
 from planner.job.specs import LayerKind, ModelSpec
 from planner.predict.ops.adapters import with_tuning
-from planner.predict.ops.attention import (
-    attention_rows,
-    input_norm,
-    layer_checkpoint,
-    output_norm,
-)
+from planner.predict.ops.attention import attention_rows, input_norm, layer_checkpoint, output_norm
 from planner.predict.ops.checkpoint import stop_early, with_budget
-from planner.predict.ops.context import OpContext, norm, present, residual
+from planner.predict.ops.context import OpContext, norm, piece_counts, present, residual
 from planner.predict.ops.cross import cross_rows, gate_row
 from planner.predict.ops.linear import column_parallel, linear_inputs
 from planner.predict.ops.mlp import mlp_rows
@@ -139,9 +134,9 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         windows = {kind.attention == "sliding" for kind in model.kinds}
         sets = len(windows) if rules.rotary_per_kind else 1
         tables = 2.0 * sets * rules.rotary_table_bytes * model.rotary_width
-        of_token, of_all = (tables, 0.0) if rules.rotary_per_sequence else (0.0, tables)
+        per_token, fixed = (tables, 0.0) if rules.rotary_per_sequence else (0.0, tables)
         rows.append(
-            Saved("layers/rotary", of_token, Shard.NONE, nothing, fixed_bytes=of_all * context.seq)
+            Saved("layers/rotary", per_token, Shard.NONE, nothing, fixed_bytes=fixed * context.seq)
         )
         # Layers that make their own tables receive fp32 angles, which a checkpoint keeps.
         angles = 4.0 * model.rotary_width * context.seq if rules.rotary_layer_bytes else 0.0
@@ -359,12 +354,9 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
     )
 
 
-def _counted_pieces(model: ModelSpec) -> tuple[tuple[Piece, int], ...]:
+def _counted_pieces(model: ModelSpec) -> Iterator[tuple[Piece, int]]:
     """Each piece of the model, and how often the model holds it."""
-    all_pieces = _plain_pieces(model)
-    counts = [model.piece_indices.count(index) for index in range(len(model.piece_kinds))]
-    counts += [1, 1] + [model.mtp_layers] * (len(all_pieces) - len(model.piece_kinds) - 2)
-    return tuple(zip(all_pieces, counts, strict=True))
+    return zip(_plain_pieces(model), piece_counts(model), strict=True)
 
 
 def parameters_by_component(model: ModelSpec) -> tuple[ComponentParameters, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from planner.cost.codes import OpKind
 from planner.job.job import Job
 from planner.job.specs import ModelSpec
-from planner.predict.ops.context import OpContext
+from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Op
 from planner.predict.ops.table import (
     TRAINED,
@@ -126,7 +126,7 @@ def _rows(job: Job) -> Iterator[tuple[Op, int]]:
 
 def _counted(model: ModelSpec, context: OpContext) -> Iterator[tuple[Op, int]]:
     """Each row and how often the model has it, without multi-token prediction."""
-    counts = [model.piece_indices.count(index) for index in range(len(model.piece_kinds))]
-    for piece, count in zip(pieces(context), [*counts, 1, 1], strict=False):
+    counts = piece_counts(model)[: len(model.piece_kinds) + 2]
+    for piece, count in zip(pieces(context), counts, strict=False):
         for op in piece.ops:
             yield op, count

@@ -47,9 +47,12 @@ class BatchModel(CostModel):
             return super().waits(columns, shapes, keys, costs)
         if not (columns["more_tokens"].any() or columns["more_squares"].any()):
             return np.zeros(len(shapes))
-        of_key = shapes[:, f.SHAPE["key"]].astype(np.int64)
+        key_of_shape = shapes[:, f.SHAPE["key"]].astype(np.int64)
         tokens, squares, _ = elastic_seconds(self.on_machines, self.totals, keys, costs)
-        more = columns["more_tokens"] * tokens[of_key] + columns["more_squares"] * squares[of_key]
+        more = (
+            columns["more_tokens"] * tokens[key_of_shape]
+            + columns["more_squares"] * squares[key_of_shape]
+        )
         seconds: Array = shapes[:, f.SHAPE["grad_acc"]] * more / shapes[:, f.SHAPE["pp"]]
         return seconds
 

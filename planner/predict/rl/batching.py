@@ -16,15 +16,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.job.samples import Lengths
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[Any]
-
+Floats = NDArray[Any]
 # Bins of age: up to the longest answer, and at least within the mean answer.
 _BINS = 160
 _BINS_OF_MEAN = 6
@@ -66,6 +65,13 @@ class Load:
     shared: float = 0.0
     again: bool = True
 
+    def taken(self, cached: Floats) -> Floats:
+        """Room of a sequence with so many cached tokens."""
+        counted = cached - self.shared * self.prompt
+        windowed = self.windowed * np.minimum(counted, self.window)
+        room: Floats = self.state + self.full * counted + windowed
+        return room
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -97,8 +103,6 @@ class _Bins:
     tokens that they have."""
 
     def __init__(self, load: Load) -> None:
-        import numpy as np
-
         self.load = load
         longest = max(1.0, load.lengths.tokens[-1])
         fine = min(_MOST_BINS, math.ceil(_BINS_OF_MEAN * longest / load.lengths.mean))
@@ -111,18 +115,10 @@ class _Bins:
         self.staying = 1.0 - self.ending[:-1]
         self.cached = load.prompt + ends - 0.5 * self.width
         self.windowed = np.minimum(self.cached, load.window) if load.window else 0.0 * ends
-        self.taken = self._taken(load.prompt + ends)
-        self.start = float(self._taken(np.asarray([load.prompt + self.width]))[0])
+        self.taken = load.taken(load.prompt + ends)
+        self.start = float(load.taken(np.asarray([load.prompt + self.width]))[0])
         self.ages, self.waiting = np.zeros(count), np.zeros(count)
         self.queue, self.held, self.lost = load.samples, 0.0, 0.0
-
-    def _taken(self, cached: Floats) -> Floats:
-        """Room of a sequence with so many cached tokens."""
-        import numpy as np
-
-        load = self.load
-        own = cached - load.shared * load.prompt
-        return load.state + load.full * own + load.windowed * np.minimum(own, load.window)
 
     def run(self) -> Flow:
         """The whole flow: in one go if all samples run from the start, else bin by bin."""
@@ -134,8 +130,6 @@ class _Bins:
 
     def _at_once(self) -> Flow:
         """All samples are of one age."""
-        import numpy as np
-
         samples = self.load.samples
         running = samples * (self.alive[:-1] + self.alive[1:]) / 2.0
         admitted = np.zeros_like(running)
@@ -147,8 +141,6 @@ class _Bins:
 
     def _through_queue(self) -> Flow:
         """Bin by bin, with the steady part in one stride."""
-        import numpy as np
-
         sums = self._sums()
         rows: list[tuple[float, ...]] = []
         strides = False
@@ -188,8 +180,6 @@ class _Bins:
         """Rows whose products with the quantities by age are: their number, their room at the end
         of the bin, the mean number running in the bin, their cached tokens, those within the
         window, and how many end."""
-        import numpy as np
-
         mean = 1.0 - 0.5 * self.ending
         return np.stack((
             np.ones_like(mean), self.taken, mean, mean * self.cached, mean * self.windowed,
@@ -198,8 +188,6 @@ class _Bins:
 
     def _preempt(self, taken: float) -> None:
         """Preempt the youngest if the running sequences are about to outgrow the room."""
-        import numpy as np
-
         each = self.ages * self.taken
         before = np.cumsum(each) - each
         excess = taken - self.load.room
@@ -211,8 +199,6 @@ class _Bins:
     def _readmit(self, count: float, taken: float) -> float:
         """Preempted sequences return before any new one, the oldest first; returns the tokens that
         are read again."""
-        import numpy as np
-
         waiting = self.waiting
         each = waiting * self.taken
         by_slots = (self.load.slots - count - _behind(waiting)) / np.maximum(waiting, _LEAST)
@@ -264,8 +250,6 @@ class _Bins:
 
 def _alive(lengths: Lengths, ends: Floats) -> Floats:
     """Share of the samples longer than zero, and longer than the end of each bin."""
-    import numpy as np
-
     reached = np.searchsorted(np.asarray(lengths.tokens), ends * (1.0 + 1e-9), side="right")
     shares = np.concatenate(([0.0], np.cumsum(lengths.shares)))
     alive = np.concatenate(([1.0], 1.0 - shares[reached]))
@@ -275,7 +259,5 @@ def _alive(lengths: Lengths, ends: Floats) -> Floats:
 
 def _behind(quantity: Floats) -> Floats:
     """For each age, the quantity of higher ages."""
-    import numpy as np
-
     total: Floats = np.cumsum(quantity[::-1])[::-1] - quantity
     return total

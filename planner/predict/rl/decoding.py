@@ -13,7 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from hardware.curves import load_compute_curves
 from hardware.schema import Cluster
@@ -26,12 +28,8 @@ from planner.predict.memory.serving.formats import NATIVE
 from planner.predict.memory.serving.stage import layer_state_bytes, layer_token_bytes
 from planner.predict.memory.serving.weights import op_weights
 from planner.predict.ops.rows import Op
+from planner.predict.rl.batching import Floats
 from planner.predict.rl.exchange import layer_exchange_s, logits_gather_s
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[Any]
 
 # HBM bytes of sampling for each logit: fp32 copy, temperature, softmax, noise and division,
 # argmax, log-softmax (vLLM, v1/sample/sampler.py, topk_topp_sampler.py).
@@ -92,8 +90,6 @@ class DecodeCosts:
     def terms(self, sequences: Floats, tokens: Floats, windowed: Floats) -> Mapping[str, Floats]:
         """Seconds of steps by cause; `tokens`: cached tokens of all sequences of a rank,
         `windowed`: those within the window."""
-        import numpy as np
-
         found = {name: np.interp(sequences, self.grid, getattr(self, name)) for name in _CAUSES}
         read = tokens * self.token_s + windowed * self.window_token_s
         return {**found, "kv": read + sequences * self.state_s}
@@ -157,7 +153,9 @@ class _Coster:
         for name, seconds in self._ops(self.heads, tokens).items():
             total[name] += seconds
         total["exchange"] += logits_gather_s(self.deployment, self.cluster, tokens)
-        total["sampling"] += self._sampling(tokens)
+        # The sampler passes over the logits, which every rank has whole.
+        moved = tokens * self.deployment.padded_vocabulary * _SAMPLING_BYTES
+        total["sampling"] += memory_bound_time_s(moved, _SAMPLING_KERNELS, self.gpu)
         return total
 
     def _layer(self, kind: LayerKind, tokens: float) -> defaultdict[str, float]:
@@ -219,21 +217,9 @@ class _Coster:
 
     def _shape(self, op: Op) -> tuple[float, float]:
         """(width, depth) of a product on the rank."""
-        out = op.out_width * self._share(op.out_shard)
-        kv_out = op.kv_out_width * self._share(Shard.KV)
-        return out + kv_out, op.in_width * self._share(op.in_shard)
-
-    def _share(self, shard: Shard) -> float:
-        deployment = self.deployment
-        match shard:
-            case Shard.TP:
-                return 1.0 / deployment.tp
-            case Shard.KV:
-                return 1.0 / min(deployment.tp, deployment.model.kv_heads)
-            case Shard.EXPERT_TP:
-                return 1.0 / deployment.expert_tp
-            case _:
-                return 1.0
+        out = op.out_width * self.deployment.share(op.out_shard)
+        kv_out = op.kv_out_width * self.deployment.share(Shard.KV)
+        return out + kv_out, op.in_width * self.deployment.share(op.in_shard)
 
     def _is_low(self, op: Op) -> bool:
         low = self.deployment.weights.quantised and op.low_precision
@@ -248,15 +234,10 @@ class _Coster:
             return 0.0
         routing = op.name == "moe/routing"
         kernels = _ROUTING_KERNELS if routing else 1.0
-        width = op.forward_bytes * op.tokens_factor * self._share(_width_shard(op))
+        width = op.forward_bytes * op.tokens_factor * self.deployment.share(op.tokens)
         if op.kind is OpKind.SCAN:
             width = 0.0  # what a step reads and writes is the state
         return memory_bound_time_s(tokens * width, kernels, self.gpu)
-
-    def _sampling(self, tokens: float) -> float:
-        """Seconds of the sampler's passes over the logits, which every rank has whole."""
-        logits = tokens * self.deployment.padded_vocabulary
-        return memory_bound_time_s(logits * _SAMPLING_BYTES, _SAMPLING_KERNELS, self.gpu)
 
     def _cached_token_s(self) -> tuple[float, float]:
         """Seconds per cached token, of all layers without and with windows. Each stage has part of
@@ -339,10 +320,3 @@ def _low_type(deployment: Deployment) -> str | None:
     """The type in which products of the quantised weights multiply, if the GPU has it."""
     name = "int8" if deployment.weights.name == "int8" else "fp8"
     return name if name in deployment.gpu.peak_flop_per_s else None
-
-
-def _width_shard(op: Op) -> Shard:
-    """What divides a small kernel's bytes: every rank holds each token's hidden state whole."""
-    if op.tokens in (Shard.TP, Shard.ROUTED_TP):
-        return Shard.TP
-    return Shard.KV if op.tokens is Shard.KV else Shard.NONE

@@ -105,7 +105,7 @@ def learnt_phase(job: RlJob, kind: str) -> LearntPhase | None:
     calibration = job.trainer.cluster.calibration
     if calibration is None:
         return None
-    return next((one for one in calibration.phases if one.name == kind), None)
+    return next((phase for phase in calibration.phases if phase.name == kind), None)
 
 
 def learnt_ends(learnt: LearntPhase) -> Ends:
@@ -136,7 +136,7 @@ def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
 def step_bar(phases: Sequence[Phase]) -> tuple[float, float]:
     """Factors of the 80 % interval of a sum of phases: of a step whose phases follow each other, or
     of the slower side if both work at once."""
-    parts = [(Ends(-math.log(one.low), math.log(one.high)), one.seconds) for one in phases]
+    parts = [(Ends(-math.log(phase.low), math.log(phase.high)), phase.seconds) for phase in phases]
     ends = joined(parts, rl_errors().shared)
     return math.exp(-ends.low), math.exp(ends.high)
 

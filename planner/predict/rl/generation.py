@@ -13,23 +13,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hardware.load import parse_gpus
 from hardware.schema import Cluster, Gpu
 from planner.job.rl.engines import EngineGeneration, generation_of
 from planner.job.rl.job import RlJob
 from planner.job.samples import Lengths
-from planner.predict.rl.batching import Flow, Load, flow
+from planner.predict.rl.batching import Floats, Flow, Load, flow
 from planner.predict.rl.decoding import DecodeCosts, decode_costs
 from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine_memory
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[Any]
 
 # Points of the profile of sequences that still run.
 _POINTS = 64
@@ -58,8 +54,6 @@ class SamplingEngine:
 
     def terms(self, running: Floats, tokens: Floats, windowed: Floats) -> dict[str, Floats]:
         """Seconds of steps by cause, including the time in which the GPU waits for the CPU."""
-        import numpy as np
-
         found = dict(self.costs.terms(running, tokens, windowed))
         gpu = np.sum(list(found.values()), axis=0)
         launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
@@ -176,15 +170,13 @@ def _course(made: SamplingEngine) -> _Course:
     If a share l of an engine's N samples is left on average, some run with probability
     1 - (1 - l)^N; of all engines with M samples, with probability 1 - (1 - l)^M.
     """
-    import numpy as np
-
     found = flow(made.load)
     layout = made.layout
     each = max(1.0, made.samples / layout.replicas)
     left = np.clip(found.left / made.load.samples, 0.0, 1.0)
-    some = np.maximum(1.0 - (1.0 - left) ** each, 1e-12)
+    some_left = np.maximum(1.0 - (1.0 - left) ** each, 1e-12)
     last = 1.0 - (1.0 - left) ** made.samples
-    running = np.maximum(found.running / some, 1.0 / layout.dp)
+    running = np.maximum(found.running / some_left, 1.0 / layout.dp)
     scale = running / np.maximum(found.running, 1e-300)
     terms = made.terms(running, found.tokens * scale, found.windowed * scale)
     weighed = {name: values * found.steps * last for name, values in terms.items()}
@@ -195,8 +187,6 @@ def _course(made: SamplingEngine) -> _Course:
 
 
 def _generation(job: RlJob, made: SamplingEngine) -> Generation:
-    import numpy as np
-
     course = _course(made)
     rollout, memory = job.rollout, made.memory
     batches = rollout.batches
@@ -204,11 +194,11 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
     if rollout.turns > 1:
         waited = (rollout.turns - 1) * rollout.tool_s
         terms["tools"] = batches * waited * (1.0 - _fed(course))
-    one_longest = memory.sequence_bytes(rollout.longest)
-    fits = memory.room >= one_longest and memory.over <= 0.0
+    longest_bytes = memory.sequence_bytes(rollout.longest)
+    fits = memory.room >= longest_bytes and memory.over <= 0.0
     phase = Phase(
         "generation", "engine", sum(terms.values()), terms, memory.held,
-        notes=tuple(_notes(job, made, course, one_longest)),
+        notes=tuple(_notes(job, made, course, longest_bytes)),
     )  # fmt: skip
     draining = course.flow.running < _DRAINED * course.most
     return Generation(
@@ -227,8 +217,6 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
 def _fed(course: _Course) -> float:
     """Share of the seconds in which others wait for admission and take the place of a sequence
     whose tool runs."""
-    import numpy as np
-
     fed = int(np.flatnonzero(course.flow.admitted > 0.0)[-1])
     return float(course.seconds[:fed].sum() / max(course.seconds.sum(), 1e-12))
 
@@ -236,8 +224,6 @@ def _fed(course: _Course) -> float:
 def _steady_s(made: SamplingEngine) -> float:
     """Seconds of the same samples if engines are always fed: as many run as slots and room allow,
     with the mix of ages that results when each end admits another sequence."""
-    import numpy as np
-
     load = made.load
     longest = load.lengths.tokens[-1]
     ages = (np.arange(256) + 0.5) * longest / 256
@@ -245,9 +231,7 @@ def _steady_s(made: SamplingEngine) -> float:
     alive = 1.0 - np.concatenate(([0.0], np.cumsum(load.lengths.shares)))[reached]
     weights = alive / alive.sum()
     cached = load.prompt + ages
-    own = cached - load.shared * load.prompt
-    within = np.minimum(own, load.window)
-    taken = float(weights @ (load.state + load.full * own + load.windowed * within))
+    taken = float(weights @ load.taken(cached))
     running = np.asarray(
         [max(1.0, min(load.slots, load.room / max(taken, 1e-9), 2 * load.samples))]
     )
@@ -260,8 +244,6 @@ def _steady_s(made: SamplingEngine) -> float:
 
 def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]:
     """(seconds since the start, share of the samples that still run)."""
-    import numpy as np
-
     ends = np.concatenate(([0.0], np.cumsum(course.seconds)))
     left = np.concatenate(([1.0], np.clip(course.flow.left / samples, 0.0, 1.0)))
     left[-1] = 0.0
@@ -282,10 +264,10 @@ def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float
     return math.sqrt(sum(ratio**2 for ratio in ratios) / len(ratios))
 
 
-def _notes(job: RlJob, made: SamplingEngine, course: _Course, one_longest: float) -> list[str]:
+def _notes(job: RlJob, made: SamplingEngine, course: _Course, longest_bytes: float) -> list[str]:
     """What a reader should know."""
     found = []
-    if made.memory.room < one_longest:
+    if made.memory.room < longest_bytes:
         found.append(
             f"The KV cache has no room for one sequence of {job.rollout.longest:,} tokens; give "
             "the engine more of the GPU, a larger tp, or shorter answers."

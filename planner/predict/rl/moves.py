@@ -54,10 +54,10 @@ class Way(Named):
         """Whether a job's trainer can send weights to its engine in this way."""
         trainer, engine = job.trainer.framework.name, job.engine
         plain = engine.weights in ("bf16", "fp16") or not self.plain
-        of_both = trainer in (self.trainers or (trainer,)) and engine.name in (
+        matches = trainer in (self.trainers or (trainer,)) and engine.name in (
             self.engines or (engine.name,)
         )
-        return plain and of_both
+        return plain and matches
 
 
 @cache

@@ -19,7 +19,7 @@ from planner.predict.rl.errors import step_bar, with_bar
 from planner.predict.rl.generation import generate
 from planner.predict.rl.moves import Transfer, transfer, unpinned_bytes_per_s, usual_way
 from planner.predict.rl.plan import Generation, Phase, RlLayout, Side, Training, at_work
-from planner.predict.rl.states import asleep, sleep_phase, wake_phase
+from planner.predict.rl.states import asleep, engine_turns
 from planner.predict.rl.training import train
 from planner.predict.uncertainty.intervals import fit_probability
 
@@ -71,7 +71,7 @@ class RlStep:
     @property
     def fits(self) -> bool:
         """Whether every phase fits its GPUs, as predicted."""
-        held = all(one.peak_bytes <= self.usable_bytes[one.side] for one in self.phases)
+        held = all(phase.peak_bytes <= self.usable_bytes[phase.side] for phase in self.phases)
         return held and self.generation.fits
 
     @cached_property
@@ -80,7 +80,7 @@ class RlStep:
         engine fills its fixed share of the memory with KV cache."""
         if not self.generation.fits:
             return 0.0
-        return min((self._fits_with(one) for one in self.phases), default=1.0)
+        return min((self._fits_with(phase) for phase in self.phases), default=1.0)
 
     def _fits_with(self, phase: Phase) -> float:
         on_trainer = phase.side == "trainer"
@@ -155,10 +155,10 @@ def _taking_turns(
         )
         trainer = _prefixed("trainer", _weights(training.resident) | dict(training.staying))
     yield _moving(moved, "engine", {**trainer, **weights, **sleeping})
-    yield wake_phase(job, layout, {**awake, **beside})
+    yield engine_turns("wake", job, layout, {**awake, **beside})
     yield replace(engine, held={**awake, **beside})
     yield from _judging(job, "engine", {**awake, **beside})
-    yield sleep_phase(job, {**awake, **beside})
+    yield engine_turns("sleep", job, layout, {**awake, **beside})
     engine_left = _prefixed("engine", sleeping if job.framework.sleep_level else awake)
     if layout.trainer_leaves:
         trainer = _prefixed("trainer", {**training.resident, **training.staying})
@@ -223,11 +223,11 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 def _binding(layout: RlLayout, phases: tuple[Phase, ...]) -> tuple[float, tuple[Phase, ...]]:
     """(seconds of a step, the phases that decide them): all phases of a colocated or synchronous
     step, whose seconds add up, else those of the slower side."""
-    sides = {side: sum(one.seconds for one in phases if one.side == side) for side in _SIDES}
+    sides = {side: sum(phase.seconds for phase in phases if phase.side == side) for side in _SIDES}
     both = sides["engine"] + sides["trainer"]
     if layout.placement == "colocated":
         return both, phases
     if layout.staleness == 0:
-        return both - next(one.seconds for one in phases if one.name == "transfer"), phases
+        return both - next(phase.seconds for phase in phases if phase.name == "transfer"), phases
     slower = max(_SIDES, key=lambda side: sides[side])
-    return sides[slower], tuple(one for one in phases if one.side == slower)
+    return sides[slower], tuple(phase for phase in phases if phase.side == slower)

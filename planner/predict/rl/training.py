@@ -27,13 +27,7 @@ from planner.predict.configuration import Configuration, even_layout
 from planner.predict.cost_model import Columns
 from planner.predict.mixture import CostedLayout, cost_layout
 from planner.predict.rl.batch_model import BatchModel, ReadingModel
-from planner.predict.rl.micro_batches import (
-    Batch,
-    by_tokens,
-    mini_batch,
-    whole_batch,
-    with_micro_batches,
-)
+from planner.predict.rl.micro_batches import by_tokens, mini_batch, whole_batch, with_micro_batches
 from planner.predict.rl.moves import unpinned_bytes_per_s
 from planner.predict.rl.plan import WAITING, Phase, PhaseName, Training
 from planner.predict.stage import Stage
@@ -168,20 +162,17 @@ class _Account:
     @cached_property
     def update(self) -> Costed:
         """One optimizer step of the policy."""
-        return costed_update(self.job, self.trainer, self.models)
+        return self._costed(self.trainer, BatchModel)
 
     @cached_property
     def critic_update(self) -> Costed | None:
         """One optimizer step of the critic."""
-        configuration = self._critic
-        if configuration is None:
-            return None
-        return costed_update(self.job, configuration, self.models)
+        return self._costed(self._critic, BatchModel) if self._critic else None
 
     @cached_property
     def reading(self) -> Costed:
         """A pass of the policy over all samples."""
-        return costed_reading(self.job, self.trainer, self.models)
+        return self._costed(self.trainer, ReadingModel)
 
     @cached_property
     def judging(self) -> Costed | None:
@@ -189,7 +180,17 @@ class _Account:
         model = self.job.reward.model
         if self.job.reward.kind != "model" or model is None:
             return None
-        return costed_reading(self.job, scoring(self.trainer, model, self.models), self.models)
+        return self._costed(scoring(self.trainer, model, self.models), ReadingModel)
+
+    def _costed(self, configuration: Configuration, kind: type[BatchModel]) -> Costed:
+        """A configuration's optimizer step over a mini-batch, or its reading pass over all
+        samples."""
+        batch = (whole_batch if kind is ReadingModel else mini_batch)(self.job)
+        model = self.models.of(self.job, configuration.job, kind)
+        prepared = replace(configuration, job=model.job)
+        columns = with_micro_batches(self.job, batch, prepared.columns)
+        costed = cost_layout(model, model.price_shapes(columns), 0, prepared)
+        return Costed(prepared, costed)
 
     @property
     def _critic(self) -> Configuration | None:
@@ -197,19 +198,19 @@ class _Account:
             return None
         if self.critic is None:
             return scoring(self.trainer, self.job.critic, self.models)
-        own = self.models.scoring_job(self.critic.job, self.job.critic)
-        return replace(self.critic, job=own)
+        critic_job = self.models.scoring_job(self.critic.job, self.job.critic)
+        return replace(self.critic, job=critic_job)
 
     @cached_property
     def beside(self) -> Bytes:
         """Bytes of the models that lie beside the policy."""
         found: dict[str, float] = {}
         if self.job.reference == "copied":
-            found[REFERENCE] = _weights(self.reading)
+            found[REFERENCE] = self.reading.peak["weights"]
         if self.critic_update is not None:
             found[CRITIC] = sum(self.critic_update.resting.values())
         if self.judging is not None:
-            found[JUDGE] = _weights(self.judging)
+            found[JUDGE] = self.judging.peak["weights"]
         return found
 
     # --- phases ----------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ class _Account:
         if self.job.reference != "none":
             yield self._read("reference", self.reading, REFERENCE)
         if (configuration := self._critic) is not None:
-            yield self._read("values", costed_reading(self.job, configuration), CRITIC)
+            yield self._read("values", self._costed(configuration, ReadingModel), CRITIC)
 
     def _read(self, name: PhaseName, pass_: Costed, of: str) -> Phase:
         """A forward pass over all samples; `of`: name of the model if it is not the policy."""
@@ -301,28 +302,6 @@ def passes_of(mode: RecomputeMode) -> float:
     return 3.0 if mode.mask & Module.FULL else 2.0
 
 
-def costed_update(job: RlJob, configuration: Configuration, models: Models | None = None) -> Costed:
-    """One optimizer step over a mini-batch."""
-    return _costed(job, configuration, BatchModel, mini_batch(job), models or _Plain())
-
-
-def costed_reading(
-    job: RlJob, configuration: Configuration, models: Models | None = None
-) -> Costed:
-    """One forward pass over all samples of a step."""
-    return _costed(job, configuration, ReadingModel, whole_batch(job), models or _Plain())
-
-
-def _costed(
-    job: RlJob, configuration: Configuration, kind: type[BatchModel], batch: Batch, models: Models
-) -> Costed:
-    model = models.of(job, configuration.job, kind)
-    prepared = replace(configuration, job=model.job)
-    columns = with_micro_batches(job, batch, prepared.columns)
-    costed = cost_layout(model, model.price_shapes(columns), 0, prepared)
-    return Costed(prepared, costed)
-
-
 def costing_job(job: RlJob, trainer: Job) -> Job:
     """A trainer's job with packed samples and no padding, if its micro-batches count tokens."""
     if not by_tokens(job):
@@ -334,12 +313,9 @@ def costing_job(job: RlJob, trainer: Job) -> Job:
 def scoring_job(trainer: Job, model: ModelSpec) -> Job:
     """The trainer's job with another model that outputs a score per token instead of logits."""
     objective = replace(_SCORES, loss=trainer.objective.loss)
-    framework = with_objective(
-        trainer.framework.model_copy(
-            update={"objectives": (*trainer.framework.objectives, "reward")}
-        ),
-        objective,
-    )
+    objectives = (*trainer.framework.objectives, "reward")
+    framework = trainer.framework.model_copy(update={"objectives": objectives})
+    framework = with_objective(framework, objective)
     # Its rows are samples, not pairs of them.
     plain = Objective("policy", loss=trainer.objective.loss)
     return replace(trainer, model=model, framework=framework, objective=plain)
@@ -352,10 +328,6 @@ def scoring(
     job, degrees = (models or Models()).scoring_job(trainer.job, model), trainer.degrees
     layout = even_layout(job, degrees.pp, degrees.vpp, trainer.mode)
     return replace(trainer, job=job, layout=layout)
-
-
-def _weights(one: Costed) -> float:
-    return one.peak["weights"]
 
 
 def _phase(name: PhaseName, terms: Mapping[str, float], held: Bytes) -> Phase:

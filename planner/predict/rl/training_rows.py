@@ -22,13 +22,7 @@ from planner.predict.rl.batch_model import BatchModel, ReadingModel
 from planner.predict.rl.micro_batches import Batch, mini_batch, whole_batch, with_micro_batches
 from planner.predict.rl.moves import unpinned_bytes_per_s
 from planner.predict.rl.plan import PhaseName
-from planner.predict.rl.training import (
-    costing_job,
-    handed_out_s,
-    passes_of,
-    rotary_s,
-    scoring_job,
-)
+from planner.predict.rl.training import costing_job, handed_out_s, passes_of, rotary_s, scoring_job
 
 # Share of the token limit at which micro-batches hold only weights, states and gradients.
 _NOTHING = 1e-6

@@ -22,18 +22,15 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, hypot, log, log2, sqrt
 from operator import ne
-from statistics import NormalDist
 from typing import NamedTuple
 
 from hardware.files import shipped_toml
 from hardware.frozen import Frozen
 from planner.cost.terms import TRAFFIC_TERMS
 from planner.predict.plan import Plan
-from planner.predict.uncertainty.residuals import COVERAGE
+from planner.predict.uncertainty.residuals import DEVIATIONS
 from planner.predict.uncertainty.sample_spread import SAMPLES_DEVIATION
 
-# Half width of an interval in standard deviations.
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
 # Kinds of difference, in the order of `squares`: within one cluster, then between clusters.
 INSIDE = ("configuration", "degrees", "micro_batch", "switches", "exposed", "pace")
 BETWEEN = ("gpus", "gpu")
@@ -180,7 +177,7 @@ def _rules(plan: Plan) -> tuple[str, ...]:
 
 def half_width(deviation: float) -> float:
     """Half width of the 80 % interval of a normal error in ln."""
-    return _Z * deviation
+    return DEVIATIONS * deviation
 
 
 def ratio_between(value: float, below: float, above: float) -> Ratio:

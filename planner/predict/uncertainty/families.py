@@ -26,7 +26,9 @@ class Family(NamedTuple):
 
     def includes(self, other: Family) -> bool:
         """Whether `other` is part of this family."""
-        return all(item in ("", its) for item, its in zip(self, other, strict=True))
+        return all(
+            field in ("", other_field) for field, other_field in zip(self, other, strict=True)
+        )
 
 
 # Prefix of the kind of model if training is partial or samples differ in length.

@@ -15,13 +15,11 @@ from math import exp, log
 from planner.job.job import Job
 from planner.job.quantities import share
 from planner.predict.plan import Degrees, FullMemory, Interval
-from planner.predict.uncertainty.residuals import COVERAGE
+from planner.predict.uncertainty.residuals import HIGH
 from planner.predict.uncertainty.tails import share_below
 
 # Smaller chances of being full, or of fitting, are not shown and do not widen error bars.
 SMALL_CHANCE = 0.1
-
-_QUANTILE = 0.5 + COVERAGE / 2
 
 
 def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
@@ -81,7 +79,7 @@ def with_full_memory(
     low, high = width, width + ratio
     while high - low > 1e-6:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if below(middle) < _QUANTILE else (low, middle)
+        low, high = (middle, high) if below(middle) < HIGH else (low, middle)
     return interval.model_copy(update={"high": step_time_s * exp(high)})
 
 

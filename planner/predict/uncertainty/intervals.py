@@ -12,7 +12,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, hypot, log
-from statistics import NormalDist
 
 import numpy as np
 
@@ -35,24 +34,10 @@ from planner.predict.uncertainty.families import (
 )
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt
-from planner.predict.uncertainty.residuals import (
-    COVERAGE,
-    HIGH,
-    LOW,
-    Further,
-    Spread,
-    Widths,
-)
-from planner.predict.uncertainty.shipped import (
-    shipped_further,
-    shipped_spread,
-    shipped_table,
-)
+from planner.predict.uncertainty.residuals import DEVIATIONS, HIGH, LOW, Further, Spread, Widths
+from planner.predict.uncertainty.shipped import shipped_further, shipped_spread, shipped_table
 
 _DIGITS = re.compile(r"\d+")
-# Half width of an 80 % interval, in standard deviations.
-_Z = NormalDist().inv_cdf(0.5 + COVERAGE / 2)
-
 # Highest rate of a whole step over that of the best product in a short benchmark: among the
 # published pretraining runs without a doubt one reaches 0.85 (Llama 3 8B with 16,384 tokens on
 # B200), all others 0.80 or less (TinyLlama on RTX 3090), with attention's backward counted as it
@@ -211,7 +196,7 @@ def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
 def further_width(figure: Figure, deviation: Widths) -> Widths:
     """Half width, at 80 %, of errors outside the residuals with this standard deviation."""
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
-    wide: Widths = _Z * np.hypot(deviation, outside)
+    wide: Widths = DEVIATIONS * np.hypot(deviation, outside)
     return wide
 
 

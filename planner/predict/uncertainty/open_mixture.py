@@ -138,12 +138,16 @@ class OpenFact:
     @property
     def fewest(self) -> float:
         """Least plausible work over the work by default; 1 if no value changes the work."""
-        effects = [one.effects.get("time", 0.0) for one in self.values] if self.work else []
+        effects = [value.effects.get("time", 0.0) for value in self.values] if self.work else []
         return exp(min(0.0, *effects)) if effects else 1.0
 
     def doubt(self, figure: Figure) -> Doubt:
         """Distribution of ln(value / predicted by default) of a figure."""
-        known = [(one.effects[figure], one.weight) for one in self.values if figure in one.effects]
+        known = [
+            (value.effects[figure], value.weight)
+            for value in self.values
+            if figure in value.effects
+        ]
         total = fsum(weight for _, weight in known)
         if not total or not self.moves(figure):
             return NO_DOUBT
@@ -152,7 +156,7 @@ class OpenFact:
 
     def moves(self, figure: Figure) -> bool:
         """Whether any of its values changes the figure."""
-        return any(abs(one.effects.get(figure, 0.0)) >= LEAST_EFFECT for one in self.values)
+        return any(abs(value.effects.get(figure, 0.0)) >= LEAST_EFFECT for value in self.values)
 
     def factor(self, figure: Figure) -> float:
         """The largest prediction over the least, among its likely values."""
@@ -162,7 +166,7 @@ class OpenFact:
     def named(self, figure: Figure) -> list[tuple[str, float]]:
         """Its likely values in words with their effects, merged if they have the same effect; the
         largest effect last. All values, if the likely ones have the same effect."""
-        known = [one for one in self.values if figure in one.effects]
+        known = [value for value in self.values if figure in value.effects]
         likely = [one for one in known if one.weight >= _LEAST_WEIGHT]
         effects = [one.effects[figure] for one in likely]
         if not effects or max(effects) - min(effects) < LEAST_EFFECT:
@@ -196,8 +200,8 @@ def open_sentence(
 ) -> str:
     """`recompute not stated: 8.1 s without, 10.6 s of whole layers`; `by_default`: the figure with
     the default, which `unit` formats."""
-    said = (f"{unit(by_default * exp(effect))} {words}" for words, effect in fact.named(figure))
-    return f"{fact.called or fact.name} not stated: {', '.join(said)}"
+    parts = (f"{unit(by_default * exp(effect))} {words}" for words, effect in fact.named(figure))
+    return f"{fact.called or fact.name} not stated: {', '.join(parts)}"
 
 
 def effect_of(value: float | None, by_default: float | None) -> float | None:

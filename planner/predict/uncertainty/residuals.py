@@ -35,6 +35,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, hypot
+from statistics import NormalDist
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -65,6 +66,8 @@ Widths = TypeVar("Widths", float, Array)
 # An interval holds the true value with this probability.
 COVERAGE = 0.80
 LOW, HIGH = 0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2
+# Half width of a normal error's interval, in standard deviations.
+DEVIATIONS = NormalDist().inv_cdf(HIGH)
 # A further error below this is added but not named.
 _NAMED = 0.01
 # Standard deviation that state-space layers add to the errors of models without them: time of
@@ -165,7 +168,7 @@ class HalfWidths:
 
     def times(self, factor: float) -> HalfWidths:
         """All half widths multiplied by a factor."""
-        parts = {name: Ends(*(factor * one for one in ends)) for name, ends in self.parts.items()}
+        parts = {name: Ends(*(factor * end for end in ends)) for name, ends in self.parts.items()}
         return HalfWidths(parts, self.kinds)
 
 
@@ -188,6 +191,11 @@ class ErrorTable:
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     beside: ErrorTable | None = None
+    # What was looked up before.
+    _known: dict[Family, bool] = field(default_factory=dict, init=False, compare=False)
+    _counts: dict[Family, int] = field(default_factory=dict, init=False, compare=False)
+    _views: dict[str, ErrorTable] = field(default_factory=dict, init=False, compare=False)
+    _near_runs: dict[str, _Near] = field(default_factory=dict, init=False, compare=False)
 
     def without(self, source: str) -> ErrorTable:
         """The table as seen without one source."""
@@ -273,22 +281,6 @@ class ErrorTable:
     def _frameworks(self) -> frozenset[str]:
         return frozenset(entry.framework for entry in self.entries)
 
-    @cached_property
-    def _known(self) -> dict[Family, bool]:
-        return {}
-
-    @cached_property
-    def _counts(self) -> dict[Family, int]:
-        return {}
-
-    @cached_property
-    def _views(self) -> dict[str, ErrorTable]:
-        return {}
-
-    @cached_property
-    def _near_runs(self) -> dict[str, _Near]:
-        return {}
-
     def _has_runs(self, family: Family) -> bool:
         """Whether a run of the family was measured; always true of the family of all runs."""
         if family not in self._known:
@@ -326,7 +318,7 @@ class ErrorTable:
             members = members or list(self.entries)
             self._near_runs[base] = _Near(
                 common_ranges(_merged(members)),
-                frozenset(bits for one in members for bits in one.bits),
+                frozenset(bits for member in members for bits in member.bits),
             )
         return self._near_runs[base]
 

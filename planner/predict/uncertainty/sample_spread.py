@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, hypot, log
-from statistics import NormalDist
 
 from planner.predict.plan import Interval
-from planner.predict.uncertainty.residuals import COVERAGE
+from planner.predict.uncertainty.residuals import DEVIATIONS
 
 # Standard deviation of ln(measured / predicted) for the gain from another rule of padding, packing
 # or balance: root mean square of 17 published pairs of runs (torchtune, fms-acceleration;
 # `docs/model/samples.md`).
 SAMPLES_DEVIATION = 0.14
-_HALF_WIDTH = SAMPLES_DEVIATION * NormalDist().inv_cdf(0.5 + COVERAGE / 2)
+_HALF_WIDTH = SAMPLES_DEVIATION * DEVIATIONS
 
 
 def with_unlike_samples(

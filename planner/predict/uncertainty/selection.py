@@ -96,7 +96,9 @@ def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
     first."""
     place = (winner.degrees, winner.tokens)
     reach = winner.pace * exp(REACH)
-    near = [one for one in rivals if one.pace <= reach and (one.degrees, one.tokens) != place]
+    near = [
+        rival for rival in rivals if rival.pace <= reach and (rival.degrees, rival.tokens) != place
+    ]
     found: dict[Hashable, Standing] = {}
     for one in sorted(near, key=lambda one: one.pace):
         found.setdefault((one.degrees, one.tokens), one)
@@ -123,24 +125,24 @@ def _errors(plans: Sequence[Standing]) -> Array:
         return draws.standard_normal((_DRAWS, count))
 
     for degree in range(len(plans[0].degrees)):
-        sizes = [log2(one.degrees[degree]) for one in plans]
+        sizes = [log2(plan.degrees[degree]) for plan in plans]
         total += known.scales["degrees"] * _walk(sizes, normal)
-    total += known.scales["micro_batch"] * _walk([log2(one.tokens) for one in plans], normal)
+    total += known.scales["micro_batch"] * _walk([log2(plan.tokens) for plan in plans], normal)
     # Switches that differ between plans.
-    for values in zip(*(one.switches for one in plans), strict=True):
+    for values in zip(*(plan.switches for plan in plans), strict=True):
         if len(set(values)) > 1:
             total += known.scales["switches"] / 2**0.5 * _of_each(values, normal)
-    for name in sorted(frozenset().union(*(one.techniques for one in plans))):
-        has = np.array([name in one.techniques for one in plans])
+    for name in sorted(frozenset().union(*(plan.techniques for plan in plans))):
+        has = np.array([name in plan.techniques for plan in plans])
         total += known.scales["switches"] * normal(1) * has
-    places = [(one.degrees, one.tokens, one.switches, one.techniques) for one in plans]
+    places = [(plan.degrees, plan.tokens, plan.switches, plan.techniques) for plan in plans]
     total += known.scales["configuration"] / 2**0.5 * _of_each(places, normal)
     for name, sizes in (
-        ("exposed", [one.exposed for one in plans]),
-        ("pace", [log(one.pace) for one in plans]),
+        ("exposed", [plan.exposed for plan in plans]),
+        ("pace", [log(plan.pace) for plan in plans]),
     ):
         total += known.scales[name] * normal(1) * np.array(sizes)
-    return total * (known.mixture if any(one.mixture for one in plans) else 1.0)
+    return total * (known.mixture if any(plan.mixture for plan in plans) else 1.0)
 
 
 _Normal = Callable[[int], Array]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ BAR_HEIGHT = 24
 # Width of a letter of a subtitle, and of a picture whose own width says nothing.
 _LETTER, _WIDTH = 6.4, 860
 _FILE_INK = "#1a1a1a"
+_INK_BY_THEME = (
+    f"svg {{ color: {_FILE_INK}; }} "
+    "@media (prefers-color-scheme: dark) { svg { color: #e8e8e8; } }"
+)
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
 
 Specification = dict[str, Any]
@@ -122,6 +127,14 @@ def svg(chart: Any) -> str:
     import vl_convert
 
     return str(vl_convert.vegalite_to_svg(_on_white(chart))) + "\n"
+
+
+def svg_for_pages(chart: Any) -> str:
+    """The chart as an SVG document for a page of either theme: transparent, its words in the ink of
+    the theme."""
+    drawn = svg(chart).replace(f'"{_FILE_INK}"', '"currentColor"')
+    ground = re.compile(r"<rect [^>]*fill=\"white\"/>")
+    return ground.sub(f"<style>{_INK_BY_THEME}</style>", drawn, count=1)
 
 
 def png(chart: Any) -> bytes:

@@ -1,7 +1,9 @@
 """A step as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 Format: "Trace Event Format", Google, object form: complete events (`ph` X, `ts` and `dur` in
-microseconds), counters (`ph` C) and metadata events (`ph` M) that name processes and threads.
+microseconds), counters (`ph` C) and metadata events (`ph` M) that name and order processes and
+threads. Perfetto keeps whole nanoseconds and drops an event that begins before the one before it on
+its thread has ended, so starts and ends are rounded to nanoseconds before they are subtracted.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from planner.report.passes import pass_label
 
 # Passes of all stages beyond which a trace would be too large to open with ease.
 MOST_TRACED = 60_000
-_MICROSECONDS = 1e6
+_MICROSECONDS, _NANOSECONDS = 1e6, 1e9
 # Processes of a trace, in the order in which Perfetto lists them.
 _STAGES, _TERMS, _LINKS, _PASSES = range(4)
 _NOTE = (
@@ -91,18 +93,24 @@ def _held(words: str, bar: Bar) -> Event:
 
 
 def _names(plan: Plan, links: bool, read: bool) -> Iterator[Event]:
-    yield _name("process_name", _STAGES, 0, f"pipeline stages, {plan.schedule}")
+    yield from _process(_STAGES, f"pipeline stages, {plan.schedule}")
     for stage in plan.stages:
         words = f"stage {stage.stage}, {stage.layers} layers"
         yield _name("thread_name", _STAGES, stage.stage, words)
-    yield _name("process_name", _TERMS, 0, "step time by term, on the slowest stage")
-    yield _name("thread_name", _TERMS, 0, "terms")
+    yield from _process(_TERMS, "step time by term, on the slowest stage", "terms")
     if links:
-        yield _name("process_name", _LINKS, 0, "exchanges that are not hidden, by link")
-        yield _name("thread_name", _LINKS, 0, "links")
+        yield from _process(_LINKS, "exchanges that are not hidden, by link", "links")
     if read:
-        yield _name("process_name", _PASSES, 0, "passes of a step, one after the other")
-        yield _name("thread_name", _PASSES, 0, "passes")
+        yield from _process(_PASSES, "passes of a step, one after the other", "passes")
+
+
+def _process(process: int, words: str, thread: str = "") -> Iterator[Event]:
+    """A process with its name and its place in the list, and the name of its only thread."""
+    yield _name("process_name", process, 0, words)
+    yield {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0,
+           "args": {"sort_index": process}}  # fmt: skip
+    if thread:
+        yield _name("thread_name", process, 0, thread)
 
 
 def _link_words(one: LinkShare) -> str:
@@ -192,14 +200,16 @@ def _name(what: str, process: int, thread: int, words: str) -> Event:
 
 
 def _counter(name: str, at_s: float, process: int, values: dict[str, float]) -> Event:
-    at = at_s * _MICROSECONDS
+    at = round(at_s * _NANOSECONDS) * _MICROSECONDS / _NANOSECONDS
     return {"ph": "C", "name": name, "pid": process, "tid": 0, "ts": at, "args": values}
 
 
 def _event(
     name: str, start_s: float, end_s: float, process: int, thread: int, args: dict[str, Any]
 ) -> Event:
+    start, end = (round(at_s * _NANOSECONDS) for at_s in (start_s, end_s))
+    in_microseconds = _MICROSECONDS / _NANOSECONDS
     return {
         "ph": "X", "name": name, "cat": name, "pid": process, "tid": thread,
-        "ts": start_s * _MICROSECONDS, "dur": (end_s - start_s) * _MICROSECONDS, "args": args,
+        "ts": start * in_microseconds, "dur": (end - start) * in_microseconds, "args": args,
     }  # fmt: skip

@@ -70,7 +70,10 @@ def _model(row: Row) -> str:
 
 
 def _name(row: Row, labels: Sequence[str]) -> str:
-    return ", ".join(str(row[name]) for name in labels if name != "model")
+    others = [name for name in labels if name != "model"]
+    return ", ".join(
+        f"{row[name]}" if name == "cluster" else f"{name} {row[name]}" for name in others
+    )
 
 
 def _card(rows: Sequence[Row], planned: Sequence[Row], labels: Sequence[str]) -> Card:

@@ -294,16 +294,12 @@ class DeepspeedReader(ScriptedReader):
             yield from _no_table(self.document, key, False)
 
     def _exclusions(self) -> None:
-        twice = {
-            old: f"{_Z}.{old}" in self.document.settings and self.document.has(f"{_Z}.{new}")
-            for old, new in _DEPRECATED.items()
-        }
-        self.said(
-            "deepspeed_types",
-            both=all(map(self._on, ("fp16.enabled", "bf16.enabled"))),
-            optimizer_twice=twice["cpu_offload"],
-            parameters_twice=twice["cpu_offload_param"],
-        )
+        both = all(map(self._on, ("fp16.enabled", "bf16.enabled")))
+        settings, has = self.document.settings, self.document.has
+        twice = [
+            f"{_Z}.{old}" in settings and has(f"{_Z}.{new}") for old, new in _DEPRECATED.items()
+        ]
+        self.said("deepspeed_types", both=both, twice=twice)
 
     def _optimizer_rules(self, stage: int) -> None:
         """Values of `optimizer.type` that DeepSpeed refuses."""

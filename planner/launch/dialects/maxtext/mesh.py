@@ -36,7 +36,7 @@ def key(scope: str, axis: str) -> str:
 
 
 def sizes_of(degrees: Degrees) -> dict[str, int] | None:
-    """The size of each axis; None where experts or context do not divide the ranks so."""
+    """The size of each axis; None where experts or context parallelism do not divide the ranks."""
     ranks = degrees.dp * degrees.cp
     shards = (degrees.shard or ranks) if degrees.zero == 3 else 1
     inside = degrees.cp * degrees.ep
@@ -73,8 +73,8 @@ def degrees_of(sizes: Sizes, optimizer_over_data: bool) -> dict[str, int]:
 
 
 def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
-    """Axes with the one that is -1 worked out of how many ranks there are in all; None where that
-    cannot be: the number is not known, several are open, or it does not divide."""
+    """Axes with the size that is -1 computed from the number of ranks; None where that number is
+    not known, several axes are open, or the sizes do not divide it."""
     open_axes = [axis for axis, size in stated.items() if size == -1]
     if not open_axes:
         return dict(stated)
@@ -86,8 +86,8 @@ def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`per_gpu`: sequences of a forward pass over the GPUs; `accumulated`: such passes a step;
-    `microbatches`: those that a pipeline cuts one into."""
+    """`per_gpu`: sequences of a forward pass over the number of GPUs; `accumulated`: passes of a
+    step; `microbatches`: pieces into which a pipeline cuts a pass."""
 
     per_gpu: float
     accumulated: int
@@ -95,15 +95,15 @@ class Batch:
 
 
 def batch_of(degrees: Degrees) -> Batch:
-    """A pipeline takes all micro-batches of a step in one pass."""
+    """The batch of a plan; a pipeline takes all micro-batches of a step in one pass."""
     passes = degrees.grad_acc if degrees.pp > 1 else 1
     per_gpu = degrees.mbs * degrees.dp * passes / degrees.gpus
     return Batch(per_gpu, degrees.grad_acc // passes, passes)
 
 
 def tiles(microbatches: int, pp: int) -> int:
-    """Pieces in which the loss makes its logits, so that each is of one micro-batch: a pipeline
-    makes those of all micro-batches at once, divided over its stages."""
+    """Pieces in which the loss makes its logits, one for each micro-batch: a pipeline makes those
+    of all micro-batches at once, divided over its stages."""
     return max(1, microbatches // pp) if pp > 1 else 1
 
 

@@ -39,7 +39,7 @@ def keys_of(block: str) -> tuple[str, ...]:
 
 
 def model_of(settings: Mapping[str, Any], seq: int, where: str) -> ModelSpec:
-    """The model of a block that is known. ModelError for a shape that is none."""
+    """The model of a known block. ModelError for an impossible shape."""
     block = settings["decoder_block"]
     config = _config(block, settings, seq)
     spec = model_from_hf_config(config, where=where)

@@ -1,7 +1,7 @@
-"""MaxText's settings: those that there are, with types and defaults as its configuration parser has
-them (`keys.tsv`, dumped), and the configurations that it ships (`configs.toml`); and those that
-hold in the end: the command's and its environment's over a model's, over a file's, over those of
-the configuration that it builds on, over base.yml's.
+"""MaxText's settings: their types and defaults, dumped from its configuration parser (`keys.tsv`),
+the configurations that it ships (`configs.toml`), and the values that hold in the end: the
+command's and its environment's over a model's, over a file's, over those of the configuration that
+it builds on, over base.yml's.
 
 Source: MaxText 0.2.5, configs/pyconfig.py (_initialize_pydantic).
 """
@@ -87,7 +87,7 @@ def keys() -> Mapping[str, Key]:
 
 
 def is_known(key: str) -> bool:
-    """Whether there is such a setting; what lies deeper in a table is taken for known."""
+    """Whether there is such a setting; keys deeper in a table count as known."""
     return key in keys() or key.partition(".")[0] in _TABLES
 
 
@@ -191,7 +191,7 @@ class Settings(Document):
 def settled(
     document: Document, source: Source, below: Mapping[str, Any]
 ) -> tuple[Settings, list[Problem]]:
-    """All settings of a launch, and what is wrong with them."""
+    """All settings of a launch, and their problems."""
     found = Settings(document.path, document.settings, document.used, dict(below))
     problems = [*_with_base(found, source)]
     stated = _override(found, source.launch) if source.launch else set[str]()

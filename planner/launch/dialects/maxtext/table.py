@@ -1,4 +1,4 @@
-"""How MaxText says a model: the rows of `model.toml`, and names that settings follow from."""
+"""MaxText's settings of a model: the rows of `model.toml`, and names that imply settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUTED_BY_NAME = ("deepseek3", "kimi-k2")
 
 
 def block_of(model: ModelSpec) -> str:
-    """`decoder_block`: the one whose layers are the model's."""
+    """`decoder_block`: the block with the model's layers."""
     if model.mla is not None:
         return "deepseek"
     if model.moe is not None:

@@ -162,7 +162,8 @@ def command(launch: Launch) -> RunCommand:
 
 
 def memory_fraction(plan: Plan) -> float:
-    """All but one and a half times what the plan expects outside of JAX's arrays."""
+    """The share of memory for JAX's arrays: all but one and a half times the plan's memory
+    outside."""
     outside = max(one.peak - one.allocated - one.fragmentation for one in plan.stages)
     share = 1.0 - 1.5 * outside / plan.usable_bytes
     return min(_MOST_FRACTION, max(_LEAST_FRACTION, math.floor(100 * share) / 100))

@@ -1,4 +1,4 @@
-"""The arguments of pretrain_gpt.py against the options that megatron-core 0.19 has."""
+"""Parses the arguments of pretrain_gpt.py by the options of megatron-core 0.19."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the parser. `values`: switch, one, many, or how many; `type`: int, float, or
-    empty for any text."""
+    """An option of the parser. `values`: switch, one, many, or a number of values; `type`: int,
+    float, or empty for any text."""
 
     name: str
     values: str
@@ -62,22 +62,22 @@ def options() -> dict[str, Option]:
 
 @cache
 def other_options() -> dict[str, tuple[Option, str]]:
-    """Options that only other parsers have, with whose they are."""
+    """Options that only other parsers have, each with the parser's name."""
     rows = rows_of("flags_other.tsv")
     return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
 
 
 def rows_of(name: str) -> Iterator[list[str]]:
-    """The rows of a table of this folder whose columns tabs part."""
+    """The rows of a table of this folder with columns that are separated by tabs."""
     lines = shipped_text(package_of("megatron"), name).splitlines()
     return (line.split("\t") for line in lines if not line.startswith("#"))
 
 
 @dataclass
 class Arguments(Placed):
-    """Options as given, by their first name; what could not be read is among the problems.
+    """The given options, by their first name; unreadable words are among the problems.
 
-    `foreign`: those that only other parsers have, and whose.
+    `foreign`: options that only other parsers have -> the parser.
     """
 
     settings: dict[str, Setting] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Arguments(Placed):
         return name in self.settings
 
     def text(self, name: str) -> str | None:
-        """Value of an option, its default where it is not given; None for none."""
+        """The value of an option, or its default where it is not given; None where it has none."""
         setting = self.setting(name)
         if setting is not None:
             return None if setting.unknown else str(setting.value)
@@ -122,7 +122,7 @@ class Arguments(Placed):
         return self._number(name, int, _NUMBERS["int"][1])
 
     def stated_real(self, name: str) -> float | None:
-        """Value of an option as a number; None for none, which 0 is not."""
+        """The value of an option as a number; None, not 0, where it has none."""
         return self._number(name, float, _NUMBERS["float"][1])
 
     def real(self, name: str) -> float:
@@ -141,11 +141,11 @@ class Arguments(Placed):
         self.problems.append(self.problem(rule, text, *names, **more))
 
     def beyond(self, text: str, *names: str) -> None:
-        """Note what options ask for and the model does not have."""
+        """Note a feature that options ask for and the cost model does not have."""
         self.problems.append(self.unpredictable(text, *names))
 
     def not_a_number(self, name: str, text: str, what: str) -> None:
-        """Note a value that is none, once."""
+        """Note, once, a value that is not a number."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
         if _TO_FILL.fullmatch(text):
             said = f"--{name} {text!r} is still to be filled in: {what}"
@@ -155,7 +155,7 @@ class Arguments(Placed):
 
 
 def parse_arguments(words: Sequence[Word]) -> Arguments:
-    """Options of a command, as argparse without abbreviations reads them."""
+    """The options of a command, as argparse reads them without abbreviations."""
     arguments = Arguments()
     at = 0
     while at < len(words):
@@ -285,7 +285,7 @@ def _check_type(option: Option, arguments: Arguments) -> None:
 
 
 def choices_of_many(arguments: Arguments, name: str, choices: Sequence[str]) -> tuple[str, ...]:
-    """The values of an option that are among some; each other one is a problem."""
+    """The values of an option that are among `choices`; any other value is a problem."""
     given = arguments.many(name)
     for wrong in (setting for setting in given if setting not in choices):
         close = nearest(wrong, choices, 0.5)

@@ -1,7 +1,8 @@
-"""Readers of settings that are Megatron's arguments, or attributes that its parser makes of them.
+"""Readers of settings that are Megatron's arguments, or the attributes into which its parser turns
+them.
 
 `model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), Primus' experiments, ms-swift's
-`megatron sft` and `megatron pt`, and what a Megatron log says that its run had.
+`megatron sft` and `megatron pt`, and the arguments that a Megatron log prints.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _text(written: str) -> Text:
 
 
 class SettingsReader(MegatronReader):
-    """Megatron's reader of options whose program is not named: another has its own defaults."""
+    """Megatron's reader for options without a program, which may have defaults of its own."""
 
     is_partial = True
 
@@ -229,7 +230,7 @@ class _PrimusReader(SettingsReader):
 
 
 def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """Options that the fields stand for; Primus' own fields are none."""
+    """The options that the fields stand for, without Primus' own fields."""
     for field, setting in settings.items():
         if field in _WITHOUT:
             if setting.value is False:
@@ -351,8 +352,9 @@ class _SwiftReader(SettingsReader):
         super().__init__(replace(launch, arguments=words), script.hints)
 
     def found(self) -> Found:
-        """Without the rules that ms-swift sees to: it takes the experts from the checkpoint, and
-        sets CUDA_DEVICE_MAX_CONNECTIONS (swift/megatron/arguments/megatron_args.py)."""
+        """The launch without the rules that ms-swift takes care of: it takes the experts from the
+        checkpoint, and sets CUDA_DEVICE_MAX_CONNECTIONS
+        (swift/megatron/arguments/megatron_args.py)."""
         found = super().found()
         kept = [one for one in found.problems if one.rule not in _SEEN_TO]
         return replace(found, problems=tuple(kept))

@@ -1,4 +1,4 @@
-"""Adapters of Megatron-Bridge: what `peft` of a configuration holds, and how a plan's are said.
+"""Adapters of Megatron-Bridge: reads `peft` of a configuration, and writes a plan's adapters.
 
 Megatron-Bridge 067f987df, src/megatron/bridge/peft/lora.py and dora.py: rank 32, alpha 32, no
 dropout, on linear_qkv, linear_proj, linear_fc1 and linear_fc2; recipes/utils/dataset_utils.py,
@@ -28,8 +28,8 @@ _USUAL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
 def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
-    """`--train`, and why it is not known; one of them is empty. `peft`: what the configuration
-    holds, a record of a class, or its name."""
+    """`--train`, and why it is not known; one of them is empty. `peft`: the configuration's record
+    of a class, or its name."""
     name = peft.name.rpartition(".")[2] if isinstance(peft, Record) else str(peft)
     if name == "default_peft_config" and peft.given:  # not beside the file
         name = str(peft.given[0])

@@ -113,7 +113,8 @@ def train_of(program: str, model: ModelSpec | None) -> tuple[str, str]:
 
 
 def held_in(program: str, name: str) -> Record | None:
-    """The object of a name of the script; None where it has none, or is no Python."""
+    """The object under a name of the script; None where there is none, or the script is no
+    Python."""
     if f"{name} = " not in program:
         return None
     try:

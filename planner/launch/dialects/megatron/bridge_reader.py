@@ -1,9 +1,9 @@
 """Reader of Megatron-Bridge launches: overrides `section.field=value` after a start script.
 
 Bridge's fields are Megatron's options under other names, so overrides are read as those options;
-what is said of them names the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`).
-What the recipe of a start script sets is not seen, so only launches around the bare recipe, as
-`planner launch` writes them, are predicted; of others the overrides are checked.
+messages name the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`). What the recipe of a
+start script sets is not seen, so only launches around the bare recipe, as `planner launch` writes
+them, are predicted; of others the overrides are checked.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Overrides:
         return None if word is None or word.text.value == "null" else word.text.value
 
     def words(self) -> Iterator[Word]:
-        """The options of `pretrain_gpt.py` that say the same."""
+        """The options of `pretrain_gpt.py` with the same meaning."""
         for field, one_word in self.given.items():
             if field == field_of(field.partition(".")[2]) and field not in _SAID_ELSEWHERE:
                 yield from self._option(field, one_word)
@@ -208,7 +208,7 @@ def _field_of(option: str) -> str:
 
 
 def as_overrides(edits: Sequence[Edit], fields: Mapping[str, str] = _NONE) -> tuple[Edit, ...]:
-    """Edits of Megatron's options as edits of fields; without those of options without a field.
+    """Edits of fields in place of edits of Megatron's options. Options without a field are dropped.
 
     `fields`: option -> the field that says it in these overrides.
     """

@@ -66,7 +66,7 @@ def vision_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def of_language(job: Job) -> Job:
-    """The job of the language model alone, without what is said of parts (`vision_refusals`)."""
+    """The job of the language model alone, without frozen parts."""
     if job.model.vision is None:
         return job
     tuning = replace(job.tuning, frozen=())
@@ -113,8 +113,8 @@ def files(launch: Launch, precision: str) -> Files:
 
 
 def seen(found: Found, program: str, folder: Path, said: Mapping[str, str]) -> Found:
-    """A launch whose script builds a vision-language model, of the config.json beside it. `said`:
-    the overrides."""
+    """A launch with the vision-language model of the config.json beside its script, if that builds
+    one. `said`: the overrides."""
     text = text_beside(CONFIG, folder) if "AutoBridge" in program else ""
     held = held_in(program, "IMAGES")
     if not text or held is None:
@@ -128,8 +128,8 @@ def seen(found: Found, program: str, folder: Path, said: Mapping[str, str]) -> F
 
 
 def beside_both(train: str, model: ModelSpec | None) -> str:
-    """`--train` of a model whose tower has layers of the language model's names: adapters on all of
-    these stand beside the tower's as well."""
+    """`--train` of a model whose tower names its layers as the language model does: adapters on all
+    layers of the language model are on all of the tower's as well."""
     if model is None or model.vision is None or not train.startswith("lora"):
         return train
     tuning = read_tuning(train)

@@ -46,7 +46,7 @@ _KINDS = {
 
 @cache
 def schema() -> Mapping[str, str]:
-    """`section.field` -> pattern of its values, of all that is ever written."""
+    """`section.field` -> pattern of its values, for all fields that are written."""
     return {
         f"{section}.{field}": "|".join(
             [_KINDS[name] for name in kind.split(" or ")]
@@ -63,13 +63,13 @@ _FIRST_SECTIONS = ("model", "ddp")
 
 
 def fields_of(flag: str) -> list[str]:
-    """The fields of the name of one of Megatron's flags, in every section that has one."""
+    """The fields named like one of Megatron's flags, in every section that has one."""
     name = flag.removeprefix("--").replace("-", "_")
     return [key for key in schema() if key.partition(".")[2] == name]
 
 
 def field_of(flag: str) -> str:
-    """The field that says what a flag says; empty if there is none."""
+    """The field with the meaning of a flag; empty if there is none."""
     fields = fields_of(flag)
     return min(fields, key=lambda key: key.partition(".")[0] not in _FIRST_SECTIONS, default="")
 

@@ -33,7 +33,7 @@ _OTHERS = re.compile(
 
 
 def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchCommand, list[Problem]]:
-    """A launch whose options files are read in their places, and those that were not there."""
+    """A launch with the options of the files that it names, and problems for missing files."""
     words, problems, rest = list[Word](), list[Problem](), launch.arguments
     while rest:
         text, taken = _named(rest)

@@ -1,6 +1,6 @@
 """Reads a model's details from Megatron's options: rotary positions, router, norms.
 
-The way back of `planner.launch.dialects.megatron.table`, which has the options' names.
+The inverse of `planner.launch.dialects.megatron.table`, which has the options' names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOSSES = {name: over for over, name in LOSSES.items()} | {"global_aux_loss": "b
 def plain_fields(
     arguments: Arguments, rows: Sequence[MegatronRow], kind: type[BaseModel], table: str
 ) -> dict[str, Any]:
-    """Fields of a table of the model that an option says as they are, as `moe.top_k`.
+    """Fields of a table of the model that are the value of an option, as `moe.top_k`.
 
     A field without a stated value and without a default of Megatron's keeps the table's own
     default; a required field then becomes 0, which the table refuses.
@@ -92,7 +92,7 @@ def _scores(arguments: Arguments) -> dict[str, float]:
 
 
 def read_router(arguments: Arguments) -> dict[str, Any]:
-    """Fields of MoeSpec that say how experts are weighed and balanced, beside the plain ones."""
+    """Fields of MoeSpec for weighing and balancing experts, beside the plain ones."""
     sigmoid = arguments.text(option("moe.score")) == "sigmoid"
     bias = arguments.has(option("moe.score_correction_bias"))
     balancing, *_ = arguments.many(BALANCING.name) or (LOSSES["batch"],)

@@ -1,5 +1,5 @@
-"""Megatron-LM flags in titled groups: how a writer collects them, how they become `argv`, and those
-that say where the layers live: none, first and last counts, or a layout."""
+"""Megatron-LM flags in titled groups, which become `argv`; and flags that place the layers: none,
+first and last counts, or a layout."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool =
 
 
 def schedule_text(plan: Plan) -> str:
-    """`0:768,250000000000:1536`: from how many tokens on which batch, in sequences."""
+    """`0:768,250000000000:1536`: number of tokens and the batch, in sequences, from there on."""
     starts = (0, *(batch.until_tokens for batch in plan.ramp))
     sizes = (*(batch.gbs for batch in plan.ramp), plan.gbs)
     return ",".join(f"{at}:{gbs}" for at, gbs in zip(starts, sizes, strict=True))

@@ -31,8 +31,8 @@ def core_like(name: str) -> str:
 
 
 def slip_of(unknown: Setting) -> str:
-    """Core's option of which an unknown one is surely a slip, or the start, which argparse does not
-    take for it here; empty for one of a fork."""
+    """Core's option that an unknown one surely means: misspelt, or abbreviated, which argparse does
+    not accept here. Empty for an option of a fork."""
     name = _plain(unknown)
     close = core_like(name)
     return close if close and (is_slip(name, close) or close.startswith(name)) else ""
@@ -48,7 +48,8 @@ def _named(arguments: Arguments) -> Iterator[Setting]:
 
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
-    """Each option that no parser has, with the nearest that core has; `parser`: whose it is not."""
+    """A problem for each option that no parser has, with core's nearest; `parser`: that of the
+    launch."""
     for setting in _named(arguments):
         close = core_like(_plain(setting))
         text = f"{setting.key}: {parser} has no such option and refuses it"
@@ -110,7 +111,7 @@ _EXPERTS = option("moe.experts")
 
 @dataclass(frozen=True)
 class Dialect:
-    """`words`: whose parser it is; `core`: megatron-core 0.19's, whose refusals are errors.
+    """A Megatron. `words`: its name; `core`: megatron-core 0.19, whose refusals are errors.
 
     `framework`: the profile that it is costed under, "" as the options say.
     """
@@ -208,8 +209,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
 
 
 def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
-    """Others' options that save memory, and those that no parser known here has and that may, by
-    their names."""
+    """Others' options that save memory, and unknown options that may, by their names."""
     why = "an option of that fork: perhaps less memory than predicted"
     effects = left_out("megatron", "others").items()
     known = ((arguments.settings[name], what) for name, what in effects if arguments.has(name))
@@ -221,7 +221,7 @@ def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
 
 
 def translate(arguments: Arguments, dialect: Dialect) -> None:
-    """Give the arguments the core options that others' options stand for."""
+    """Add the options of core that others' options stand for."""
     if dialect.core:
         return
     for asked, meant in meanings("megatron", "synonyms").items():
@@ -271,7 +271,7 @@ def _translate_checkpointing(arguments: Arguments) -> None:
 
 
 def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
-    """Refusals of core 0.19 as warnings where the options are another's that may not have them."""
+    """Problems in which errors by core 0.19's rules are warnings for another Megatron."""
     if dialect.core:
         return list(problems)
     return [

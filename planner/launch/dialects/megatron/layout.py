@@ -37,7 +37,8 @@ class Split:
 
 
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
-    """Chunks a stage and layers a block; what Megatron would refuse. Nothing of no layers."""
+    """Chunks of a stage, layers of a block, and problems that Megatron would refuse; an empty split
+    where the number of layers is 0."""
     split = Split()
     if not layers:
         return split
@@ -204,7 +205,8 @@ def expand_layout(text: str) -> list[str] | None:
 def unusual_splits(
     arguments: Arguments, split: Split, layers: int, pp: int, dialect: str
 ) -> list[Problem]:
-    """Splits that run and are not modelled, by the rules that would call them broken."""
+    """Problems: splits that run and are not modelled. They carry the names of the rules that they
+    would otherwise break."""
     forks = [item.key for item in arguments.unknown if effect_of(item.key) == "splits"]
     uneven = dialect == "deepspeed" and layers % pp
     if uneven or (forks and pp > 1):
@@ -223,7 +225,8 @@ def unusual_splits(
 def grouped_micro_batches(
     arguments: Arguments, degrees: Mapping[str, Any], dp: int | None
 ) -> list[Problem]:
-    """Micro-batches in groups that the schedule takes and the model does not."""
+    """A problem: a size of micro-batch groups that the schedule accepts and the cost model does
+    not."""
     name = "microbatch-group-size-per-virtual-pipeline-stage"
     group, gbs = arguments.number(name), degrees["gbs"]
     micro_batches = gbs // (degrees["mbs"] * dp) if group and gbs and dp else 0

@@ -37,7 +37,7 @@ _LARGE_VOCABULARY, _DECIDES = 152_064, 0.15
 
 
 def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
-    """Vocabulary as given, else of the tokenizer, else an assumption that is named."""
+    """Vocabulary as given, else the tokenizer's, else an assumption, which is noted."""
     known = stated_vocabulary(arguments)
     if known is not None:
         return known
@@ -48,7 +48,7 @@ def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
 
 
 def stated_vocabulary(arguments: Arguments) -> int | None:
-    """Vocabulary as given, or of a known tokenizer; None where nothing says."""
+    """Vocabulary as given, or of a known tokenizer; None where neither is there."""
     for name in ("padded-vocab-size", option("vocab")):
         stated = arguments.number(name)
         if stated:
@@ -65,7 +65,8 @@ def _tokenizer_name(arguments: Arguments) -> str:
 
 
 def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> Iterator[Problem]:
-    """A tokenizer that is named and whose size is not known, where it decides much of a model."""
+    """A problem: the size of the named tokenizer is unknown and decides much of the model's
+    size."""
     name = _tokenizer_name(arguments)
     stated = hints.vocab or any(map(arguments.has, ("padded-vocab-size", option("vocab"))))
     kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name) or ""
@@ -101,7 +102,7 @@ _READ_ELSEWHERE = ("moe.score", "moe.aux_loss", "moe.bias_update_rate", "moe.cap
 def read_model(
     arguments: Arguments, hints: Hints, assumed: list[str]
 ) -> tuple[ModelSpec | None, list[Problem]]:
-    """The shape, None where options that it needs are missing; what is wrong with it."""
+    """The shape, or None where required options are missing, and its problems."""
     if arguments.has("use-checkpoint-args") and not arguments.has(_LAYERS):
         reason = "--use-checkpoint-args: the model is in the checkpoint"
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]

@@ -1,4 +1,4 @@
-"""How Megatron says how a plan runs: the tables of `options.toml`, and its precisions."""
+"""Megatron's options for running a plan: the tables of `options.toml`, and its precisions."""
 
 from __future__ import annotations
 

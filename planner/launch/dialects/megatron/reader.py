@@ -61,7 +61,7 @@ _DEGREES = {
 
 
 class MegatronReader:
-    """One command's arguments, and what is gathered from them.
+    """Gathers a launch from the arguments of a command.
 
     `parser`: the Megatron whose options these are, where it is known; `is_partial`: whether some
     arguments are not known, or another program may have its own defaults.

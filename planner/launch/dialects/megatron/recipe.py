@@ -35,8 +35,8 @@ _CALL = re.compile(r"^nemo\.(?:\w+\.)*(\w+)\.pretrain_recipe$")
 
 @dataclass(frozen=True)
 class NemoRecipe:
-    """One of NeMo's own recipes: its name, a model of the catalogue, GPUs where nobody states
-    them, and fields as Megatron-Bridge names them."""
+    """One of NeMo's own recipes: its name, a model of the catalogue, the default number of GPUs,
+    and fields as Megatron-Bridge names them."""
 
     name: str
     model: str
@@ -162,7 +162,7 @@ def read_recipe(source: Source) -> Found:
     path, hints = source.path, source.hints
 
     def read(name: Any = None, default: Any = None, **_named: Any) -> Any:
-        """A variable of the environment; code has its own defaults for those not set."""
+        """A variable of the environment, or the default that the code gives."""
         return hints.environment.get(name, default) if isinstance(name, str) else UNKNOWN
 
     variables = dict.fromkeys(("getenv", "os.environ.get", "environ.get"), read)

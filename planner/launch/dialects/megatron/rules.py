@@ -1,16 +1,17 @@
 """Combinations of options that Megatron-LM refuses, at the start or only at run time.
 
-Rules over degrees (divisibility, batch, experts) are those of `constraints`; here is what only the
-options say: rules.toml, and what no row can. Source of all: megatron-core 0.19.2,
+Rules over degrees (divisibility, batch, experts) are those of `constraints`. Here are rules over
+the options: rules.toml, and rules that no row of it can state. Source of all: megatron-core 0.19.2,
 training/arguments.py (validate_args), transformer_config.py (__post_init__), parallel_state.py
 (initialize_model_parallel), core/num_microbatches_calculator.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from planner.launch.dialects.megatron.arguments import Arguments
 from planner.launch.dialects.megatron.options import MEGATRON, MEGATRON_RECOMPUTE
@@ -34,36 +35,24 @@ class MegatronFacts:
     has_command: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A rule of the table, whose comment says what its fields are."""
-
-    rule: str
-    given: Sequence[str]
-    text: str = ""
-    needs: Sequence[str] = ()
-    excludes: Mapping[str, str] = field(default_factory=dict)
-    at: Sequence[str] = ()
-    set: Mapping[str, str] = field(default_factory=dict)
-    leave_out: Sequence[str] = ()
-    fix: str = ""
-    severity: Severity = "error"
-    late: bool = False
-    everywhere: bool = False
+# A rule of the table, whose comment says what its fields are.
+Row = Mapping[str, Any]
 
 
 @cache
 def _rows() -> tuple[Row, ...]:
     table = dialect_toml("megatron", "rules.toml")
-    needs = (Row(rule, (name,), needs=needs) for rule, name, *needs in table["needs"])
+    needs = (
+        {"rule": rule, "given": [name], "needs": needs} for rule, name, *needs in table["needs"]
+    )
     others = table["rule"].items()
-    return (*needs, *(Row(rule, **row) for rule, rows in others for row in rows))
+    return (*needs, *({"rule": rule, **row} for rule, rows in others for row in rows))
 
 
 @cache
 def refused_everywhere() -> frozenset[str]:
-    """Rules of every Megatron, whoever's options they are."""
-    return frozenset(row.rule for row in _rows() if row.everywhere) | _OF_EVERY
+    """Rules that hold for every Megatron."""
+    return frozenset(row["rule"] for row in _rows() if "everywhere" in row) | _OF_EVERY
 
 
 def option_problems(facts: MegatronFacts) -> list[Problem]:
@@ -77,24 +66,26 @@ def option_problems(facts: MegatronFacts) -> list[Problem]:
 
 def _broken(row: Row, facts: MegatronFacts) -> Problem | None:
     """The problem that a row finds, if any."""
-    if not all(_holds(what, facts) for what in row.given):
+    given, needs, excludes = row["given"], row.get("needs", ()), row.get("excludes", {})
+    if not all(_holds(what, facts) for what in given):
         return None
-    excluded = [words for words, what in row.excludes.items() if _holds(what, facts)]
-    if any(_holds(what, facts) for what in row.needs) or (row.excludes and not excluded):
+    excluded = [words for words, what in excludes.items() if _holds(what, facts)]
+    if any(_holds(what, facts) for what in needs) or (excludes and not excluded):
         return None
-    text, first = row.text, row.given[0].split()[0]
-    added = dict(row.set)
-    if row.needs:
-        one, *others = row.needs
+    text, first, fix = row.get("text", ""), given[0].split()[0], row.get("fix", "")
+    added = row.get("set", {})
+    if needs:
+        one, *others = needs
         text = f"--{first} needs --{one}" + (f" (or --{others[0]})" if others else "")
-        added = {} if row.fix else {one: ""}
+        added = {} if fix else {one: ""}
     if excluded:
         text = f"--{first} excludes {', '.join(excluded)}"
     edits = [Edit(_key(name), value) for name, value in added.items()]
-    edits += [Edit(_key(name), None) for name in row.leave_out]
-    at = row.at or [what.split()[0] for what in row.given if " != " not in what]
+    edits += [Edit(_key(name), None) for name in row.get("leave_out", ())]
+    at = row.get("at") or [what.split()[0] for what in given if " != " not in what]
     places = (facts.command_place,) if at[0][0] == "$" else facts.arguments.place(*at)
-    return Problem(row.rule, text, row.severity, places, row.fix, tuple(edits), row.late)
+    severity, late = row.get("severity", "error"), row.get("late", False)
+    return Problem(row["rule"], text, severity, places, fix, tuple(edits), late)
 
 
 def _key(name: str) -> str:

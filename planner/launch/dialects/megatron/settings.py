@@ -1,5 +1,5 @@
-"""Settings that several options of Megatron say together: how context parallelism exchanges, what
-leaves the GPU, whether switches reduce gradients (SHARP), how the batch grows.
+"""Settings made of several options of Megatron: the exchange of context parallelism, offloading,
+reduction of gradients in switches (SHARP), and the batch ramp.
 
 Source of all: megatron-core 0.19.2, training/arguments.py (validate_args), parallel_state.py
 (initialize_model_parallel), core/num_microbatches_calculator.py.
@@ -106,7 +106,7 @@ COLLNET = "NCCL_COLLNET_ENABLE"
 
 
 def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_place: str) -> bool:
-    """Whether the switches reduce for the communicators over which gradients go."""
+    """Whether switches reduce gradients, by the options for SHARP."""
     on, group = arguments.has(_USE), arguments.text(_GROUP)
     instances = arguments.number(_INSTANCES) or 1
 
@@ -143,8 +143,8 @@ _GROWING = "growing batches and thresholds"
 
 
 def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -> dict[str, Any]:
-    """The ramp as `planner.job.batch_ramp` reads it, with its last batch; `gbs`, `seq`: as options
-    say."""
+    """The ramp as `planner.job.batch_ramp` reads it, with its last batch; `gbs`, `seq`: those of
+    the options."""
     if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
     # Numbers as Python reads them, in digits: `1_000`.
@@ -243,7 +243,7 @@ def optimizer_of(arguments: Arguments) -> str:
 
 
 def precision_of(arguments: Arguments) -> str:
-    """The type that products are computed in; where none is stated, what follows is said."""
+    """The precision of products; a problem is noted where no option states it."""
     if arguments.has(MEGATRON["fp4"].name):
         name = "fp4-recipe"
         recipe = arguments.text(name) or "nvfp4"

@@ -92,7 +92,7 @@ def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
 
 
 def bridge_edits(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """The same as overrides; stages and chunks have fields of their own."""
+    """The same edits as overrides; stages and chunks have fields of their own."""
     every = list(edits(found, before, after))
     for as_override in as_overrides([edit for edit in every if edit.key not in _LAYOUT_OPTIONS]):
         if as_override.value != "null" or found.setting(as_override.key) is not None:

@@ -1,4 +1,4 @@
-"""How Megatron-LM and Megatron-Bridge say a model: one table for both, `model.toml`.
+"""The table of a model's settings for Megatron-LM and Megatron-Bridge, `model.toml`.
 
 Flags and defaults: megatron-core 0.19, `megatron/training/arguments.py`, `argument_utils.py` and
 `core/transformer/transformer_config.py`; fields of Megatron-Bridge 0.6.2: `gpt_provider.py`,
@@ -25,7 +25,7 @@ from planner.launch.registry import dialect_toml
 class MegatronRow(architecture.ArchitectureRow):
     """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another.
 
-    `plain`: the flag has the value of our field, and is read back as it.
+    `plain`: the flag has the value of our field and is read back as that.
     """
 
     field: str = ""
@@ -45,7 +45,8 @@ class MegatronRow(architecture.ArchitectureRow):
 
 
 def pattern(marks: list[bool]) -> str:
-    """A mark a layer as Megatron evaluates it: `([0]*3+[1]*58)`, or a period's, `([0,1]*16)`."""
+    """One mark for each layer as an expression that Megatron evaluates: `([0]*3+[1]*58)`, or with a
+    period, `([0,1]*16)`."""
     for period in range(2, len(marks) // 2 + 1):
         times, rest = divmod(len(marks), period)
         if not rest and marks == marks[:period] * times:
@@ -63,8 +64,8 @@ MLA_YARN = (4096, 32.0, 1.0)
 
 
 def rotates_plainly(model: ModelSpec) -> bool:
-    """Latent attention with rotary positions that nothing stretches: Megatron's fused kernel of
-    latent attention takes yarn's alone (transformer_config.py, MLATransformerConfig)."""
+    """Latent attention with unstretched rotary positions: Megatron's fused kernel of latent
+    attention takes only yarn's (transformer_config.py, MLATransformerConfig)."""
     return (
         architecture.has_mla(model)
         and architecture.has_rope(model)
@@ -245,7 +246,7 @@ LINEAR_STRETCH = _BY_FLAG["--rotary-seq-len-interpolation-factor"]
 
 
 def option(field: str) -> str:
-    """The flag, without its dashes, that says a field: the plain one of several, else the only."""
+    """The flag, without its dashes, of a field: the plain one if there are several."""
     rows = [entry for entry in MEGATRON if entry.key and entry.fields[0] == field]
     (name,) = {entry.name for entry in rows if entry.plain} or {entry.name for entry in rows}
     return name

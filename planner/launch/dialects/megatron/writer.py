@@ -83,7 +83,7 @@ def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
 
 
 def flags_of_rows(name: str, names: Mapping[str, Any], *, bridge: bool = False) -> Iterator[Flag]:
-    """The flags that the rows of a group say; `bridge`: of those that its fields say too."""
+    """The flags of a group's rows; `bridge`: only those that have fields in Megatron-Bridge."""
     for row in _GROUPS[name].get("rows", ()):
         if sentences.holds(row.get("when"), names) and not (bridge and "core_only" in row):
             yield from _flags_of(row, names)
@@ -169,14 +169,14 @@ def sharp_group(launch: Launch) -> str:
 
 
 def reduces_in_bf16(launch: Launch) -> bool:
-    """Gradients kept and reduced in 16 bits, as the profile has them."""
+    """Whether gradients are kept and reduced in 16 bits."""
     gradient_bytes = launch.job.optimizer.gradient_bytes
     size = launch.job.framework.state.gradient_bytes if gradient_bytes is None else gradient_bytes
     return size == _SIXTEEN_BITS
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """Everything about degrees, schedule and sharding that would not run."""
+    """Degrees, schedules and sharding that would not run."""
     layout, pp = launch.plan.layout, launch.plan.degrees.pp
     chunks = max(1, len(layout.block_layers) // pp)
     least = max(1, min(layout.stage_recomputed, default=0) // chunks)
@@ -193,7 +193,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
-    """None: the launcher script holds every flag."""
+    """No files: the launcher script holds every flag."""
     return {}
 
 

@@ -1,2 +1,2 @@
-"""Reinforcement learning: verl, NeMo-RL, TRL, OpenRLHF and slime, whose files say a trainer and an
-engine that samples, and where the two run."""
+"""Reinforcement learning: verl, NeMo-RL, TRL, OpenRLHF and slime. Their files describe a trainer,
+an engine that samples, and the GPUs of both."""

@@ -63,8 +63,8 @@ _OF_RULES = {
 
 
 class RlReader(ABC):
-    """One launch's settings, and what is gathered from them. `name`: the framework's, by
-    `planner.job.rl.frameworks`, and that of its format and of its tables."""
+    """Gathers a launch from its settings. `name`: the framework, its format and its tables
+    (`planner.job.rl.frameworks`)."""
 
     name = ""
 
@@ -84,7 +84,7 @@ class RlReader(ABC):
 
     @abstractmethod
     def trainer(self) -> Mapping[str, Any]:
-        """The trainer's side, by field of `Found`."""
+        """The trainer, by field of `Found`."""
 
     @abstractmethod
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
@@ -128,7 +128,7 @@ class RlReader(ABC):
 
     @property
     def named_model(self) -> str:
-        """The model, as files name it."""
+        """The model's name in the files."""
         return self.text(*self.places["model"])
 
     def _of_other_positions(self, model: str | None) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class RlReader(ABC):
         return sum(known) if known and len(known) == len(numbers) else None
 
     def known(self, named: str, *keys: str) -> str | None:
-        """The catalogue's name of a model; where it knows none, that is a problem."""
+        """The catalogue's name of a model; None and a problem where it has none."""
         model = known_model(named) if named else None
         if model is None and not any(p.rule == "unresolved" for p in self._of(keys)):
             text = not_in_catalogue(named) if named else "the files do not name the model"
@@ -165,8 +165,8 @@ class RlReader(ABC):
         return (one for one in self.settings.problems if set(one.places) & set(places))
 
     def algorithm(self, key: str, usual: str, filters: str = "") -> str:
-        """The algorithm by the setting that names its estimator; of an unknown one, that it is not
-        modelled. `filters`: the switch that leaves prompts out whose answers are all alike."""
+        """The algorithm by the setting that names its estimator; an unknown one is noted as not
+        modelled. `filters`: the switch that drops prompts whose answers are all alike."""
         word = self.text(key) or usual
         known = _meanings("algorithms").get(word.strip().lower())
         if known is None:
@@ -193,7 +193,7 @@ class RlReader(ABC):
         return "host" if self.flag(*offloads) else "copied"
 
     def product(self, *keys: str) -> int | None:
-        """Some numbers multiplied; None where one is not known."""
+        """The product of some settings; None where one is not known."""
         numbers = [self.whole(key) for key in keys]
         return None if None in numbers else prod(filter(None, numbers))
 
@@ -202,7 +202,7 @@ class RlReader(ABC):
         return {name: self.whole(*keys) for name, keys in words(f"degrees.{table}").items()}
 
     def engine_set(self, name: str, table: str = "", **more: Any) -> EngineFound:
-        """The engine as its settings say; `more`: what they do not say alone."""
+        """The engine by its settings; `more`: fields that are no single setting."""
         found: dict[str, Any] = {}
         for field, keys in words(f"engine.{table or self.name}").items():
             match field:
@@ -219,7 +219,7 @@ class RlReader(ABC):
         return EngineFound(name, **found | more)
 
     def precision(self, *keys: str) -> str:
-        """The format of weights or cache; of an unknown one, that it is not modelled."""
+        """The format of weights or cache; an unknown one is noted as not modelled."""
         word = self.text(*keys)
         known = _meanings("formats").get(word.strip().lower())
         if known is None:
@@ -227,14 +227,14 @@ class RlReader(ABC):
         return known or "bf16"
 
     def engine_named(self, word: str, known: tuple[str, ...], *keys: str) -> str:
-        """The engine; of one that is not costed, that it is not."""
+        """The engine; one without a cost model is noted as not modelled."""
         if word not in known:
             self.unpredictable(f"the engine {word or 'that is not named'} is not modelled", *keys)
             return known[0]
         return word
 
     def unpredictable(self, text: str, *keys: str) -> None:
-        """Note what settings ask for and the model does not have."""
+        """Note a feature that settings ask for and the cost model does not have."""
         self.problems.append(not_predictable(text, *self.settings.place(*keys)))
 
     def left_out(self, why: str, *keys: str) -> None:
@@ -243,7 +243,7 @@ class RlReader(ABC):
         self.unmodelled.append((setting or Setting(keys[0], None, self.path), why))
 
     def note_unmodelled(self) -> None:
-        """Note what a prediction leaves out (`unmodelled.toml`)."""
+        """Note settings that a prediction leaves out (`unmodelled.toml`)."""
 
         def given(key: str) -> bool:
             return self.settings.stated(key) is not None and self.get(key) is not None
@@ -278,7 +278,7 @@ class RlReader(ABC):
 
     @property
     def is_own_program(self) -> bool:
-        """Whether the framework's own program is started, or a file of its own read."""
+        """Whether the framework's own program is started, or one of its files is read alone."""
         own = words("own_program").get(self.name, "")
         return self.launch is None or re.search(own, self.launch.program) is not None
 

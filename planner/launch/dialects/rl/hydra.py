@@ -18,7 +18,7 @@ _OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w.@/]*)(=|$)")
 
 
 def overrides(launch: LaunchCommand) -> dict[str, Setting]:
-    """The settings that a command overrides, the last of each."""
+    """The settings that a command overrides; the last one of a key counts."""
     found: dict[str, Setting] = {}
     for word in launch.arguments:
         for setting in _settings(word):
@@ -27,8 +27,8 @@ def overrides(launch: LaunchCommand) -> dict[str, Setting]:
 
 
 def paths_given(launch: LaunchCommand, *names: str) -> dict[str, Setting]:
-    """Options that name a model by a path, by its last part where only the machine tells the
-    folder."""
+    """The given options; those of `names` name a model by a path, of which the last part is taken
+    where the folder is unknown."""
     found = launch.given
     for word, following in pairwise(launch.arguments):
         name = word.text.value[2:].replace("-", "_")

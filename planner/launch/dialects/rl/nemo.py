@@ -52,7 +52,7 @@ def is_nemo(launch: LaunchCommand) -> bool:
 
 
 def is_nemo_table(content: Mapping[str, object]) -> bool:
-    """Whether a table is one of NeMo-RL's: of a policy that is sampled."""
+    """Whether a table is NeMo-RL's and describes a policy that is sampled."""
     policy = content.get("policy")
     if not isinstance(policy, dict):
         return False

@@ -1,6 +1,6 @@
 """Reader of OpenRLHF: options of train_ppo_ray, dotted or, in older releases, with underscores.
 
-Options and defaults: OpenRLHF 3c3be62, openrlhf/cli/train_ppo_ray.py; what is done with them:
+Options and defaults: OpenRLHF 3c3be62, openrlhf/cli/train_ppo_ray.py; their use:
 openrlhf/trainer/ray. GPUs of roles that are not colocated add up.
 """
 

@@ -1,4 +1,4 @@
-"""The README of a folder that starts reinforcement learning: how, and what to expect."""
+"""The README of a folder that starts reinforcement learning: instructions and predictions."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MOST = 10_000_000
 
 @cache
 def table(name: str) -> Mapping[str, tuple[str, ...]]:
-    """Rows of `NAME.tsv`: a setting, its default as JSON, and what else stands in its row."""
+    """Rows of `NAME.tsv`: a setting, its default as JSON, and further columns."""
     lines = shipped_text(_PACKAGE, f"{name}.tsv").splitlines()
     rows = (line.split("\t") for line in lines if not line.startswith("#"))
     return {key: tuple(rest) for key, *rest in rows}
@@ -33,15 +33,15 @@ def table(name: str) -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def defaults(name: str) -> Mapping[str, Any]:
-    """The default of each setting of a framework; settings whose default is long have none."""
+    """The default of each setting of a framework; long defaults are left out."""
     return {key: json.loads(row[0]) for key, row in table(name).items() if row[0]}
 
 
 @dataclass
 class RlSettings(Placed):
-    """Settings by their dotted keys, and what a framework has where they are silent.
+    """Settings by their dotted keys, over the defaults of their framework.
 
-    `below`: the defaults, of a base file besides.
+    `below`: the defaults, and those of a base file.
     """
 
     settings: dict[str, Setting]
@@ -103,7 +103,8 @@ class RlSettings(Placed):
         return str(value).lower() in _TRUE if value is not None else False
 
     def whole(self, *keys: str, least: int = 1) -> int | None:
-        """A whole number; None where there is none. What is no number, or less, is a problem."""
+        """A whole number; None where there is none. Other values, and numbers below `least`, are
+        problems."""
         value = self.get(*keys)
         number = _number(value)
         if value is None or number == -1:
@@ -143,7 +144,7 @@ class RlSettings(Placed):
 
 
 def decimal(value: object) -> float | None:
-    """A value as a number: `0.5`, `1e-3`, `8`; None where it is none."""
+    """A value as a number: `0.5`, `1e-3`, `8`; None for other values."""
     if isinstance(value, bool):
         return None
     try:
@@ -164,8 +165,8 @@ def _number(value: object) -> int | None:
 
 
 def with_its_end(setting: Setting, text: Text) -> Setting:
-    """A setting of a path; one whose folder only the machine tells by its last part, which names
-    a model."""
+    """A setting of a path. Where only the machine knows the folder, it becomes the path's last
+    part, which names a model."""
     end = text.value.rpartition(HOLE)[2]
     if not setting.unknown or "/" not in end or not end.rstrip("/").rpartition("/")[2]:
         return setting

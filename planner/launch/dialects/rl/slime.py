@@ -94,7 +94,7 @@ class SlimeReader(RlReader):
         self.command = command
 
     def found(self) -> Found:
-        """Megatron's side, with what lies beside it."""
+        """Megatron's launch with the engine, batch and algorithm beside it."""
         self.note_unmodelled()
         known = self.hints.model or known_model(self.named_model)
         limit = self._limit()
@@ -167,7 +167,7 @@ class SlimeReader(RlReader):
         return max(limit * (self.whole("context-parallel-size") or 1), longest)
 
     def trainer(self) -> Mapping[str, Any]:
-        """Megatron's reader has it."""
+        """Only the profile; Megatron's reader gathers the rest."""
         return {"framework": "megatron-core"}
 
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:

@@ -1,8 +1,8 @@
 """Reader of verl: Hydra's overrides on a command line, or a YAML with its tables.
 
-Keys and defaults: verl 1dda039b, verl/trainer/config; what is done with them:
-verl/trainer/ppo/ray_trainer.py, verl/workers/engine_workers.py. Older spellings as in releases
-since 0.2. A step is from one transfer of weights to the next.
+Keys and defaults: verl 1dda039b, verl/trainer/config; their use: verl/trainer/ppo/ray_trainer.py,
+verl/workers/engine_workers.py. Older spellings as in releases since 0.2. A step is from one
+transfer of weights to the next.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class VerlReader(RlReader):
     name = "verl"
 
     def positions(self) -> int | None:
-        """Positions that the settings give the model in place of its own."""
+        """Positions that the settings give the model in place of its own; None where there are
+        none."""
         stated = self.whole(f"{_MODEL}.override_config.max_position_embeddings")
         scaled = any("rope_scaling" in key or "rope_parameters" in key or "hf_overrides" in key
                      for key in self.settings.settings)  # fmt: skip

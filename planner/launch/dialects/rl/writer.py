@@ -46,7 +46,7 @@ def asked(launch: RlLaunch) -> Asked:
 
 
 def settings_of(launch: RlLaunch, table: str = "settings") -> Settings:
-    """The settings that a table of the framework says, by dotted keys, in their order."""
+    """The settings of a table of the framework, by dotted keys, in order."""
     return dict(_set(dialect_toml("rl", _file(launch)), table, _names(launch)))
 
 

@@ -1,5 +1,5 @@
-"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; what it cannot say; sections
-with the reason for each setting; data and checkpoints.
+"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; refusals; sections with the
+reason for each setting; data and checkpoints.
 
 Read in torchtitan 0.3.0 (distributed/parallel_dims.py, pipeline_parallel.py, fsdp.py, trainer.py)
 and torch 2.13 (distributed/pipelining/schedules.py).
@@ -56,7 +56,7 @@ def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
 
 
 def recompute_kind(launch: contract.Launch) -> str:
-    """`none`, `selective`, `full`, `every` or `budget`: which form of checkpointing a plan has."""
+    """The form of a plan's checkpointing: `none`, `selective`, `full`, `every` or `budget`."""
     mode = launch.job.framework.recompute_mode(launch.plan.recompute)
     if mode.mask == Module.NOTHING or not launch.plan.layout.recomputed:
         return "none"

@@ -159,7 +159,7 @@ class _Settings:
         self.seen: set[int] = set()
 
     def visit(self, value: Any, field: str = "") -> None:
-        """Everything in a value; `field`: of the object that holds it."""
+        """Collect the settings in a value; `field`: that of the object that holds it."""
         if id(value) in self.seen or not isinstance(value, Record | list | tuple | dict):
             return
         self.seen.add(id(value))

@@ -47,7 +47,7 @@ def read_torchtitan(source: Source) -> Found:
 
 
 class TorchtitanReader(DocumentReader):
-    """A document of dotted torchtitan keys, and what is gathered from it."""
+    """Gathers a launch from a document of dotted torchtitan keys."""
 
     called = "torchtitan"
 

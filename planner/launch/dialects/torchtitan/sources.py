@@ -135,7 +135,7 @@ def schedule_of(text: str) -> tuple[str, str | None, int] | None:
 def stage_count(
     layers: int, pp: int, per_stage: int | None, single: bool, less_layers: tuple[int, int]
 ) -> tuple[int, Problem | None]:
-    """Stages a rank, and what torchtitan refuses.
+    """Stages of a rank, and a problem where torchtitan refuses them.
 
     `less_layers`: layers that the embedding and the head count for. Source: torchtitan 0.2.2 and
     0.3, distributed/pipeline_parallel.py, pipeline_llm.
@@ -211,8 +211,8 @@ _BUILDER = re.compile(r"_build_\w+_layers")
 
 
 def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
-    """The dense model that a registry around a folder has under a name; None where none has it, or
-    has more of it than is read here."""
+    """The dense model of a name in a registry around a folder; None where there is none, or its
+    entry has fields that are not read here."""
     fields = _FIELDS.get(name.lower())
     found = _registry(name, folder) if fields is not None else None
     stated = None if found is None else _stated(found, name, flavor)

@@ -38,7 +38,7 @@ _USUAL_RATE = 1e-3
 
 
 def load_balance(model: ModelSpec) -> float | None:
-    """load_balance_coeff: what a step adds to or takes from the bias of an expert."""
+    """load_balance_coeff: the change of an expert's bias in a step."""
     moe = architecture.experts(model)
     if moe.score_correction_bias:
         return moe.bias_update_rate or None

@@ -202,7 +202,7 @@ def _module(launch: contract.Launch) -> str:
 
 
 def python_assignments(section: SettingsSection) -> list[str]:
-    """Settings as attributes of an object that exists."""
+    """Assignments to the attributes of an existing object."""
     lines: list[str] = []
     for setting in section.settings:
         lines += comment(setting.why, 4) if setting.why else []

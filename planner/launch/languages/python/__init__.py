@@ -1,4 +1,4 @@
-"""Python files: the values that their functions would return, and what their text says.
+"""Python files: the values of their functions and names.
 
 A `Reader` reads modules. `PythonFile.lookup` gives the value of a global name, `Function.call` the
 result of a function; either is a plain value or a `Record` of an object that is not there.

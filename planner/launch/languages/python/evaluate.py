@@ -104,25 +104,20 @@ def _made(value: Any) -> Any:
 
 @dataclass(eq=False)
 class PythonFile:
-    """A file's names, worked out when they are asked for."""
+    """A file's names, whose values are worked out on demand."""
 
     path: str
     tree: ast.Module
     reader: Reader
     names: dict[str, Any] = field(default_factory=dict)
-    pending: set[str] = field(default_factory=set)
 
     def lookup(self, name: str) -> Any:
         """The value of a global name; a Record of it where it is not known."""
-        if name in self.names:
-            return self.names[name]
-        if name in self.pending:
-            return Record(name, made=False)
-        self.pending.add(name)
-        value = self._find(name)
-        self.pending.discard(name)
-        self.names[name] = value
-        return value
+        if name not in self.names:
+            # A name whose value refers to itself ends here.
+            self.names[name] = Record(name, made=False)
+            self.names[name] = self._find(name)
+        return self.names[name]
 
     def _find(self, name: str) -> Any:
         found: Any = Record(name, made=False)

@@ -1,4 +1,4 @@
-"""The syntax tree of a Python file, and what its statements are called by."""
+"""The syntax tree of a Python file, and the names in its statements."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NOTHING_BESIDE = Neighbours()
 
 
 def parsed(text: str, path: str) -> ast.Module:
-    """Syntax tree, with `?` for the halves of characters in its texts, which nothing can print.
-    PythonError with the line of a slip."""
+    """Syntax tree, with `?` for lone surrogates in its texts, which cannot be printed. PythonError
+    with the line of a slip."""
     try:
         tree = ast.parse(text)
     except _UNREADABLE as error:
@@ -43,7 +43,7 @@ def parsed(text: str, path: str) -> ast.Module:
 
 
 def written(node: ast.AST) -> str:
-    """An expression as code, always the same for the same; in words where it is nested too deep."""
+    """An expression as normalised code; a few words where it is nested too deep."""
     try:
         return ast.unparse(node)
     except RecursionError:

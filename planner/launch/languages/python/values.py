@@ -68,7 +68,7 @@ def truth(value: Any) -> bool | None:
 
 
 def is_short(listed: Any) -> bool:
-    """Whether a value is a list that a loop goes over."""
+    """Whether a value is a list that is short enough for a loop to be followed."""
     return isinstance(listed, list | tuple | dict | range) and len(listed) <= _LONGEST_LOOP
 
 

@@ -1,7 +1,7 @@
-"""Shell scripts: the commands that they would run, and where each word comes from.
+"""Shell scripts: the commands that they would run, and the origin of each word.
 
-`read_scripts` reads some one after another in one shell, as `Scripts`; `Around` says what they see
-around them.
+`read_scripts` reads scripts one after another in one shell and gives `Scripts`; `Around` describes
+their surroundings.
 """
 
 from planner.launch.languages.shell.calls import Starters as Starters

@@ -1,5 +1,5 @@
-"""Conditions of a script, and statements with branches: which one runs, and what would tell where
-reading cannot."""
+"""Conditions of a script, and statements with branches: the branch that runs, or advice where
+reading cannot tell it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Branch(NamedTuple):
 
 
 class Branches(Words, ABC):
-    """Conditions, `if`, `case`, and the branches of them that are read."""
+    """Evaluates conditions, and reads the branches of `if` and `case`."""
 
     @abstractmethod
     def run(self, node: Node) -> None:

@@ -15,7 +15,8 @@ _CONVERSION = re.compile(r"%(?:%|0?(\d{0,3})([sd]))|\\n")
 
 
 def ends_on_failure(words: Sequence[Word], *, before: bool) -> bool:
-    """Whether a failing command ends the script after `set -e`, `set -euo pipefail`, `set +e`."""
+    """Whether a failing command ends the script after a `set` such as `set -euo pipefail` or `set
+    +e`."""
     found = re.findall(r"(?<!\S)([-+])(?:\w*e|o errexit)", spaced(w.text for w in words).value)
     return found[-1] == "-" if found else before
 
@@ -23,7 +24,7 @@ def ends_on_failure(words: Sequence[Word], *, before: bool) -> bool:
 def filled(
     words: Sequence[Word], given: Text | None, environment: Mapping[str, Text]
 ) -> dict[str, Value]:
-    """Variables as a command leaves them. `given`: what `<<<` hands it, None for another input."""
+    """Variables that a command sets. `given`: the text behind `<<<`, None for another input."""
     name, *texts = (word.text for word in words)
     if name.value == "printf":
         return _printed_into(texts)

@@ -22,7 +22,7 @@ _LOOK_ON = (
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """A script by the name that a command gives it, its arguments, and what starts it."""
+    """A script's name in a command, its arguments, and the words that start it."""
 
     name: Text
     arguments: tuple[Text, ...]
@@ -49,8 +49,8 @@ class Starters:
     submits: Mapping[str, str] = field(default_factory=dict)
 
     def carried_variables(self, words: Sequence[Word]) -> dict[str, Text]:
-        """Variables that a command hands to what it starts: `env A=1`, `docker run -e A=1`,
-        `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`."""
+        """Variables that a command hands to the program that it starts: `env A=1`, `docker run -e
+        A=1`, `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`."""
         found: dict[str, Text] = {}
         in_env = False
         for before, word in pairwise([Word(Text("")), *words]):
@@ -102,7 +102,7 @@ class Starters:
         return None
 
     def counts_processes(self, words: Sequence[Word]) -> bool:
-        """Whether what stands before a script starts it several times, and says how often."""
+        """Whether the words before a script start it several times, and count that."""
         return any(word.base in self.counts for word in words)
 
     def as_submitted(self, call: ScriptCall, script: Text) -> Text | None:
@@ -122,7 +122,7 @@ class Starters:
         )
 
     def reads_a_script(self, words: Sequence[Word]) -> bool:
-        """Whether a command runs what it is given as its input: `bash <<EOF`, `sbatch <<EOF`."""
+        """Whether a command runs its input: `bash <<EOF`, `sbatch <<EOF`."""
         return any(word.base in (*_SHELLS, *self.submits) for word in words)
 
 

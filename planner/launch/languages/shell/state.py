@@ -33,7 +33,7 @@ _EVERY_ARGUMENT = "@"
 
 
 def may_set(file: str) -> str:
-    """Why a variable is not known that a file may set which was not there."""
+    """The reason for an unknown variable that a missing file may set."""
     return f"which {file} may set, and that was not read"  # plain: `telling` looks for it
 
 
@@ -43,7 +43,7 @@ class EndedError(Exception):
 
 @dataclass(frozen=True)
 class Undecided:
-    """A statement of whose branches reading cannot tell which one runs.
+    """A statement whose branches reading cannot decide between.
 
     `taken`: the branch that was read, counted from 1, 0 for none. `why`: what is not known;
     `advice`: for each branch, how its variables would be given so that it runs; `unset`: the test
@@ -136,7 +136,7 @@ class Shell(Scripts):
     missed: str = ""
 
     def note(self, text: str) -> None:
-        """Remember what is not followed."""
+        """Remember a part of the script that is not followed."""
         if len(self.notes) < MOST_NOTES:
             self.notes.append(text)
 
@@ -182,7 +182,7 @@ class Shell(Scripts):
 
     @contextmanager
     def having(self, **values: Any) -> Iterator[None]:
-        """With other values of some fields, which are as before behind it."""
+        """Within this context some fields have other values."""
         before = {name: getattr(self, name) for name in values}
         vars(self).update(values)
         try:

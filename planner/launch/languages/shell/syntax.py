@@ -1,4 +1,4 @@
-"""The syntax tree of a shell script, with what the grammar alone does not read put right."""
+"""The syntax tree of a shell script, with corrections where the grammar reads it wrongly."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Words of a script as the shell expands them: variables, defaults, quotes, arithmetic, and what
-commands print that stand in a word."""
+"""Words of a script as the shell expands them: variables, defaults, quotes, arithmetic, and the
+output of commands within words."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Words:
         return self.piece(node).cut(_ESCAPED)
 
     def inside(self, node: Node, *, quoted: bool = False) -> Text:
-        """Text between and of a node's children, with expansions replaced."""
+        """The text of a node, with the values of its children in their places."""
         start, end = node.start_byte + quoted, node.end_byte - quoted
         quoted = quoted or node.type == "heredoc_body"
         parts: list[Text] = []
@@ -205,7 +205,7 @@ class Words:
         return join([*parts, self.source[start : node.end_byte - 1]])
 
     def variable(self, name: str) -> Text:
-        """A variable's value, of an array the first."""
+        """A variable's value; the first one of an array."""
         if name in ("@", "*"):
             return spaced(self.shell.arguments())
         if name == "#":
@@ -243,7 +243,7 @@ class Words:
         return re.sub(r"\$\{?(\w+)\}?", lambda match: self.variable(match[1]).value, plain)
 
     def calculated(self, text: str) -> Text:
-        """An arithmetic expression."""
+        """The value of an arithmetic expression."""
         values: dict[str, str] = {}
         for name in re.findall(r"\$?\{?([A-Za-z_]\w*|(?<=\$)\d)", text):
             value = self.variable(name)

@@ -52,20 +52,16 @@ def stage_activations(deployment: Deployment, stage: int) -> Activations:
     element = max(_ELEMENT_BYTES, deployment.weights.kept_bytes)
     widest = max(_op_width(deployment, op) for op in ops)
     layers = element * deployment.chunk * widest
+    # The sampler's tensors cover the whole vocabulary, which is gathered over tp.
+    rows = max(deployment.sampled, deployment.chunk if deployment.all_logits else 0)
+    logits = deployment.engine.logit_bytes * rows * model.vocab
     return Activations(
         streams=_STREAMS * element * deployment.chunk * model.hidden,
         layers=max(layers, _mla_context(deployment)),
-        sampling=_logits(deployment) if stage == deployment.pp - 1 else 0.0,
+        sampling=logits if stage == deployment.pp - 1 else 0.0,
         experts=element * _expert_elements(deployment, ops),
         experts_stay=deployment.engine.moe_workspace_stays,
     )
-
-
-def _share(deployment: Deployment, shard: Shard) -> float:
-    """Share of a width on the rank; serving splits no sequences."""
-    if shard in (Shard.TP, Shard.ROUTED_TP):
-        return 1 / deployment.tp
-    return 1 / min(deployment.tp, deployment.model.kv_heads) if shard is Shard.KV else 1.0
 
 
 def _op_width(deployment: Deployment, op: Op) -> float:
@@ -77,9 +73,9 @@ def _op_width(deployment: Deployment, op: Op) -> float:
         kv = op.kv_heads * (op.qk_head_dim + op.v_head_dim)
         return heads + kv / min(deployment.tp, int(op.kv_heads))
     if op.kind is OpKind.GEMM:
-        out = op.out_width * _share(deployment, op.out_shard)
-        kv_out = op.kv_out_width * _share(deployment, Shard.KV)
-        return op.in_width * _share(deployment, op.in_shard) + out + kv_out
+        out = op.out_width * deployment.share(op.out_shard)
+        kv_out = op.kv_out_width * deployment.share(Shard.KV)
+        return op.in_width * deployment.share(op.in_shard) + out + kv_out
     if op.name.endswith("/activation"):
         # It reads what the up projections wrote and writes the down projection's input; the block's
         # input and the attention's output are still alive (a compiled graph's buffers).
@@ -101,14 +97,6 @@ def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:
     gates = 2.0 if deployment.model.gated else 1.0
     copies = min(deployment.chunk * deployment.dp, _EXPERT_CHUNK) * moe.top_k
     return copies * (max(gates * width, deployment.model.hidden) + width)
-
-
-def _logits(deployment: Deployment) -> float:
-    """The sampler's tensors over the whole vocabulary, which is gathered over tp."""
-    rows = deployment.sampled
-    if deployment.all_logits:
-        rows = max(rows, deployment.chunk)
-    return deployment.engine.logit_bytes * rows * deployment.model.vocab
 
 
 def _mla_context(deployment: Deployment) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from hardware.schema import Gpu
+from planner.cost.codes import Shard
 from planner.job.errors import UsageError
 from planner.job.frameworks.profile import load_framework
 from planner.job.specs import LayerKind, ModelSpec
@@ -94,6 +95,18 @@ class Deployment:
         """Vocabulary after padding, over all tp ranks."""
         unit = math.lcm(VOCABULARY_MULTIPLE, self.tp)
         return math.ceil(self.model.vocab / unit) * unit
+
+    def share(self, shard: Shard) -> float:
+        """Share of a width on a rank; serving splits no sequences, so every rank holds each token's
+        hidden state whole."""
+        match shard:
+            case Shard.TP | Shard.ROUTED_TP:
+                return 1.0 / self.tp
+            case Shard.KV:
+                return 1.0 / min(self.tp, self.model.kv_heads)
+            case Shard.EXPERT_TP:
+                return 1.0 / self.expert_tp
+        return 1.0
 
     @property
     def table(self) -> dict[str, Piece]:

@@ -152,9 +152,9 @@ def _of_groups(stated: Mapping[str, Any]) -> str | None:
     tables = groups.values() if isinstance(groups, Mapping) else ()
     weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]
     found = {
-        _OF_BITS.get((str(item.get("type", "int")), item.get("num_bits")))
-        for item in weights
-        if isinstance(item, Mapping)
+        _OF_BITS.get((str(weight.get("type", "int")), weight.get("num_bits")))
+        for weight in weights
+        if isinstance(weight, Mapping)
     }
     return found.pop() if len(found) == 1 else None
 

@@ -126,7 +126,7 @@ def _log_row(fields: dict[str, str]) -> LogRow:
         weights=weight_format(fields["weights"]),
         kv=kv_format(fields["kv_cache"]),
         utilization=float(fields["utilization"]),
-        engine=next(e for e in ENGINES.values() if _prints(e, fields["engine"])),
+        engine=_logged_engine(fields["engine"]),
     )
     return LogRow(
         engine=fields["engine"],
@@ -142,9 +142,10 @@ def _log_row(fields: dict[str, str]) -> LogRow:
     )
 
 
-def _prints(engine: ServingEngine, logged: str) -> bool:
-    """Whether this very generation of the engine wrote the rows of `logged`."""
-    return engine.logs == logged and not engine.graphs_in_budget
+def _logged_engine(name: str) -> ServingEngine:
+    """The very generation of the engine that wrote a log."""
+    engines = ENGINES.values()
+    return next(engine for engine in engines if engine.logs == name and not engine.graphs_in_budget)
 
 
 @cache

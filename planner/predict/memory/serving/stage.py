@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from planner.job.specs import LayerKind
 from planner.predict.memory.serving.activations import Activations, stage_activations
 from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import graph_bytes, nccl_start_bytes
@@ -113,7 +112,8 @@ class StagePool:
 def stage_pool(deployment: Deployment, stage: int) -> StagePool:
     """The pool of one stage."""
     layers = deployment.stages[stage]
-    windowed = sum(_keeps_window(deployment, kind) for kind in layers)
+    windows = [kind for kind in layers if kind.attention == "sliding"]
+    windowed = len(windows) if deployment.window_cache else 0
     full = sum(kind.attention not in ("state", "none") for kind in layers) - windowed
     recurrent = sum(kind.attention in ("state", "both") for kind in layers)
     deployment = _with_state_blocks(deployment) if recurrent else deployment
@@ -130,10 +130,6 @@ def _with_state_blocks(deployment: Deployment) -> Deployment:
     each = deployment.block * layer_token_bytes(deployment)
     blocks = math.ceil(layer_state_bytes(deployment) / each)
     return replace(deployment, block=deployment.block * max(1, blocks))
-
-
-def _keeps_window(deployment: Deployment, kind: LayerKind) -> bool:
-    return deployment.window_cache and kind.attention == "sliding"
 
 
 def _group_size(full: int, windowed: int) -> int:

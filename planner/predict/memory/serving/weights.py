@@ -41,7 +41,7 @@ class WeightBytes:
         return WeightBytes(*(one + more for one, more in parts))
 
     def __mul__(self, times: int) -> WeightBytes:
-        return WeightBytes(*(times * one for one in self._parts))
+        return WeightBytes(*(times * part for part in self._parts))
 
 
 def stage_weights(deployment: Deployment, stage: int) -> WeightBytes:
