@@ -129,12 +129,12 @@ def _explained(
     evaluator = None
     if options["neighbours"]:
         if plan.status != "evaluated":
-            compile_if_first_run(options["quiet"], until.seconds_left, pools=job.pool is not None)
+            compile_if_first_run(options["quiet"], until.seconds_left)
         evaluator = job_evaluator(job, plan, until)
     explanation = explain(result, number, job, evaluator, until)
     if not options["with_what_if"] or until.over("--what-if"):
         return explanation
-    compile_if_first_run(options["quiet"], until.seconds_left, pools=job.pool is not None)
+    compile_if_first_run(options["quiet"], until.seconds_left)
 
     with watched(options["quiet"]) as progress:
         found = what_if(result.request, searched, plan, progress, until)
