@@ -66,7 +66,7 @@ def _explain_two(path: Path, number: int, other: int, options: dict[str, Any]) -
     """What differs between two plans of a file, and why one is faster."""
     for name, spelled in _OF_ONE.items():
         if options[name]:
-            raise UsageError(f"{spelled} is of one plan; leave it out, or give one number")
+            raise UsageError(f"{spelled} needs a single plan: give one number, or leave it out")
     if number == other:
         raise UsageError(f"plan {number} beside itself: give the numbers of two plans")
     beside = _beside(path, number, other)
@@ -129,12 +129,12 @@ def _explained(
     evaluator = None
     if options["neighbours"]:
         if plan.status != "evaluated":
-            compile_if_first_run(options["quiet"], until.seconds_left, pools=job.pool is not None)
+            compile_if_first_run(options["quiet"], until.seconds_left)
         evaluator = job_evaluator(job, plan, until)
     explanation = explain(result, number, job, evaluator, until)
     if not options["with_what_if"] or until.over("--what-if"):
         return explanation
-    compile_if_first_run(options["quiet"], until.seconds_left, pools=job.pool is not None)
+    compile_if_first_run(options["quiet"], until.seconds_left)
 
     with watched(options["quiet"]) as progress:
         found = what_if(result.request, searched, plan, progress, until)

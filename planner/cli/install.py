@@ -91,12 +91,12 @@ def _terminal() -> str:
 
 
 def run_warmup(quiet: bool) -> None:
-    compile_if_first_run(quiet, pools=True)
+    compile_if_first_run(quiet)
 
     from planner.cost._machine_code import cache_folder, why_not_kept
     from planner.predict.warmup import missing
 
-    why = why_not_kept() or (f"{cache_folder()} cannot be written" if missing(pools=True) else "")
+    why = why_not_kept() or (f"{cache_folder()} cannot be written" if missing() else "")
     if why:
         raise click.ClickException(
             f"nothing was kept: {why}; set PLANNER_CACHE_DIR to a folder that you alone can write "

@@ -149,15 +149,12 @@ Progress = Callable[[str, int, int], None]
 LINE_EVERY_S = 4.0
 
 
-def compile_if_first_run(
-    quiet: bool, time_limit_s: float | None = None, pools: bool = False
-) -> None:
-    """Compile the cost core if needed and say so. `pools`: also the part for several GPU
-    types. Raises CannotTellError when the time is over."""
+def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None:
+    """Compile the cost core if needed and say so. Raises CannotTellError when the time is over."""
     from planner.cost._ordinary import is_asked, note
     from planner.predict.warmup import missing, warm_up
 
-    if not missing(pools):
+    if not missing():
         if is_asked() and not quiet:
             click.echo(f"Note: {note()}.", err=True)
         return
@@ -168,7 +165,7 @@ def compile_if_first_run(
             err=True,
         )
     with watched(quiet) as progress:
-        warm_up(progress, deadline, pools)
+        warm_up(progress, deadline)
     if is_asked() and not quiet:
         click.echo(f"Note: {note()}.", err=True)
 

@@ -77,7 +77,7 @@ def run(**options: Any) -> None:
     request = build_request(options, recompute=options["recompute"])
     job = request.resolve()
     request = with_limits(request, options, job)
-    compile_if_first_run(options["quiet"], options["time_limit"], pools=job.pool is not None)
+    compile_if_first_run(options["quiet"], options["time_limit"])
 
     started, said = perf_counter(), list[WhyNothingFits]()
     try:

@@ -37,14 +37,9 @@ class Entry:
     Python.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], several: bool | None = None, **tables: np.dtype[Any]
-    ) -> None:
-        """`several`: whether it is for several machines (`planner.cost.machines`); None for what
-        knows none."""
+    def __init__(self, function: Callable[..., Any], **tables: np.dtype[Any]) -> None:
         self.function = function
-        self.__name__ = function.__name__ + ("_on_several" if several else "")
-        self._constants = () if several is None else (("SEVERAL", several),)
+        self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         names = tuple(signature(function).parameters)
         self._rows = [tables.get(name) for name in names]
@@ -92,18 +87,19 @@ class Entry:
         """What the wheel ships; else machine code of ours; numba's where that cannot be made."""
         name = self._kept_name(kinds)
         if _ordinary.is_asked():
-            return self._ordinarily()
+            return self._ordinarily(items)
         if (address := _shipped.address(name)) is not None:
             return callable_at(address, kinds)
         try:
             return loaded(*self._machine_code(name, items), kinds)
         except UnplannedError as error:
             _ordinary.why.append(str(error).partition("\n")[0])
-            return self._ordinarily()
+            return self._ordinarily(items)
 
-    def _ordinarily(self) -> Callable[..., float]:
+    def _ordinarily(self, items: list[Any]) -> Callable[..., float]:
+        found = _ordinary.ordinary(self.function, items)
         write_code(f"{self.__name__}-{_ordinary.ORDINARY}", "", b"")
-        return _ordinary.ordinary(self.function, self._constants)
+        return found
 
     def _kept_name(self, kinds: tuple[Kind, ...]) -> str:
         """The name that machine code for arguments of such kinds is kept by."""
@@ -119,7 +115,7 @@ class Entry:
             from planner.cost._llvm import machine_code
 
             symbol = f"planner_{name.replace('-', '_')}"
-            found = symbol, machine_code(symbol, self.function, items, self._constants)
+            found = symbol, machine_code(symbol, self.function, items)
             write_code(name, *found)
         return found
 

@@ -185,14 +185,14 @@ class Expressions(Operations):
         return Array(kind.item, kind.sizes[left:]), address, sizes[left:]
 
     def _index(self, node: ast.expr, size: str) -> str:
-        """An index; negative ones count from the end."""
+        """An index; a difference may be negative, which counts from the end. A name is never."""
         index = self.whole_number(node)
         known = known_number(index)
-        if index in self.counts or (known is not None and known >= 0):
+        if known is not None and known < 0:
+            return self.whole("add", index, size)
+        if not any(isinstance(each, ast.Sub | ast.USub) for each in ast.walk(node)):
             return index
         wrapped = self.whole("add", index, size)
-        if known is not None:
-            return wrapped
         below = self.make(f"icmp slt i64 {index}, 0")
         return self.make(f"select i1 {below}, i64 {wrapped}, i64 {index}")
 

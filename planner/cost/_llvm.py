@@ -12,27 +12,23 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from planner.cost._operations import DECLARED
-from planner.cost._translate import Code, Constants, Unit, typed
+from planner.cost._translate import Code, Unit, typed
 from planner.cost._types import FLOAT, WHOLE, Array, Record, Type, UnplannedError, type_of
 from planner.cost.build_core import LINKABLE
 
 
-def machine_code(
-    symbol: str, function: Callable[..., Any], arguments: list[Any], constants: Constants = ()
-) -> bytes:
+def machine_code(symbol: str, function: Callable[..., Any], arguments: list[Any]) -> bytes:
     """Object file of a function for arguments of such types, called `symbol`."""
-    text = translated(symbol, function, arguments, constants)
+    text = translated(symbol, function, arguments)
     try:
         return _compiled(text)
     except (AttributeError, RuntimeError, TypeError) as error:
         raise UnplannedError(f"this LLVM is not as planned: {error}") from error
 
 
-def translated(
-    symbol: str, function: Callable[..., Any], arguments: list[Any], constants: Constants = ()
-) -> str:
+def translated(symbol: str, function: Callable[..., Any], arguments: list[Any]) -> str:
     """A function and all below it in LLVM's language."""
-    unit = Unit(constants)
+    unit = Unit()
     code = unit.code(cast(Any, function), tuple(map(_argument_type, arguments)))
     texts = [each.text() for each in unit.codes.values()]
     return "\n".join([DECLARED, *texts, _called_outside(code, symbol)])

@@ -65,8 +65,6 @@ class Operations:
         self.lines: list[str] = []
         self._number = 0
         self.at, self.open = "body", True
-        # Indices of loops, which are never negative.
-        self.counts: set[str] = set()
 
     # --- lines ------------------------------------------------------------------------------
 

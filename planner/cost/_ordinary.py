@@ -23,8 +23,6 @@ import numpy as np
 from planner.cost._jit import marked
 from planner.cost._machine_code import cache_folder
 
-Constants = tuple[tuple[str, Any], ...]
-"""Names of constants in the core's modules, and what they mean in compiled code instead."""
 # The environment variable that asks for this way, and what it says then.
 ASKED, ORDINARY = "PLANNER_COMPILER", "numba"
 
@@ -49,9 +47,13 @@ def note() -> str:
     )
 
 
-def ordinary(function: Callable[..., Any], constants: Constants = ()) -> Callable[..., float]:
-    """A function of the core as numba compiles it, for the arguments that an entry has."""
-    compiled = _twin(function, constants)
+def ordinary(function: Callable[..., Any], arguments: list[Any]) -> Callable[..., float]:
+    """A function of the core as numba compiles it, for the types of an entry's arguments."""
+    import numba
+
+    compiled = _twin(function)
+    typeof: Any = numba.typeof
+    compiled.compile(tuple(typeof(_plain(each)) for each in arguments))
 
     def call(*arguments: Any) -> float:
         result = compiled(*map(_plain, arguments))
@@ -67,17 +69,17 @@ def _plain(argument: Any) -> Any:
 
 
 class TwinGlobals(dict[str, Any]):
-    """Globals of a twin: those of the module, with marked functions as their twins, enumerations as
-    modules of numbers, and `constants`."""
+    """Globals of a twin: those of the module, with marked functions as their twins and enumerations
+    as modules of numbers."""
 
-    def __init__(self, outer: dict[str, Any], constants: Constants) -> None:
+    def __init__(self, outer: dict[str, Any]) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
-        self._outer, self._constants = outer, constants
+        self._outer = outer
 
     def __missing__(self, name: str) -> Any:
-        value = dict(self._constants).get(name, self._outer[name])
+        value = self._outer[name]
         if isinstance(value, FunctionType) and value in marked:
-            value = _twin(value, self._constants)
+            value = _twin(value)
         elif isinstance(value, EnumMeta):
             value = _plain_numbers(value)
         self[name] = value
@@ -94,20 +96,17 @@ def _plain_numbers(codes: EnumMeta) -> ModuleType:
 
 
 @cache
-def _twin(function: FunctionType, constants: Constants) -> Any:
+def _twin(function: FunctionType) -> Any:
     """The numba function of a marked one, kept on disk."""
     import numba
 
     numba.config.CACHE_DIR = str(cache_folder() / ORDINARY)  # type: ignore[attr-defined]
     same = FunctionType(
         function.__code__,
-        TwinGlobals(function.__globals__, constants),
+        TwinGlobals(function.__globals__),
         function.__name__,
         function.__defaults__,
     )
-    # Entries for one machine and for several are functions of one name: numba keeps them apart by
-    # what it calls them.
-    kind = "".join(f"_{name}_{value}" for name, value in constants)
-    same.__qualname__, same.__module__ = f"{function.__qualname__}{kind}", function.__module__
+    same.__qualname__, same.__module__ = function.__qualname__, function.__module__
     njit: Any = numba.njit
     return njit(error_model="numpy", nogil=True, cache=True)(same)

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any
 
 import numpy as np
 
@@ -46,8 +45,6 @@ from planner.cost._types import (
     unified,
 )
 
-Constants = tuple[tuple[str, Any], ...]
-"""Names of constants in the core's modules, and what they mean in compiled code instead."""
 _DECLARED = {"float": FLOAT, "int": WHOLE, "bool": TRUTH}
 
 
@@ -58,8 +55,7 @@ class _WiderTypeError(Exception):
 class Unit:
     """All functions that an entry needs, each once for every combination of argument types."""
 
-    def __init__(self, constants: Constants = ()) -> None:
-        self.constants = dict(constants)
+    def __init__(self) -> None:
         self.codes: dict[tuple[FunctionType, tuple[Type, ...]], Code] = {}
 
     def code(self, function: FunctionType, arguments: tuple[Type, ...]) -> Code:
@@ -189,7 +185,7 @@ class Code(Expressions):
             raise _WiderTypeError
         if self.times[name]:
             raise unplanned(node)
-        for outside in (self.unit.constants, self.function.__globals__, vars(builtins)):
+        for outside in (self.function.__globals__, vars(builtins)):
             if name in outside:
                 return constant(outside[name])
         raise unplanned(node)
@@ -318,8 +314,6 @@ class Code(Expressions):
         more = self.make(f"icmp {'slt' if step == '1' else 'sgt'} i64 {index}, {last}")
         self.end(f"br i1 {more}, label %{body}, label %{end}")
         self.start(body)
-        if first.isdigit() and step == "1":
-            self.counts.add(index)
         with self._loop(following, end):
             self._assign(node.target, Value(WHOLE, (index,)))
             self._run(node.body)

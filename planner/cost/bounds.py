@@ -36,7 +36,6 @@ from planner.cost.linear_memory import (
     stage_layers,
     vocab_counts,
 )
-from planner.cost.machines import machine_at, machine_count
 from planner.cost.phase_passes import exists, fullest_pass
 from planner.cost.phase_records import (
     GROUP_ROW,
@@ -167,7 +166,7 @@ def empty_stages(
     zero, nothing = no_maxima(), np.zeros(counts.shape)
     holds, known = np.zeros(1, GROUP_ROW)[0], -1
     for stage in range(pp):
-        if machine_at(place, stage) != machine:
+        if int(place[stage]) != machine:
             continue
         held = held_microbatches(float(stage), grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
         fullest = fullest_pass(held, grid.grad_acc, framework)
@@ -199,7 +198,7 @@ def shape_parts(
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """(terms[piece, TERM_*] on the machine with the least, scalars[machine, SCALAR_*],
     stages[stage, STAGE_*] on their own, layers[machine, kind, LAYER_*]) of a shape."""
-    machines = machine_count(frameworks)
+    machines = frameworks.shape[0]
     lowest, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros((machines, SCALAR_COLUMNS))
     stages = np.zeros((int(grid.pp), STAGE_BOUND_COLUMNS))
     layers = np.zeros((machines, job.kinds, LAYER_COLUMNS))
@@ -309,7 +308,7 @@ def slowest_stage_bound_s(
     if low_s == np.inf:
         return low_s
     for stage in range(stages.shape[0]):
-        at = machine_at(place, stage)
+        at = int(place[stage])
         fill_capacity(stages[stage], cheapest[at], recompute, live_bytes[at], capacities[stage])
     known_s, enough_s = float(wider[0]), float(wider[1])
     if enough_s > 0.0 and low_s <= known_s:
@@ -403,7 +402,7 @@ def layout_bounds_s(
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes of the largest memory, context included),
     quickest when falling."""
-    framework, machines = frameworks[0], machine_count(frameworks)
+    framework, machines = frameworks[0], frameworks.shape[0]
     terms, scalars, stages, layers = shape_parts(
         grid, recompute, key, costs, job, frameworks, gpus, networks, place
     )

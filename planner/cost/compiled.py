@@ -29,18 +29,8 @@ _SHAPES: dict[str, Any] = {
     "costs": fields.PIECE_ROW,
 }
 
-
-class MachineCore:
-    """What is compiled apart for one machine and for `several` (`planner.cost.machines`)."""
-
-    def __init__(self, several: bool) -> None:
-        self.cost_shapes = Entry(
-            kernel.cost_shapes, several, out=fields.STEP_ROW, stages=fields.STAGE_ROW, **_SHAPES
-        )
-        self.bound_shapes = Entry(tight_bounds.bound_shapes, several, **_SHAPES)
-
-
-on_one, on_several = MachineCore(several=False), MachineCore(several=True)
+cost_shapes = Entry(kernel.cost_shapes, out=fields.STEP_ROW, stages=fields.STAGE_ROW, **_SHAPES)
+bound_shapes = Entry(tight_bounds.bound_shapes, **_SHAPES)
 cost_keys = Entry(
     kernel.cost_keys,
     keys=fields.KEY_ROW,

@@ -18,7 +18,6 @@ from planner.cost.frame import fill_group, fill_passes, fill_traffic, group_stag
 from planner.cost.inputs import GpuInputs
 from planner.cost.layer import piece_cost
 from planner.cost.layout import usual_counts
-from planner.cost.machines import machine_at, machine_count, machine_of
 from planner.cost.memory import outside_bytes
 from planner.cost.passes import exposed_pipeline_seconds
 from planner.cost.stage import stage_memory
@@ -104,10 +103,10 @@ def fill_frame(
     gpus: Rows, networks: Rows, traffic: Rows, groups: Rows,
 ) -> None:  # fmt: skip
     """Fill what depends on degrees and layout alone (`planner.cost.frame`)."""
-    for at in range(machine_count(frameworks)):
+    for at in range(frameworks.shape[0]):
         fill_traffic(costs[at], key, grid, frameworks[at], networks[at], traffic[at])
     for group in range(groups.shape[0]):
-        at = machine_of(groups[group])
+        at = int(groups[group].machine)
         fill_group(
             group, counts, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at],
             groups[group],
@@ -122,7 +121,7 @@ def fill_seconds(
     """Fill the seconds of each piece on each machine; see `ShapeFrame`. A boundary between machines
     goes at the pace of the slower one."""
     exposed_s = 0.0
-    for at in range(machine_count(frameworks)):
+    for at in range(frameworks.shape[0]):
         framework = frameworks[at]
         fill_passes(costs[at], grid, framework, traffic[at])
         exposed_s = max(
@@ -154,7 +153,7 @@ def cost_layout(
     )  # fmt: skip
     heaviest, most = 0, 0.0
     for stage in range(stages.shape[0]):
-        at = machine_at(place, stage)
+        at = int(place[stage])
         stage_memory(
             stage, float(stage), groups[stage], counts, recomputed, costs[at], key, grid, job,
             frameworks[at], stages[stage],

@@ -16,7 +16,6 @@ from planner.cost.class_sums import updated_parameters
 from planner.cost.data_parallel import gather_of, optimizer_seconds, reduction_of
 from planner.cost.frame import TRAFFIC_ROW, fill_passes, fill_traffic
 from planner.cost.inputs import GpuInputs
-from planner.cost.machines import machine_count
 from planner.cost.memory import outside_bytes
 from planner.cost.passes import (
     exposed_pipeline_seconds,
@@ -183,7 +182,7 @@ def layout_terms(
     scalars[SCALAR_FIXED_S] += grid.unequal_s
     # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
     factor = 1.0
-    for at in range(machine_count(networks)):
+    for at in range(networks.shape[0]):
         factor = max(factor, slowdown(key, grid, networks[at]))
     factor *= math.exp(grid.learnt)
     for column in range(terms.shape[1]):

@@ -18,7 +18,6 @@ from planner.cost.data_parallel import (
     optimizer_seconds,
 )
 from planner.cost.inputs import GpuInputs
-from planner.cost.machines import machine_at, machine_count, machine_of
 from planner.cost.memory import (
     gradient_bytes,
     outside_bytes,
@@ -118,11 +117,11 @@ def step_frame(
     """See `StepFrame`. `totals[piece]`: how many of each piece the model has."""
     memories = 0.0
     for stage in range(int(grid.pp)):
-        memories += 1.0 / gpus[machine_at(place, stage)].memory_scale
+        memories += 1.0 / gpus[int(place[stage])].memory_scale
     found = machine_frame(
         totals, costs[0], key, grid, job, frameworks[0], gpus[0], networks[0], memories
     )
-    for at in range(1, machine_count(frameworks)):
+    for at in range(1, frameworks.shape[0]):
         other = machine_frame(
             totals, costs[at], key, grid, job, frameworks[at], gpus[at], networks[at], memories
         )
@@ -169,7 +168,7 @@ def stage_times(
     longest_forward = longest_backward = forward_s = weight_s = 0.0
     share = microbatch_share(framework.schedule)
     for stage in range(groups.shape[0]):
-        at = machine_of(groups[stage])
+        at = int(groups[stage].machine)
         cost, seconds = costs[at], traffic[at]
         forward = backward = weight = 0.0
         for piece in range(cost.shape[0]):
@@ -244,7 +243,7 @@ def exposed_end_s(
     hide_gather = hideable * framework.hide_parameter_gather
     for stage in range(groups.shape[0]):
         reduce_s, gather_s = groups[stage].reduce_s, groups[stage].gather_s
-        pieces = traffic[machine_of(groups[stage])]
+        pieces = traffic[int(groups[stage].machine)]
         seconds = taken_forward = taken_backward = 0.0
         for piece in range(pieces.shape[0]):
             count, one_traffic = counts[piece, stage], pieces[piece]
@@ -308,7 +307,7 @@ def evaluate_step(
     slowest, slowest_s = times.slowest, times.slowest_s
     span = step_span_s(times, grid, framework)
     pp_s, constant = 0.0, constant_seconds(framework)
-    for at in range(machine_count(frameworks)):
+    for at in range(frameworks.shape[0]):
         if at > 0 and sum(constant_seconds(frameworks[at])) > sum(constant):
             constant = constant_seconds(frameworks[at])
         waited_s = pipeline_traffic_seconds(
@@ -319,7 +318,7 @@ def evaluate_step(
     dp_s = exposed_end_s(counts, traffic, groups, grid, framework, stages)
     optimizer_s = longest_update_s(groups)
     m = grid.grad_acc * microbatch_share(framework.schedule)
-    stage_terms(slowest, m, counts, recomputed, costs[machine_of(groups[slowest])], out)
+    stage_terms(slowest, m, counts, recomputed, costs[int(groups[slowest].machine)], out)
     if grid.zero >= 2:
         # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
         passes_s = out.compute + out.recompute
@@ -340,7 +339,7 @@ def evaluate_step(
     out.straggler = out.time - alike_s
     most, first_outside = -np.inf, shape.outside_bytes
     for stage in range(groups.shape[0]):
-        at = machine_of(groups[stage])
+        at = int(groups[stage].machine)
         framework, scale = frameworks[at], gpus[at].memory_scale
         allocated = group_bytes(
             stage, groups[stage], counts, recomputed, costs[at], key, grid, job, framework

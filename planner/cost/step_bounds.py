@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost._jit import Row, Rows, jit
-from planner.cost.machines import machine_at, machine_count
 from planner.cost.memory import outside_bytes
 from planner.cost.phase_passes import fullest_pass
 from planner.cost.pipeline import pipeline_bound_s
@@ -28,7 +27,7 @@ def step_bounds(
     piece as on the machine where it takes least.
     """
     total_s = largest_s = saved = forward_s = weight_s = quantised = 0.0
-    framework, machines = frameworks[0], machine_count(frameworks)
+    framework, machines = frameworks[0], frameworks.shape[0]
     mirrored = microbatch_share(framework.schedule)
     for piece in range(job.pieces):
         count, one_traffic, cost = totals[piece], traffic[0][piece], costs[0][piece]
@@ -97,7 +96,7 @@ def even_stages(total_s: float, totals: Array, traffic: Rows, grid: Row, place: 
     for stage in range(int(grid.pp)):
         quickest = 0.0
         for piece in range(totals.shape[0]):
-            first, there = traffic[0][piece], traffic[machine_at(place, stage)][piece]
+            first, there = traffic[0][piece], traffic[int(place[stage])][piece]
             if totals[piece] > 0.0 and plain_seconds(first) > 0.0:
                 if plain_seconds(there) == 0.0:
                     return float(grid.pp)

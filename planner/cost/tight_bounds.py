@@ -52,7 +52,6 @@ from planner.cost.linear import (
     SCALAR_FIXED_S,
     TERM_OPTIMIZER,
 )
-from planner.cost.machines import machine_at, machine_count
 from planner.cost.schedule import head_stage
 from planner.cost.tables import Array, JobInputs
 
@@ -238,7 +237,7 @@ def _in_memory(
             again[count] = shared_layers(float(count), blocks, each)
     most = 0.0
     for stage in range(pp):
-        at = machine_at(place, stage)
+        at = int(place[stage])
         fitting_layers(
             stages[stage], layers[at], mean[at], deficit[at], recompute, again, blocks,
             live_bytes[at], fits[stage],
@@ -262,7 +261,7 @@ def _fit(
     pp, total = stages.shape[0], fits.shape[1] - 1
     found = 0.0
     for stage in range(pp):
-        at = machine_at(place, stage)
+        at = int(place[stage])
         count = layers_in_time(
             seconds, stages[stage], layers[at], mean[at], deficit[at], recompute, blocks,
             again[1 if stage == head else 0],
@@ -309,7 +308,7 @@ def fill_tight_bounds(
     `recompute`: a RECOMPUTE_* code; all but RECOMPUTE_SHARED have one bound. Not for schedules with
     two copies of the model.
     """
-    framework, machines = frameworks[0], machine_count(frameworks)
+    framework, machines = frameworks[0], frameworks.shape[0]
     terms, scalars, stages, layers = shape_parts(
         grid, recompute, key, costs, job, frameworks, gpus, networks, place
     )

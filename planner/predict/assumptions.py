@@ -59,9 +59,9 @@ def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
 
 
 _MTP_APART = (
-    "multi-token prediction apart from the loss: Megatron-Core then exchanges shapes before "
+    "multi-token prediction in a block of its own: Megatron-Core then exchanges shapes before "
     "every transfer between stages, counted as a message and a launch each; the final norm "
-    "counts with the head, though it follows the last layer; no measured run has it, so the "
+    "counts with the head, though it follows the last layer; no measured run does this, so the "
     "error bars do not cover it"
 )
 
@@ -74,9 +74,9 @@ def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
 
 
 FRACTION_NOTE = (
-    "a fraction of the activations: with several micro-batches in flight a stage has all of the "
-    "next one's back before its backward starts, for Megatron-Core fetches ahead; a layer that the "
-    "fraction divides counts as on the GPU, and as copied"
+    "only a fraction of the activations is offloaded: with several micro-batches in flight, "
+    "Megatron-Core fetches all of the next one's activations before its backward starts; a layer "
+    "that is offloaded in part counts as on the GPU and as copied"
 )
 
 
@@ -89,8 +89,8 @@ def _activation_notes(job: Job, size_bytes: float, fraction: float) -> Iterator[
     yield (
         f"offloaded activations: at most {host_share(job.cluster, size)}, pinned; copies at "
         f"{rate:.0f} GB/s a GPU and direction, beside the compute of a "
-        "layer; traffic of NICs on the same link is not counted; few measured runs offload, so the "
-        "error bars do not cover it"
+        "layer; NIC traffic on the same link is not counted; few measured runs offload "
+        "activations, so the error bars do not cover it"
     )
     if fraction < 1.0:
         yield FRACTION_NOTE
@@ -102,7 +102,7 @@ def schedule_assumptions(job: Job) -> list[str]:
     notes = []
     if schedule.splits_backward:
         notes.append(
-            "backward split in gradients of inputs and of weights; attention and norms count "
+            "backward is split into gradients of inputs and of weights; attention and norms count "
             "with the inputs"
         )
     if schedule.placement == "mirrored":
@@ -148,20 +148,20 @@ def image_notes(job: Job) -> Iterator[str]:
     yield from _notes_of_samples(job)
     if images.shrunk:
         yield (
-            f"images {images.shrunk}: the family's processor makes them smaller, and they are "
-            f"{images.tokens * job.row_tokens:,.0f} tokens of a row, as somewhat smaller ones are"
+            f"images {images.shrunk}: the family's processor shrinks them, so they take "
+            f"{images.tokens * job.row_tokens:,.0f} tokens of a row, no more than smaller images"
         )
     vision, frozen = job.model.vision, images.patches and job.tuning.freezes(VISION_TOWER)
     if vision and frozen and hooks_tower(job.tuning, job.framework, vision.tower):
         yield (
-            "a frozen vision tower under recomputation: transformers 5 hooks its patch embedding "
-            "too, so that its checkpoints are held, and it runs again and backward"
+            "frozen vision tower with recomputation: transformers 5 hooks its patch embedding too, "
+            "so its checkpoints are kept, its forward pass runs again, and it has a backward pass"
         )
     yield from _tower_notes(job)
     if images.usual:
         yield (
-            f"images not given: one of {images.usual} pixels a sample, the largest that its family "
-            f"usually takes, {share(images.tokens)} of the tokens; say what yours have, as "
+            f"images not given: assumes one of {images.usual} pixels a sample, the largest usual "
+            f"size for this family, {share(images.tokens)} of the tokens; state yours, as in "
             "--images 1x640x480"
         )
 
@@ -173,17 +173,14 @@ def _tower_notes(job: Job) -> Iterator[str]:
         return
     stands = "the vision tower stands with the embeddings on the first pipeline stage"
     if vision.place == "copied":
-        yield (
-            f"{name}: {stands}, whole on every tensor-parallel rank, and keeps its activations "
-            "whatever recomputes"
-        )
+        yield (f"{name}: {stands}, whole on every tensor-parallel rank, and is never recomputed")
     else:
         yield (
-            f"{name}: {stands}, split over tensor parallelism; context-parallel ranks each run all "
-            "of it"
+            f"{name}: {stands}, split over tensor parallelism; every context-parallel rank runs "
+            "all of it"
         )
     if vision.place == "copied" and job.tuning.has_adapters:
-        yield f"{name}: adapters reach no layer of tower and projector, which stay frozen"
+        yield f"{name}: no layer of tower and projector gets adapters; they stay frozen"
 
 
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
@@ -205,7 +202,8 @@ def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     family = job.model.family
     if job.framework.families and family not in supported_model_types():
         notes += (
-            f"what transformers keeps of {family} models was not counted; taken as a plain layer",
+            f"the tensors that transformers keeps for {family} models were not counted; assumes a "
+            "plain layer",
         )
     return notes
 
@@ -233,9 +231,9 @@ def _expert_notes(job: Job) -> Iterator[str]:
         )
     elif EXPERTS in in_groups(targets) and EXPERTS not in targets:
         yield (
-            "routed experts have no adapters, for they lie in one tensor "
-            "(targets=all-linear,experts,router puts some there, as peft 0.21 does with all-linear "
-            "by itself)"
+            "routed experts get no adapters, because they are in one tensor "
+            "(targets=all-linear,experts,router adds some, as peft 0.21 does by default with "
+            "all-linear)"
         )
 
 
@@ -252,13 +250,13 @@ def tuning_notes(job: Job) -> Iterator[str]:
         return
     if rules.upcasts_norms:
         yield (
-            "the quantised base is prepared as peft does: norms, embeddings and head in fp32, and "
-            "so the stream between layers (--with 16-bit-stream leaves that out)"
+            "the quantised base is prepared as by peft: norms, embeddings and head in fp32, and "
+            "hence the stream between layers (--with 16-bit-stream avoids that)"
         )
     if job.model.moe is not None and not rules.quantised_experts:
         yield (
-            f"experts are not quantised: {job.framework.name} has those of a layer in one tensor, "
-            "which the library of quantised layers does not see"
+            f"experts are not quantised: {job.framework.name} keeps a layer's experts in one "
+            "tensor, which the library for quantised layers does not handle"
         )
 
 
@@ -273,7 +271,7 @@ def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
             load = f"{job.expert_imbalance:g} times {load}"
         notes.append(f"the busiest expert rank gets {load}")
         if degrees.etp == job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep) > 1:
-            notes.append(f"etp {degrees.etp}, as {job.framework.name} takes it where none is given")
+            notes.append(f"etp {degrees.etp}, the default of {job.framework.name}")
     return tuple(notes)
 
 

@@ -20,7 +20,6 @@ from planner.cost import compiled, linear, linear_memory
 from planner.cost import fields as f
 from planner.cost._entry import Entry
 from planner.cost._jit import as_records
-from planner.cost.compiled import MachineCore
 from planner.cost.inputs import GpuInputs, LinkInputs
 from planner.cost.linear_memory import MemoryPhases
 from planner.cost.piece_traffic import TRAFFIC_ROW as PIECE_TRAFFIC_ROW
@@ -231,11 +230,6 @@ class CostModel:
             self.places,
         )
 
-    @property
-    def core(self) -> MachineCore:
-        """Entries of the core for one machine or for several."""
-        return compiled.on_one if len(self.machines) == 1 else compiled.on_several
-
     @cached_property
     def memory_scales(self) -> tuple[float, ...]:
         """`planner.predict.uncertainty.likely.memory_scales`."""
@@ -299,7 +293,7 @@ class CostModel:
         def cost(part: slice) -> None:
             *space, stages = work_arrays(len(self.pieces), most, len(self.machines))
             self.run(
-                self.core.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
+                compiled.cost_shapes, price_shapes.shapes, order[part], price_shapes.keys,
                 price_shapes.costs, self.prefix, self.totals, self.job_inputs,
                 *self.machine_inputs, False, *space, price_shapes.steps, stages,
             )  # fmt: skip
@@ -436,7 +430,7 @@ class CostModel:
         layouts, groups, traffic, stages = work_arrays(len(counts), pp, len(inputs))
         layouts[0], layouts[1] = counts, first.layout.recomputed
         self.run(
-            self.core.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
+            compiled.cost_shapes, first.shape[None], np.zeros(1), first.key[None], costs[None],
             self.prefix, counts.sum(axis=1), first.job,
             as_records([one.framework for one in inputs]), *self.machine_inputs[1:], True, layouts,
             groups, traffic, steps, stages,

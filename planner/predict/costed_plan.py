@@ -256,7 +256,7 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
 
 
 def recomputed_share(costs: Array, layout: KernelLayout) -> float:
-    """Recomputed over forward seconds, which stands for the share of recomputed FLOP."""
+    """Recomputed over forward seconds, a proxy for the share of recomputed FLOP."""
     forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
     again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
     return again / forward if forward else 0.0

@@ -92,7 +92,7 @@ def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:
         yield (
             f"offloaded optimizer: {where}; "
             f"CPU-Adam at {rate / 1e9:.0f} GB/s a node (arXiv 2101.06840); "
-            f"{hidden * 100:.0f} % of the way down beside backward, the way back exposed"
+            f"{hidden * 100:.0f} % of the way down overlaps with backward, the way back is exposed"
         )
     if weights_home(job.framework, setting) != "gpu":
         yield _weights_note(job, sizes, copies)
@@ -100,8 +100,8 @@ def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:
         rate = cluster.gpus_per_node * nvme_bytes_per_s(cluster)
         yield (
             f"NVMe: {sizes.nvme * copies:,.0f} GiB a node, read and written at {rate / 1e9:.0f} "
-            "GB/s by all GPUs together (arXiv 2104.07857; one drive a GPU, which is assumed); "
-            "no measured run has it, so the error bars do not cover it"
+            "GB/s by all GPUs together (arXiv 2104.07857; assumes one drive per GPU); no measured "
+            "run uses it, so the error bars do not cover it"
         )
 
 
@@ -116,8 +116,8 @@ def _weights_note(job: Job, sizes: HomeBytes, copies: float) -> str:
         where = "with the optimizer's states"
     return (
         f"weights off the GPU: {where}; each gather fetches a rank's shard, at {rate:.0f} GB/s a "
-        "GPU over the host's link; a model that is loaded whole before it is divided needs "
-        "more at the start"
+        "GPU over the host's link; a model that is loaded whole before it is split needs more at "
+        "the start"
     )
 
 
@@ -126,13 +126,12 @@ def _paged_note(job: Job, copies: float) -> str:
     size = held_parameters(job).trained * job.optimizer.state_bytes * copies
     if not job.optimizer_offload:
         return (
-            f"paged optimizer: its states, {size:,.1f} GiB a node, have room on the GPUs and stay "
-            "there; where that is not so, the driver moves them to host memory, and the step "
-            "takes longer"
+            f"paged optimizer: its states, {size:,.1f} GiB a node, fit the GPUs and stay there; "
+            "otherwise the driver would move them to host memory, and the step would take longer"
         )
     rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
     return (
-        "paged optimizer: its states have no room beside all else, and all of them come over the "
-        f"link for each update while others leave, at {rate:.0f} GB/s a GPU and direction "
-        f"(the driver evicts what was used longest ago); {host_share(job.cluster, size)}"
+        "paged optimizer: its states do not fit the GPU, so each update brings all of them over "
+        f"the link while others leave, at {rate:.0f} GB/s a GPU and direction "
+        f"(the driver evicts the least recently used); {host_share(job.cluster, size)}"
     )

@@ -21,8 +21,8 @@ from planner.predict.plan import Degrees, Interval
 
 SharpGroup = Literal["dp", "dp_replica"]
 NOTE = (
-    "switches reduce as NCCL and SHARP's authors describe it; no run with it was compared, and "
-    "without plugin, aggregation manager or a free tree NCCL takes the hosts"
+    "switches reduce as NCCL's and SHARP's authors describe; no measured run was compared, and "
+    "without a plugin, an aggregation manager or a free tree NCCL reduces on the hosts"
 )
 
 
@@ -62,8 +62,8 @@ def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:
         )
     if use.group == "dp" and degrees.zero >= 1 and links.in_network_gathers == 0.0:
         return (
-            "under ZeRO gradients are reduce-scattered, which the switches do only where each GPU "
-            "has a NIC"
+            "under ZeRO gradients are reduce-scattered, which the switches do only if each GPU has "
+            "a NIC"
         )
     return ""
 

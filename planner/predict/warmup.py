@@ -31,31 +31,25 @@ _LOOKS_UP_S = 0.05
 # A second process compiles the second group, which takes it about as long with its own start as the
 # first process takes for the first group.
 _HERE = (
-    compiled.cost_keys, compiled.on_one.cost_shapes, compiled.memory_phases,
-    compiled.on_several.cost_shapes,
+    compiled.cost_keys, compiled.cost_shapes, compiled.memory_phases,
 )  # fmt: skip
 _BESIDE = (
-    compiled.on_one.bound_shapes, compiled.layout_terms, compiled.least_together,
-    compiled.on_several.bound_shapes,
+    compiled.bound_shapes, compiled.layout_terms, compiled.least_together,
 )  # fmt: skip
-_FOR_POOLS = (compiled.on_several.cost_shapes, compiled.on_several.bound_shapes)
 
 
-def missing(pools: bool = False) -> list[Entry]:
-    """Entries that a search calls and that the cache lacks; with `pools` also those for pools."""
-    wanted = [entry for entry in (*_HERE, *_BESIDE) if pools or entry not in _FOR_POOLS]
-    return [entry for entry in wanted if not entry.is_on_disk()]
+def missing() -> list[Entry]:
+    """Entries that are not in the cache."""
+    return [entry for entry in (*_HERE, *_BESIDE) if not entry.is_on_disk()]
 
 
-def warm_up(
-    progress: Progress | None = None, deadline: float | None = None, pools: bool = False
-) -> None:
+def warm_up(progress: Progress | None = None, deadline: float | None = None) -> None:
     """Compile what is `missing`; `progress` gets (what, done, total).
 
     Each entry takes a second or two; Ctrl-C and the `deadline` (`time.perf_counter`,
     CannotTellError) are heard between two of them.
     """
-    wanted = missing(pools)
+    wanted = missing()
     here = [entry for entry in wanted if entry in _HERE]
     beside = [entry for entry in wanted if entry not in here]
     helper = _start_helper(beside) if here else None
@@ -148,9 +142,7 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     return {
         "cost_keys": (keys, *ops, *inputs, np.zeros(TRAFFICS, TRAFFIC_ROW), costs),
         "cost_shapes": cost_shapes,
-        "cost_shapes_on_several": cost_shapes,
         "bound_shapes": bound_shapes,
-        "bound_shapes_on_several": bound_shapes,
         "layout_terms": (*shape, *inputs[:3], inputs[3][None], 0, matrix, vector),
         "memory_phases": (*shape, *inputs[:2], matrix, cube, cube, *[matrix] * 5),
         "least_together": (

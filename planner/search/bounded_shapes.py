@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from constraints.layout_context import LayoutContext, Recomputation
+from planner.cost import compiled, schedule, tight_bounds
 from planner.cost import fields as f
-from planner.cost import schedule, tight_bounds
 from planner.cost.tables import Array
 from planner.job.recomputation import recomputation
 from planner.job.recompute import RecomputeMode
@@ -191,7 +191,7 @@ class BoundedShapes:
         shapes = costed.shapes[self.rows[positions]]
         table = np.zeros((len(positions), len(limits)))
         in_threads(
-            lambda part: model.core.bound_shapes(
+            lambda part: compiled.bound_shapes(
                 shapes[part], codes[part], limits, False, costed.keys, costed.costs,
                 model.prefix, model.totals, model.job_inputs,
                 *model.machine_inputs, table[part],
@@ -274,7 +274,7 @@ class BoundedShapes:
         if schedule.copies_of_model(model.framework_inputs.schedule, pp) == 1.0:
             costed = self.costed
             code = tight_bounds.RECOMPUTE_SHARED if shared else RECOMPUTE_CODES[recomputation]
-            model.core.bound_shapes(
+            compiled.bound_shapes(
                 costed.shapes[[row]], np.array([float(code)]), self.limits[[index]], True,
                 costed.keys, costed.costs, model.prefix, model.totals, model.job_inputs,
                 *model.machine_inputs, found,

@@ -202,17 +202,3 @@ def test_what_it_does_not_know_it_names(function: Callable[..., float], text: st
     with pytest.raises(UnplannedError) as raised:
         translated("entry", function, [np.zeros(3)])
     assert str(raised.value).startswith(text)
-
-
-@jit
-def on_several(numbers: Array) -> float:
-    return numbers[0] if SEVERAL else numbers[1]  # type: ignore[no-any-return]
-
-
-SEVERAL = True
-
-
-@pytest.mark.parametrize(("several", "wanted"), [(True, 5.0), (False, 6.0)])
-def test_constants_mean_what_an_entry_says(several: bool, wanted: float, apart: Path) -> None:
-    assert Entry(on_several, several)(np.array([5.0, 6.0])) == wanted
-    assert apart.exists()

@@ -127,7 +127,7 @@ def test_the_language_model_alone_costs_what_it_did() -> None:
 
 def test_without_a_word_a_sample_has_the_usual_image() -> None:
     plan = _plan()
-    assert any("images not given: one of 1120x896" in text for text in plan.assumptions)
+    assert any("images not given: assumes one of 1120x896" in text for text in plan.assumptions)
     assert plan.step_time_s == pytest.approx(_plan(images="1x1120x896").step_time_s)
     # Of which a short sample has what it has room for.
     assert _request(seq=512).resolve().model.images.tokens == 1.0

@@ -90,4 +90,4 @@ def test_experts_without_adapters_are_told(model: str, train: str, said: bool) -
         model=model, gpus="8xH100", gbs=8, framework="hf-fsdp2", train=train, seq=1024
     )
     notes = plan_assumptions(request.resolve(), Degrees(dp=8, zero=3))
-    assert any("experts have no adapters" in note for note in notes) == said
+    assert any("experts get no adapters" in note for note in notes) == said

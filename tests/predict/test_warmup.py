@@ -10,7 +10,7 @@ from planner.search.search import find_plans
 
 def test_a_search_compiles_nothing_more() -> None:
     """Whatever entries a search has used have just the kernels that `warm_up` makes."""
-    warmup.warm_up(pools=True)
+    warmup.warm_up()
     entries = [*warmup._HERE, *warmup._BESIDE]
     for entry in entries:
         entry.functions.clear()

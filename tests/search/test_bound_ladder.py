@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.cost import compiled
 from planner.cost.tables import Array
 from planner.job.request import Request
 from planner.search.explorer import Explorer
@@ -30,7 +31,7 @@ def bound(explorer: Explorer, limits: Array) -> Array:
         dtype=np.float64,
     )
     found = np.full((len(rows), len(limits)), np.inf)
-    model.core.bound_shapes(
+    compiled.bound_shapes(
         explorer.costed.shapes[rows], codes[explorer.columns["recompute"][rows]], limits, False,
         explorer.costed.keys, explorer.costed.costs, model.prefix, model.totals,
         model.job_inputs, *model.machine_inputs,

@@ -121,7 +121,7 @@ def advise(
 
 
 class _Adviser:
-    """The configuration to change, and the number of moves tried."""
+    """Evaluates changes of a configuration, and counts those that it tries."""
 
     def __init__(
         self, proposal: Proposal, may_add_gpus: bool, pairs: bool, watch: Watch, over: Over

@@ -103,8 +103,8 @@ def _kept_inputs(
 
 
 def _gathered(row: Saved, context: OpContext) -> Saved:
-    """An input as adapters keep it that are split over tensor parallelism: gathered
-    (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
+    """The input that adapters keep: gathered, if tensor parallelism splits them (Megatron-Bridge,
+    src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
     split = context.tuning.has_adapters and context.profile.adapters.fused_targets
     return replace(row, shard=Shard.NONE) if split and row.shard is Shard.SEQUENCE else row
 

@@ -44,7 +44,7 @@ def shipped_tables() -> dict[Figure, ErrorTable]:
 
 @cache
 def tuned_tables() -> dict[Figure, ErrorTable]:
-    """The tables of all other runs: part of the weights, or samples that differ in length."""
+    """The tables of runs that train part of the weights, or samples that differ in length."""
     block = _shipped().get(TUNED, {})
     tables = parse_tables(block) if isinstance(block, dict) else {}
     full = shipped_tables()
