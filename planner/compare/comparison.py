@@ -176,19 +176,19 @@ def _row(
     entry: EnteredOffer, outcome: Outcome | None, tokens: int, settings: Settings
 ) -> ComparisonRow:
     cluster = entry.cluster
-    row = ComparisonRow(
+    run, reason = run_of(entry, outcome, tokens, settings)
+    return ComparisonRow(
         name=entry.offer.label,
         cluster=cluster.describe(),
         gpu=cluster.gpu.name,
         num_gpus=cluster.num_gpus,
         num_nodes=cluster.num_nodes,
         precision=entry.request.precision,
+        run=run,
+        reason=reason,
+        needs=() if outcome is None or outcome.result is not None else outcome.needs,
+        refused=outcome is not None and outcome.refused,
     )
-    run, reason = run_of(entry, outcome, tokens, settings)
-    needs = () if outcome is None or outcome.result is not None else outcome.needs
-    refused = outcome is not None and outcome.refused
-    update = {"run": run, "reason": reason, "needs": needs, "refused": refused}
-    return row.model_copy(update=update)
 
 
 def run_of(
@@ -368,12 +368,14 @@ def _entry(
 def _point(
     batch: Batch, entry: EnteredOffer, outcome: Outcome | None, tokens: int, settings: Settings
 ) -> ScalePoint:
-    asked = entry.request.gbs_tokens or 0
-    point = ScalePoint(batch=batch, num_gpus=entry.cluster.num_gpus, gbs_tokens=asked)
     run, reason = run_of(entry, outcome, tokens, settings)
-    if run is None:
-        return point.model_copy(update={"reason": reason})
-    return point.model_copy(update={"run": run, "gbs_tokens": run.plan.gbs_tokens})
+    return ScalePoint(
+        batch=batch,
+        num_gpus=entry.cluster.num_gpus,
+        gbs_tokens=(entry.request.gbs_tokens or 0) if run is None else run.plan.gbs_tokens,
+        run=run,
+        reason=reason if run is None else "",
+    )
 
 
 def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:

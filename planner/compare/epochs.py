@@ -60,11 +60,10 @@ def training_text(job: Job, plan: Plan, request: Request, samples: int, epochs: 
     demand`."""
     tokens = tokens_of(request, samples, epochs)
     hours = ideal_days(plan, tokens).times(HOURS_PER_DAY)
-    steps = tokens / plan.gbs_tokens
-    times = "1 epoch" if epochs == 1 else f"{epochs:g} epochs"
+    title = training_title(request, samples, epochs).removesuffix(")")
     return (
-        f"{times} of {plural(samples, 'sample')} ({short_count(tokens)} tokens, {steps:,.0f} "
-        f"steps): {_range_text(hours)} h; {_cost_text(job.cluster, request, hours)}"
+        f"{title}, {tokens / plan.gbs_tokens:,.0f} steps): {_range_text(hours)} h; "
+        f"{_cost_text(job.cluster, request, hours)}"
     )
 
 

@@ -12,7 +12,6 @@ from math import exp, expm1, inf, log, sqrt
 
 from hardware.facts import load_economics
 from planner.compare.settings import Settings
-from planner.cost.tables import ClassInputs
 from planner.job.job import Job
 from planner.job.optimizers import OptimizerSetting
 from planner.job.quantities import DAY_S, HOUR_S
@@ -79,16 +78,13 @@ def checkpoint_bytes(job: Job) -> float:
     states += paged_bytes(setting)
     if job.tuning.trains_all:
         return float(parameter_count(job.model).total) * (profile.state.weight_bytes + states)
+    # Beside adapters, frozen weights are not written.
+    whole = not job.tuning.has_adapters
     return sum(
-        count * (one.weights * profile.state.weight_bytes * _is_written(job, one))
+        count * (one.weights * profile.state.weight_bytes * (whole or one.states > 0.0))
         + count * one.states * states
         for one, count in held_classes(job, profile)
     )
-
-
-def _is_written(job: Job, one: ClassInputs) -> bool:
-    """Whether a checkpoint has the weights of a class: beside adapters no frozen ones."""
-    return one.states > 0.0 or not job.tuning.has_adapters
 
 
 def goodput(run: GoodputRun, settings: Settings) -> Goodput:

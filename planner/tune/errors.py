@@ -17,7 +17,7 @@ in `errors.toml`, with `folds` that each leave a tenth of the sources out.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import log, log2
@@ -114,7 +114,9 @@ def distances_of(predictions: Sequence[Prediction]) -> dict[str, Array]:
         "micro_batch": doublings("mbs"),
         "sharding": _differing([(one.zero,) for one in degrees]),
         "switches": _differing([_switches(one) for one in predictions]),
-        "kernel": _differing([_kernel(one) for one in predictions]),
+        "kernel": _differing(
+            [(f"{one.job.attention} {one.job.attention_kernel}",) for one in predictions]
+        ),
         "exposed": _apart(exposed),
         "pace": _apart(pace),
         "gpus": _apart([log2(one.gpus) for one in degrees]),
@@ -138,10 +140,6 @@ def _seconds_of(prediction: Prediction) -> float:
 def _apart(values: Sequence[float]) -> Array:
     column = np.array(values)
     return np.asarray(np.abs(column[:, None] - column[None]))
-
-
-def _kernel(one: Prediction) -> tuple[Hashable, ...]:
-    return (f"{one.job.attention} {one.job.attention_kernel}",)
 
 
 def _switches(one: Prediction) -> tuple[Any, ...]:

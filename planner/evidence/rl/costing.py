@@ -72,14 +72,11 @@ def _binding(step: RlStep, layout: RlLayout) -> tuple[Phase, ...]:
 def _transfer_alone(mapped: RlMapped) -> Costed:
     job, layout = mapped.job, mapped.layout
     way = layout.way or usual_way(job, colocated=layout.placement == "colocated")
-    moved = transfer(job, layout.engine, way, _shard_bytes(mapped))
+    # A trainer shards or splits all weights of the policy.
+    shard_bytes = 2.0 * parameter_count(job.policy).total / layout.trainer_gpus
+    moved = transfer(job, layout.engine, way, shard_bytes)
     phase = with_bar(Phase("transfer", "trainer", moved.seconds, moved.terms, {}), job)
     return Costed((phase,), None, True, layout.trainer.job.cluster.gpu.hbm_usable_bytes)
-
-
-def _shard_bytes(mapped: RlMapped) -> float:
-    """Weights of the policy on one GPU of a trainer that shards or splits all of them."""
-    return 2.0 * parameter_count(mapped.job.policy).total / mapped.layout.trainer_gpus
 
 
 def _trainer_alone(mapped: RlMapped, training: Training) -> Costed:

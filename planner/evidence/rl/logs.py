@@ -71,12 +71,11 @@ def _names(framework: str, table: Mapping[str, Any]) -> Names:
         tuple(table["marks"]),
         tuple(table["step"]),
         {name: tuple(table[name]) for name in _LENGTHS if name in table},
-        tuple(map(_part, table["part"])),
+        tuple(
+            Part(part["figure"], tuple(part["names"]), tuple(part["phases"]))
+            for part in table["part"]
+        ),
     )
-
-
-def _part(table: Mapping[str, Any]) -> Part:
-    return Part(table["figure"], tuple(table["names"]), tuple(table["phases"]))
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _log(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> RlL
     step = next((values[name] for name in names.step if name in values), ())
     told = steady(step, str(path)).text if step else f"{len(timed)} kinds of times"
     lengths = {
-        what: _length(what, found)
+        what: max(found) if what.endswith("max") else median(found)
         for what, some in names.lengths.items()
         if (found := next((values[name] for name in some if name in values), None))
     }
@@ -162,8 +161,3 @@ def _sum(values: Mapping[str, Sequence[float]], name: str) -> list[float] | None
     if any(one is None for one in each):
         return None
     return [math.fsum(some) for some in zip(*(one for one in each if one), strict=False)]
-
-
-def _length(what: str, found: Sequence[float]) -> float:
-    """The median of means, the largest of the longest."""
-    return max(found) if what.endswith("max") else median(found)

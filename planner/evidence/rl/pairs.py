@@ -60,11 +60,8 @@ def pairs(predictions: Sequence[RlPrediction]) -> list[Pair]:
 
 def _key(row: RlRow) -> Hashable:
     stated = tuple(row.text(column) for column in _SAME)
-    return *stated, row.fact("algorithm").replace("multi-turn", "").strip(), _limit(row)
-
-
-def _limit(row: RlRow) -> float | None:
-    return row.noted("T-max seq N") or row.noted("seq max N")
+    limit = row.noted("T-max seq N") or row.noted("seq max N")
+    return *stated, row.fact("algorithm").replace("multi-turn", "").strip(), limit
 
 
 def seconds_a_sample(row: RlRow) -> float | None:

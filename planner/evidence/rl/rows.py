@@ -9,7 +9,7 @@ asynchronous run is the trainer's wait, which passes a time of log-probabilities
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -146,12 +146,8 @@ def is_rl_table(path: Path) -> bool:
 
 def rl_tables(paths: Sequence[Path]) -> list[Path]:
     """The tables of such runs among files and folders."""
-    files = [file for path in paths for file in _files(path)]
-    return [file for file in files if is_rl_table(file)]
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    files = (sorted(path.glob("*.csv")) if path.is_dir() else [path] for path in paths)
+    return [file for some in files for file in some if is_rl_table(file)]
 
 
 def is_bounds_table(path: Path) -> bool:
@@ -166,14 +162,13 @@ def read_rl_rows(path: Path) -> list[RlRow]:
     missing = [name for name in needed if name not in (header or ())]
     if missing:
         raise UsageError(f"{path} line 1: the header lacks {', '.join(missing)}")
-    found = [RlRow(path.name, line, _texts(cells)) for line, cells in rows]
+    found = [
+        RlRow(path.name, line, {name: text for name, text in cells.items() if name})
+        for line, cells in rows
+    ]
     if not found:
         raise UsageError(f"{path}: a header, but no run below it")
     return found
-
-
-def _texts(cells: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in cells.items() if name}
 
 
 def _has(names: Sequence[str], needed: Sequence[str]) -> bool:

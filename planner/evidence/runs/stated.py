@@ -163,12 +163,10 @@ def _stated_types(row: MeasuredRow) -> str:
 def demand_counts(row: MeasuredRow) -> None:
     """UnpredictableRowError names a count that is too small or too large."""
     for column, least in words_of("least").items():
-        value = row.integer(column)
-        if value is not None and value < least:
+        if (value := row.integer(column)) is not None and value < least:
             raise UnpredictableRowError(f"{column} is {value}, and must be {least} or more")
     for column, most in words_of("most").items():
-        value = row.integer(column)
-        if value is not None and value > most:
+        if (value := row.integer(column)) is not None and value > most:
             raise UnpredictableRowError(f"{column} is {value:,}, and must be {most:,} or less")
 
 

@@ -67,7 +67,8 @@ def _targets(row: MeasuredRow, model: ModelSpec) -> str:
         return "all-linear"
     if whole := named("lora_targets", text):
         return whole
-    absent = _known_names() - {*linear_layers(model), *GROUPS}
+    known = {name for some in words_of("lora_target").values() for name in some.split("+")}
+    absent = known - {*linear_layers(model), *GROUPS}
     if row.says("framework", _TRAINS_TABLES):
         absent |= set(_TABLES)
     of_blocks = [one for name in _names(text) for one in _in_mixture(name, row, model)]
@@ -77,10 +78,6 @@ def _targets(row: MeasuredRow, model: ModelSpec) -> str:
 
 def _targets_text(row: MeasuredRow) -> str:
     return row.fact("lora_targets").partition(" of ")[0]
-
-
-def _known_names() -> set[str]:
-    return {name for some in words_of("lora_target").values() for name in some.split("+")}
 
 
 def _names(text: str) -> list[str]:
