@@ -1,9 +1,9 @@
 """Columns of the tables that the compiled core reads and writes.
 
-Outside the core a table is a float64 array and its columns are these numbers; inside it is an array
+Outside the core a table is a float64 array and its columns are these numbers. Inside it is an array
 of records whose fields have the same names in lower case (`PIECE_SAVED`: `cost.saved`). Tables that
-only the core reads have the records alone.
-`planner.predict.cost_tables` fills the input tables from the op table.
+only the core reads have no numbers for their columns. `planner.predict.cost_tables` fills the input
+tables from the op table.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTer
 
 
 def record_of(*columns: str, **wide: int) -> np.dtype[Any]:
-    """A record of numbers: one for each of the columns, then so many for each wide one."""
+    """A record of numbers: one for each of the columns, then as many for each wide column as its
+    keyword gives.
+    """
     single = [(name, "f8") for name in columns]
     return np.dtype((np.record, [*single, *((name, "f8", (n,)) for name, n in wide.items())]))
 
 
 def places(row: np.dtype[Any]) -> dict[str, int]:
-    """The number of each column of a row, outside the core."""
+    """The number of each column of a row, for use outside the core."""
     return {name: place[1] // 8 for name, place in (row.fields or {}).items()}
 
 
@@ -204,8 +206,9 @@ STAGE_COLUMNS = STAGE_ALLOCATED + 8
 
 
 def _row(prefix: str, *wide: str) -> np.dtype[Any]:
-    """Record of one row of a table: a field for each column, several where a name stands for so
-    many, as those that are `wide` always do."""
+    """The record of one row of a table: a field for each column, or a field of several numbers if a
+    name has several columns, or is `wide`.
+    """
     columns = {
         name.removeprefix(prefix).lower(): number
         for name, number in globals().items()
@@ -221,7 +224,7 @@ def _row(prefix: str, *wide: str) -> np.dtype[Any]:
 
 
 def _number(prefix: str, names: Iterable[str], first: int) -> None:
-    """Call the columns from `first` on by these names of terms."""
+    """Number the columns from `first` on, with these names of terms."""
     globals().update({prefix + name.upper(): first + at for at, name in enumerate(names)})
 
 
@@ -248,13 +251,14 @@ MEMORY_COLUMNS = _columns(MEMORY_TERMS, STAGE_TERMS)
 
 
 def traced_columns(line: str) -> list[int]:
-    """Columns of the terms of a step that one line of a trace counts."""
+    """Columns of the step's terms that one line of a trace counts."""
     return [TIME_COLUMNS[term.field] for term in TIME_TERMS if term.traced == line]
 
 
 def _pass_columns(name: str) -> list[int]:
-    """Columns of a pass of a piece: compute, and exposed traffic by term; copies to the host
-    apart."""
+    """Columns of a pass of a piece: compute, and exposed traffic by term, without copies to the
+    host.
+    """
     columns = {f"PIECE_{name}_{term.name.upper()}" for term in TRAFFIC_TERMS}
     return [globals()[f"PIECE_{name}"], *(globals()[one] for one in globals() if one in columns)]
 
@@ -270,4 +274,4 @@ STEP_PASSES = [TIME_COLUMNS[term.field] for term in TIME_TERMS if term.of == "pa
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> int:
-        """STEP_* and STAGE_* of the terms."""
+        """The STEP_* and STAGE_* columns of the terms."""

@@ -1,8 +1,8 @@
-"""Frozen NamedTuples that carry everything the compiled core needs: no Python object enters it.
+"""Frozen NamedTuples with all inputs of the compiled core; no Python object enters it.
 
 All values are SI float64 (see the suffixes). Rates are *achievable ceilings times documented
-efficiencies*; the efficiencies come from `hardware/efficiency/*.toml`, which say what they
-were fitted on.
+efficiencies*; the efficiencies come from `hardware/efficiency/*.toml`, which say what they were
+fitted on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Inputs = TypeVar("Inputs", bound=tuple[Any, ...])
 
 
 def as_declared(inputs: Inputs) -> Inputs:
-    """The same NamedTuple with every field of its declared type.
+    """The same NamedTuple, with every field converted to its declared type.
 
     The compiler makes another kernel for every combination of int and float that it meets, so a
     default of `0` in a profile would cost a user a second compilation.
@@ -26,7 +26,7 @@ def as_declared(inputs: Inputs) -> Inputs:
 
 
 def filled(kind: type[Inputs], values: Mapping[str, Any]) -> Inputs:
-    """A NamedTuple with its fields taken by name from values that may be more."""
+    """A NamedTuple whose fields are taken by name from `values`, which may contain more."""
     table = {name: values[name] for name in kind.__annotations__ if name in values}
     return as_declared(kind(**table))
 
@@ -37,10 +37,10 @@ def _field_types(kind: type[Any]) -> tuple[type[Any], ...]:
 
 
 class GpuInputs(NamedTuple):
-    """One GPU as the compute terms see it, for one training precision and attention kernel.
+    """One GPU for the compute terms, with one training precision and attention kernel.
 
     A field without a text is the figure of that name in `hardware/efficiency/compute.toml`
-    (`hardware.curves` says what it means; `attention_*`: of the kernel), filled by name;
+    (`hardware.curves` explains it; `attention_*`: of the kernel), filled by name;
     `planner.predict.cost_tables` derives the others.
     """
 
@@ -91,10 +91,10 @@ class GpuInputs(NamedTuple):
 class LinkInputs(NamedTuple):
     """The two link levels of a cluster: inside a scale-up domain, and between domains.
 
-    Rates are per GPU and direction at large sizes, in nccl-tests' bus-bandwidth convention
-    (bytes that cross a link, per second). `half_bytes` is the number of bytes on the link at
-    which half of that rate is reached; `latency_s` the time of one hop of a ring or tree.
-    A box without NVLink is one domain whose links are PCIe.
+    Rates are per GPU and direction at large sizes, in nccl-tests' bus-bandwidth convention (bytes
+    that cross a link, per second). `half_bytes` is the number of bytes on the link at which half of
+    that rate is reached; `latency_s` is the time of one hop of a ring or tree. A box without NVLink
+    is one domain whose links are PCIe.
     """
 
     # Ranks that train together: groups are placed on that many GPUs.

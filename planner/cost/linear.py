@@ -1,8 +1,8 @@
 """A step's time as linear terms of the layer counts, for the layout solver and for bounds.
 
 Within one shape, a stage's seconds are sums over its layers plus constants, except for a maximum
-here and there (exposed traffic). This module gives the coefficients, from the same functions that
-`planner.cost.step` costs a finished layout with; `planner.cost.linear_memory` gives its bytes.
+here and there (exposed traffic). This module computes the coefficients with the functions by which
+`planner.cost.step` costs a finished layout; `planner.cost.linear_memory` does the same for bytes.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def traffic_line(
 ) -> tuple[float, float]:  # fmt: skip
     """(latency, slope per parameter) of the seconds to reduce gradients or gather weights.
 
-    `high`: most parameters of a stage. `expert`: over the expert-data group. The line from the
+    `high`: most parameters of a stage. `expert`: over the expert-data group. The line runs from the
     latency to the time of `high`: a collective's time is the lesser of several algorithms, each the
-    slower of two link levels, each latency + (x + sqrt(h x))/B. So time less latency, over size,
-    never rises with size, and the line never lies above the time. (A line between two larger sizes
-    may, where one level takes over from the other.)
+    slower of two link levels, each latency + (x + sqrt(h x))/B. So time minus latency, divided by
+    size, never rises with size, and the line is never above the time. (A line between two larger
+    sizes may be above it, if one level takes over from the other.)
     """
     if high <= NEARLY_NONE:
         return 0.0, 0.0
@@ -92,7 +92,7 @@ def traffic_line(
 def piece_terms(
     cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs, out: Array
 ) -> None:
-    """Fill the TERM_* columns of one piece, except traffic at the end of the step."""
+    """Fill the TERM_* columns of one piece, except for traffic at the end of the step."""
     updated, owned = updated_parameters(cost, grid, framework)
     plain, again = traffic.sharded_s, traffic.sharded_again_s
     out[TERM_FORWARD] = traffic.forward_s
@@ -108,8 +108,9 @@ def piece_terms(
 
 @jit
 def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
-    """Parameters of a piece whose gradients are reduced or whose weights are gathered, over dp·cp
-    or over the expert-data group."""
+    """Parameters of a piece whose gradients are reduced, or whose weights are gathered, over dp·cp
+    or over the expert-data group.
+    """
     if reduce:
         return float(traffic.reduced_experts if expert else traffic.reduced)
     return float(traffic.gathered_experts if expert else traffic.gathered)
@@ -119,7 +120,7 @@ def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
 def parameter_range(
     expert: bool, reduce: bool, traffic: Rows, job: JobInputs
 ) -> tuple[float, float, float]:
-    """(fewest of any kind of layer, most, those of all other pieces) of `parameters_sent`."""
+    """(fewest of any kind of layer, most, sum of all other pieces) of `parameters_sent`."""
     smallest, largest, others = np.inf, 0.0, 0.0
     for piece in range(job.pieces):
         count = parameters_sent(traffic[piece], expert, reduce)
@@ -164,9 +165,10 @@ def layout_terms(
     grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
     networks: Rows, machine: int, terms: Array, scalars: Array,
 ) -> None:  # fmt: skip
-    """Fill coefficients of one shape's step time on a machine: terms[piece, TERM_*],
-    scalars[SCALAR_*], zero before. Stragglers of all machines included
-    (`planner.cost.step.slowdown`)."""
+    """Fill the coefficients of one shape's step time on a machine: terms[piece, TERM_*],
+    scalars[SCALAR_*], zero before. Includes the stragglers of all machines
+    (`planner.cost.step.slowdown`).
+    """
     network = networks[machine]
     traffic = np.zeros(job.pieces, TRAFFIC_ROW)
     fill_traffic(costs, key, grid, framework, network, traffic)

@@ -1,4 +1,4 @@
-"""Frozen NamedTuples of a job for the compiled core: op table, job, framework."""
+"""Frozen NamedTuples that describe a job to the compiled core: op table, job, framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 
 class OpTable(NamedTuple):
-    """The op table as float64 arrays, one row an entry; columns in `planner.cost.fields`."""
+    """The op table as float64 arrays, one row per entry; columns in `planner.cost.fields`."""
 
     ops: Array
     parameters: Array
@@ -20,7 +20,7 @@ class OpTable(NamedTuple):
 
 
 class JobInputs(NamedTuple):
-    """Numbers of model and batch that the terms need besides the op table.
+    """Numbers of the model and the batch that the terms need besides the op table.
 
     `pieces`: layer kinds first, then embedding, head and perhaps an MTP module and its loss.
     Lengths in tokens, widths in elements.
@@ -69,11 +69,12 @@ CLASSES = 6
 class ClassInputs(NamedTuple):
     """One class of parameters (`planner/job/parameter_classes.toml`).
 
-    `sharers`: a code of `planner.cost.codes.Sharers`. The others say what one parameter counts as
-    in bytes held, gathered before use, of gradients, reduced, and of master weights and states:
-    1 as the framework and the optimizer have them, 0 where the class has none. `gathers`: of the
-    weights that ZeRO-3 gathers beside a micro-batch's forward and as many times beside its
-    backward, on average of the two; `gathered` those that are alive with the policy's layers.
+    `sharers`: a code of `planner.cost.codes.Sharers`. The other fields are weights of one parameter
+    in several sums: bytes of weights, weights gathered before use, gradients, reduced gradients,
+    and master weights and states: 1 as the framework and the optimizer have them, 0 if the class
+    has none. `gathers`: number of gathers by ZeRO-3 during a micro-batch's forward, and as many
+    during its backward, on average of the two; `gathered`: weights that are alive with the policy's
+    layers.
     """
 
     sharers: float
