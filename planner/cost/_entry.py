@@ -24,7 +24,7 @@ from planner.cost._machine_code import (
 from planner.cost._types import UnplannedError
 from planner.cost.light import light, light_records, write_back
 
-# Tables of records that functions fill.
+# Names of the arguments that functions fill, as tables of records.
 _OUTPUTS = ("out", "stages")
 
 _LOADING = Lock()
@@ -95,7 +95,7 @@ class Entry:
     def _function_for(self, items: list[Any]) -> Callable[..., float]:
         kinds = tuple(map(kind_of, items))
         if kinds not in self.functions:
-            # Neither LLVM nor numba may be called from two threads.
+            # Neither LLVM nor numba may be called from two threads at once.
             with _LOADING:
                 if kinds not in self.functions:
                     self.functions[kinds] = self._compiled(kinds, items)

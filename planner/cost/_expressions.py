@@ -164,7 +164,7 @@ class Expressions(Operations):
             self.copy(address, value.parts[0], kind.size)
             return
         if not isinstance(kind, str) or unified(kind, value.type) != kind:
-            raise UnplannedError(f"{value.type} is stored as {kind}")
+            raise UnplannedError(f"{value.type} cannot be stored as {kind}")
         self.say(f"store {kind} {self.converted(value, kind).parts[0]}, ptr {address}")
 
     def _first_rows(self, array: Value, node: ast.Slice) -> Value:
@@ -269,7 +269,7 @@ class Expressions(Operations):
         two = self.converted(two, kind)
         second = self.at
         self.go_on(end)
-        # The first value gets its type, and its way on, before the lines of the second.
+        # The first value's conversion and jump come before the lines of the second value.
         second_lines, self.lines, self.open = self.lines, first_lines, True
         one = self.converted(one, kind)
         self.go_on(end)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Row = Any
-"""One record: the columns of a row by name. Plain: `numpy.record` or a NamedTuple."""
+"""One record: a row whose columns are attributes. In plain Python a `numpy.record` or
+NamedTuple."""
 Rows = Any
 """An array of records."""
 

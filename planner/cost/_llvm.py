@@ -25,7 +25,7 @@ def machine_code(symbol: str, function: Callable[..., Any], arguments: list[Any]
     try:
         return _compiled(text)
     except (AttributeError, RuntimeError, TypeError) as error:
-        raise UnplannedError(f"this LLVM is not as planned: {error}") from error
+        raise UnplannedError(f"this version of LLVM is too different: {error}") from error
 
 
 def translated(symbol: str, function: Callable[..., Any], arguments: list[Any]) -> str:
@@ -41,7 +41,7 @@ def _argument_type(argument: Any) -> Type:
         return WHOLE if isinstance(argument, int) else FLOAT
     item = type_of(argument.dtype)
     if not isinstance(item, str | Record):
-        raise UnplannedError(f"an argument of {argument.dtype}")
+        raise UnplannedError(f"an argument of type {argument.dtype}")
     return Array(item, (None,) * argument.ndim) if argument.ndim else item
 
 

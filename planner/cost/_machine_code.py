@@ -92,7 +92,7 @@ def _engine() -> Any:
 
 
 Kind = tuple[np.dtype[Any], int] | type
-"""What distinguishes arguments to a compiler: dtype and axes (a record has none), int or float."""
+"""A compiler's view of an argument: dtype and number of axes (0 for a record), or int or float."""
 
 
 def kind_of(argument: Any) -> Kind:
@@ -139,5 +139,5 @@ def callable_at(address: int, kinds: tuple[Kind, ...]) -> Callable[..., float]:
 
 def _parts(array: np.ndarray) -> list[Any]:
     if not array.flags.c_contiguous:
-        raise ValueError("compiled code takes contiguous arrays")
+        raise ValueError("compiled code needs contiguous arrays")
     return [array.ctypes.data, *array.shape]

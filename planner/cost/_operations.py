@@ -36,7 +36,7 @@ _COMPARED = {
     ast.LtE: ("ole", "sle"), ast.Gt: ("ogt", "sgt"), ast.GtE: ("oge", "sge"),
 }  # fmt: skip
 _CONVERSIONS = {float: FLOAT, int: WHOLE, bool: TRUTH}
-# Functions of one number, by what LLVM calls them.
+# Functions of one number, with LLVM's names for them.
 _INTRINSICS = {
     math.exp: "exp", math.log: "log", math.log2: "log2", math.sqrt: "sqrt", abs: "fabs",
     np.floor: "floor", math.floor: "floor", math.ceil: "ceil",
@@ -50,7 +50,7 @@ DECLARED = "\n".join(
         "declare void @free(ptr)",
     ]
 )
-"""What LLVM has to be told of functions that instructions call."""
+"""Declarations of the functions that instructions call."""
 
 
 class Operations:
@@ -119,7 +119,7 @@ class Operations:
             pairs = zip(items_of(value), kind.items, strict=True)
             return grouped([self.converted(item, to) for item, to in pairs], kind.names)
         if not isinstance(value.type, str) or not isinstance(kind, str):
-            raise UnplannedError(f"{value.type} as {kind}")
+            raise UnplannedError(f"{value.type} cannot be converted to {kind}")
         return Value(kind, (self._number_as(value.type, value.parts[0], kind),))
 
     def _number_as(self, held: str, part: str, kind: str) -> str:
@@ -199,7 +199,7 @@ class Operations:
         if kind == FLOAT and which is ast.Pow and right.type == FLOAT:
             call = f"call double @llvm.pow.f64(double {a}, double {b})"
             return Value(kind, (self.make(call),))
-        raise UnplannedError(f"{which.__name__} of {left.type} and {right.type}")
+        raise UnplannedError(f"{which.__name__} of {left.type} and {right.type} is unknown")
 
     def _of_wholes(self, operation: str, a: str, b: str) -> str:
         if operation in ("add", "mul"):
@@ -251,7 +251,7 @@ class Operations:
         """Whether a comparison is true."""
         kind, (a, b) = self.alike(left, right)
         if type(operator) not in _COMPARED:
-            raise UnplannedError(type(operator).__name__)
+            raise UnplannedError(f"the comparison {type(operator).__name__} is unknown")
         of_floats, of_wholes = _COMPARED[type(operator)]
         if kind == FLOAT:
             return self.make(f"fcmp {of_floats} double {a}, {b}")

@@ -23,11 +23,11 @@ import numpy as np
 from planner.cost._jit import marked
 from planner.cost._machine_code import cache_folder
 
-# The environment variable that asks for this way, and what it says then.
+# The environment variable that asks for numba, and its value.
 ASKED, ORDINARY = "PLANNER_COMPILER", "numba"
 
 why: list[str] = []
-"""Why this way is taken; empty while it is not."""
+"""Why numba compiles the core; empty while it does not."""
 
 
 def is_asked() -> bool:
@@ -43,7 +43,7 @@ def note() -> str:
         return ""
     return (
         f"numba compiles the cost core ({why[0]}): this takes some minutes once and two seconds "
-        "at each start; figures are the same"
+        "at each start; the figures are the same"
     )
 
 

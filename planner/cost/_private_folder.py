@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 CACHE_VARIABLE = "PLANNER_CACHE_DIR"
-# Why the roots that were tried are not used, in words, where none is.
+# Why each root that was tried cannot be used, in words; empty once one can.
 refused: list[str] = []
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -132,7 +132,7 @@ def _why_not_mine(folder: Path) -> str | None:
     """
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        return f"{folder} is a link, or no folder"
+        return f"{folder} is a link, or not a folder"
     if user() is None:
         return None
     if found.st_uid != user():
@@ -175,7 +175,7 @@ def _opened(path: Path) -> int:
     folder = os.open(path.parent, _READ | os.O_DIRECTORY)
     try:
         if not _is_mine(os.fstat(folder)):
-            raise PermissionError(errno.EPERM, "others may write here", str(path.parent))
+            raise PermissionError(errno.EPERM, "others may write to this folder", str(path.parent))
         return os.open(path.name, _READ, dir_fd=folder)
     finally:
         os.close(folder)

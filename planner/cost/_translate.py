@@ -85,7 +85,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     code = function.__code__
     found = _definitions(code.co_filename).get((code.co_name, code.co_firstlineno))
     if found is None:
-        raise UnplannedError(f"{function.__qualname__} is not at the top of its file")
+        raise UnplannedError(f"{function.__qualname__} is not at the top level of its file")
     return found
 
 
@@ -138,11 +138,12 @@ class Code(Expressions):
 
     def _begin(self) -> None:
         self.reset()
-        # Addresses of names in memory; values of others, by block; types of all of these so far.
+        # Addresses of names in memory; values of other names, by block; types of all these other
+        # names.
         self.places: dict[str, Value] = {}
         self.bound: list[dict[str, Value | Known]] = [{}]
         self.seen: dict[str, Type] = {}
-        # Where to go to in loops: to the next round, and out.
+        # Labels of each enclosing loop: of the next round, and of the end.
         self.loops: list[tuple[str, str]] = []
         # Places that hold the addresses of arrays that the function has to free.
         self.owned: list[str] = []
@@ -188,7 +189,7 @@ class Code(Expressions):
             lines = [f"load {kind}, ptr {at}" for kind, at in pairs]
             return Value(place.type, tuple(map(self.make, lines)))
         if name in self.seen:
-            # It was bound in a block that has ended.
+            # The name was assigned in a block that has ended.
             self.kept[name] = self.seen[name]
             raise _WiderTypeError
         if self.times[name]:

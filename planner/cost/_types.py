@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 FLOAT, WHOLE, TRUTH = "double", "i64", "i1"
-"""Scalars, by the names that LLVM has for them."""
+"""LLVM's names of the scalar types."""
 _WIDER = (TRUTH, WHOLE, FLOAT)
 
 
@@ -83,7 +83,7 @@ def type_of(dtype: np.dtype[Any]) -> Type:
         return Record(dtype.itemsize, fields)
     scalars = {"f8": FLOAT, "i8": WHOLE}
     if dtype.str[1:] not in scalars:
-        raise UnplannedError(f"numbers of {dtype}")
+        raise UnplannedError(f"numbers of type {dtype} are unknown")
     return scalars[dtype.str[1:]]
 
 
@@ -110,7 +110,7 @@ def unified(one: Type, other: Type) -> Type:
     if isinstance(one, Group) and isinstance(other, Group) and len(one.items) == len(other.items):
         items = tuple(unified(a, b) for a, b in zip(one.items, other.items, strict=True))
         return Group(items, one.names or other.names)
-    raise UnplannedError(f"one name for {one} and {other}")
+    raise UnplannedError(f"the same name stands for {one} and for {other}")
 
 
 def _alike(one: Array, other: Array) -> bool:
@@ -144,7 +144,7 @@ def grouped(items: Sequence[Value], names: tuple[str, ...] = ()) -> Value:
 def items_of(value: Value) -> list[Value]:
     """The values in a tuple."""
     if not isinstance(value.type, Group):
-        raise UnplannedError(f"items of {value.type}")
+        raise UnplannedError(f"{value.type} has no items")
     items, first = [], 0
     for item in value.type.items:
         after = first + len(parts_of(item))
@@ -156,7 +156,7 @@ def items_of(value: Value) -> list[Value]:
 def sizes_of(array: Value) -> list[str]:
     """The size of each axis of an array."""
     if not isinstance(array.type, Array):
-        raise UnplannedError(f"sizes of {array.type}")
+        raise UnplannedError(f"{array.type} has no sizes")
     open_sizes = iter(array.parts[1:])
     return [next(open_sizes) if size is None else str(size) for size in array.type.sizes]
 

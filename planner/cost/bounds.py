@@ -95,7 +95,7 @@ CAPACITY_SLOPE = 4
 CAPACITY_LAYER_S = 5
 CAPACITY_COLUMNS = 6
 
-# Halvings of the interval in which the slowest stage's time lies.
+# Number of times that the interval around the slowest stage's time is halved.
 BISECTIONS = 40
 # Slack for the rounding of divisions that should come out whole.
 WHOLE = 1e-9

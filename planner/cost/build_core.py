@@ -16,9 +16,9 @@ from pathlib import Path
 
 from planner.cost import _shipped
 
-# The oldest processor of a kind, by the name that LLVM knows it by, and what each of them can do.
+# The oldest processor of each kind, by LLVM's name, and the features that all of them have.
 BASELINE = {"x86_64": ("x86-64", "+sse2"), "aarch64": ("generic", "+neon")}
-# Asks the compiler for code that can be linked into a library.
+# Environment variable that asks the compiler for code that can be linked into a library.
 LINKABLE = "PLANNER_LINKABLE"
 
 
@@ -27,7 +27,9 @@ def main() -> None:
     machine = _shipped.kind_of_machine()
     processor = BASELINE.get(machine.partition("-")[2])
     if processor is None or not machine.startswith("linux"):
-        sys.exit(f"no library is built for {machine}: wheels for it compile on their first run")
+        sys.exit(
+            f"no library can be built for {machine}: its wheels compile the cost core on their first run"
+        )
     with tempfile.TemporaryDirectory() as folder:
         codes = _compiled(Path(folder), *processor)
         _link(Path(folder), codes)

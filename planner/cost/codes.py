@@ -9,10 +9,10 @@ from enum import IntEnum
 
 from constraints.axes import GROUPS
 
-# Communication groups that have a form of their own: places in `constraints.axes.GROUPS`.
+# Communication groups with formulas of their own, as indices into `constraints.axes.GROUPS`.
 GROUP_TP, GROUP_CP, GROUP_EP = map(GROUPS.index, ("tp", "cp", "ep"))
 
-# `returns` of a row whose input needs a gradient only where a library hooks it for checkpoints.
+# `returns` of a row whose input needs a gradient only because a library hooks it for checkpoints.
 HOOKED = 2.0
 
 

@@ -13,16 +13,16 @@ import math
 from planner.cost._jit import jit
 from planner.cost.inputs import GpuInputs
 
-# Bytes of a score of Megatron's fused softmax, the unit of the passes over them, and of one
-# dropout-mask entry.
+# Bytes per score of Megatron's fused softmax, the unit of traffic over scores, and of one entry of
+# the dropout mask.
 _HALF_BYTES = 2.0
 _MASK_BYTES = 1.0
-# Parts into which the depth of a product is split over SMs, depth of one at least, and bytes of an
-# element of its sums (`tiled_time_s`).
+# Number of parts into which the depth of a product may be split over SMs, least depth of a part,
+# and bytes of an element of its sums (`tiled_time_s`).
 _PARTS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 _LEAST_PART = 512.0
 _SUM_BYTES = 4.0
-# Elements of 16 bits that a tensor core loads at once (`alignment_share`).
+# Number of 16-bit elements that a tensor core loads at once (`alignment_share`).
 _VECTOR_ELEMENTS = 8.0
 
 

@@ -32,14 +32,14 @@ from planner.cost.sharing import after
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
 
-# Traffic of one piece. First its parameters whose gradients are reduced and whose weights are
-# gathered, over dp·cp and over the expert-data group, and the `Stream` of each
+# Traffic of one piece. First the number of its parameters whose gradients are reduced and whose
+# weights are gathered, over dp·cp and over the expert-data group, and the `Stream` of each
 # (`planner.cost.sharing`); `near`: of a gather from a second copy of the weights. Then columns that
 # depend on micro-batch and recompute mode: seconds of the piece's passes; seconds that ZeRO-2/3
 # adds to them without and with recomputation; seconds of links that hidden traffic of a pass takes
-# from the traffic at the end of the step (`taken_*`); the delay of the piece's compute and exposed
-# traffic by the latter (`shared_s`, `planner.cost.boundary_traffic`), which includes the seconds to
-# average the gradients of copies (`average_s`).
+# from the traffic at the end of the step (`taken_*`); the delay that the latter causes to the
+# piece's compute and exposed traffic (`shared_s`, `planner.cost.boundary_traffic`), which includes
+# the seconds to average the gradients of copies (`average_s`).
 TRAFFIC_ROW = record_of(
     "reduced", "reduced_experts", "gathered", "gathered_experts",
     "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",

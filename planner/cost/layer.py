@@ -86,12 +86,12 @@ def exposed_copies(copied: float, window_s: float, gpu: GpuInputs, network: Rows
     return late_s + copied / gpu.hbm_bytes_per_s
 
 
-# Ranks of a tensor-parallel group meet at every collective and wait for the host thread that is
-# last: so much of the issue's time for each further rank. Steps of dense models that wait for the
-# CPU, over their prediction without it, at tp 2, 4 and 8, tp 1 being 1: vTrain's 253 on A100 1.06,
-# 1.06 and 1.22; 126 tests of Megatron-Core on A100, H100 and GB200 1.06, 1.06 and 1.32. A step that
-# grows with the logarithm instead fits tp 8 as well, tp 2 worse (mean error of vTrain's 6.4 %, so
-# 5.9 %, without 6.9 %).
+# Ranks of a tensor-parallel group meet at every collective and wait for the slowest host thread:
+# each further rank adds this share of the issue time. Measured steps of dense models that wait for
+# the CPU, over their prediction without this, at tp 2, 4 and 8, relative to tp 1: vTrain's 253 on
+# A100 1.06, 1.06 and 1.22; 126 tests of Megatron-Core on A100, H100 and GB200 1.06, 1.06 and 1.32.
+# A step that grows with the logarithm instead fits tp 8 as well, tp 2 worse (mean error on
+# vTrain's: with the logarithm 6.4 %, with this 5.9 %, without either 6.9 %).
 HOST_SPREAD = 0.024
 
 

@@ -30,7 +30,7 @@ from planner.cost.update import extra_update_seconds
 # --- per piece: one more of it on a stage adds ---------------------------------------------------
 TERM_FORWARD = 0
 TERM_BACKWARD = 1
-# Seconds more if it recomputes, its ZeRO-3 traffic then having more to hide behind.
+# Seconds that recomputing adds, given that its ZeRO-3 traffic then has more compute to hide behind.
 TERM_RECOMPUTE = 2
 TERM_OPTIMIZER = 3
 TERM_REDUCE = 4
@@ -58,7 +58,7 @@ SCALAR_COLUMNS = 4
 TIME_BASES = (SCALAR_REDUCE_BASE, SCALAR_ALL_GATHER_BASE)
 
 
-# Parameters whose traffic takes next to nothing but its latency.
+# A number of parameters so small that their traffic takes hardly more than its latency.
 NEARLY_NONE = 1e-6
 
 
@@ -142,7 +142,7 @@ def traffic_terms(
     layers have experts.
     """
     spare = job.standalone_vocab if grid.pp > 1.0 else 0.0
-    # The embedding and the head may each have a block for themselves.
+    # The embedding and the head may each be the only piece of a block.
     most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare
     for expert in (False, True):
         for reduce in (True, False):
@@ -182,7 +182,8 @@ def layout_terms(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     scalars[SCALAR_FIXED_S] += grid.unequal_s
-    # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
+    # A step is a sum of maxima of sums of these, so multiplying all of them by a factor multiplies
+    # the step.
     factor = 1.0
     for at in range(networks.shape[0]):
         factor = max(factor, slowdown(key, grid, networks[at]))

@@ -32,10 +32,10 @@ from planner.cost.stage import fill_kept, fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.terms import PhaseTerms
 
-# Phases of every pass, and the optimizer's once. In its place in a pass stands LAYER_LAST of stages
-# of two layers and more: the layer before is being reduced.
+# Phases of every pass, and the optimizer's once. For stages of two layers or more, LAYER_LAST takes
+# its place in a pass: the layer before is being reduced.
 ROWS = PASSES * PHASES + 1
-# Those that only stages of two layers and more have.
+# Phases that only stages of two layers or more have.
 TWO_LAYERS = [i * PHASES + phase for i in range(PASSES) for phase in (LAYER_SECOND, OPTIMIZER)]
 
 
@@ -105,7 +105,7 @@ def stage_layers(
         plain, remade = 2 + kind, 2 + job.kinds + kind
         counts[kind, stage] = 1.0
         fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[plain])
-        # Recomputing changes what a layer keeps, not its parameters.
+        # Recomputing changes the tensors that a layer keeps, not its parameters.
         out[remade], again[kind, stage] = out[plain], 1.0
         fill_kept(stage, position, counts, again, costs, key, grid, job, framework, out[remade])
         counts[kind, stage] = again[kind, stage] = 0.0
@@ -164,7 +164,7 @@ def fill_phase(
         out.layer[row, stage, kind] = first - base
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-        # As many layers as a checkpoint has bring back all that one does.
+        # A checkpoint brings back the tensors of all its layers at once.
         redo = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
         out.gather[row, kind] = added_bytes(
             largest_of(most), bare, phase, rest, present, one_pass, key, grid, job, framework

@@ -137,7 +137,7 @@ def exchange_buffer_bytes(key: Row, framework: FrameworkInputs) -> float:
     another way; its buffers are ignored. Source: NCCL 2.29, src/graph/paths.cc,
     ncclTopoComputeP2pChannelsPerPeer; github NVIDIA/nccl, issue 1685.
     """
-    # A ring or a gather of keys and values connects neighbours alone.
+    # A ring or a gather of keys and values connects only neighbours.
     held = peer_bytes(key.exchange, key.stride[GROUP_CP], framework)
     if framework.dispatch_deduplicates > 0.0:
         return held

@@ -29,7 +29,7 @@ from planner.cost.sharing import (
 )
 from planner.cost.tables import FrameworkInputs, JobInputs
 
-# Three int64: the shape of a tensor that is sent.
+# Bytes of three int64 numbers: the shape of a tensor that is sent.
 SHAPE_BYTES = 24.0
 
 

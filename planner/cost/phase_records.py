@@ -14,7 +14,7 @@ from planner.cost.fields import record_of
 from planner.cost.tables import CLASSES, FrameworkInputs
 from planner.cost.terms import MovingTerms, PhaseTerms
 
-# Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the
+# Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward), followed by the
 # optimizer's.
 FORWARD_END = -1
 FORWARD = 0  # at its end: everything kept, logits in flight
@@ -28,39 +28,39 @@ LAYER_LAST = 7  # gradients made along the way have piled up
 EMBEDDING = 8  # the vocabulary table's gradient, which no kernel adds to one that exists
 OPTIMIZER = 9
 PHASES = 10
-# See `passes`.
+# Number of passes, see `passes`.
 PASSES = 3
 
 
-# Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch. First what
-# depends on parameters alone (`planner.cost.stage_parameters`): a `ClassShare` of them, of
-# the weights gathered those of embedding and head and of multi-token prediction. `casts`: copies of
-# weights; `head_made`: parameters whose gradients the head makes, a tied table included;
+# Contents of a stage on one rank, as sums: parameters before ZeRO, bytes of a micro-batch. First
+# the fields that depend only on parameters (`planner.cost.stage_parameters`): a `ClassShare`; of
+# the gathered weights those of embedding and head and of multi-token prediction. `casts`: copies of
+# weights; `head_made`: parameters whose gradients the head makes, including a tied table;
 # `extra_state`: optimizer state on the rank beyond that of every parameter; `update_bytes`:
-# temporaries of the largest update of the model, wherever it lives; `mtp_modules`, `mtp_losses`:
-# how many; `mtp_table`: trained parameters of the vocabulary table in which they look tokens up,
-# `mtp_table_waits` those if the embedding is on the stage; `made_by_*`: parameters whose gradients
-# exist once backward is past so much, as a rank then has them (`reduces_at_once`).
+# temporaries of the largest update in the model, on any stage; `mtp_modules`, `mtp_losses`: number
+# of these; `mtp_table`: trained parameters of the vocabulary table in which they look tokens up,
+# `mtp_table_waits`: the same if the embedding is on the stage; `made_by_*`: parameters whose
+# gradients exist once backward is past that part, as a rank then has them (`reduces_at_once`).
 _PARAMETERS = (
     "weights", "updated", "states", "gathered", "trained", "trained_share", "vocab_gathered",
     "mtp_gathered", "layers", "layer_casts", "embedding_trained", "head", "head_trained",
     "head_made", "head_casts", "mtp_casts", "extra_state", "update_bytes", "mtp_modules",
     "mtp_losses", "mtp_table", "mtp_table_waits", "made_by_head", "made_by_mtp", "made_by_layers",
 )  # fmt: skip
-# Then what depends on micro-batch and recompute mode too (`fill_kept`). `kept`: from forward to
-# backward (`plain`: by layers that do not recompute, `logits`: the loss's part); `casts_kept`:
-# those that backward finds; `logits`: elements that the loss of one rank works on;
-# `layer_weight`, `head_weight` (with MTP): what a deferred weight gradient reads; `resident`:
-# offloaded tensors that are on the GPU all the same, and `fetched` those of one layer.
+# Then the fields that also depend on micro-batch and recompute mode (`fill_kept`). `kept`: from
+# forward to backward (`plain`: by layers that do not recompute, `logits`: the loss's part);
+# `casts_kept`: casts that still exist in backward; `logits`: number of elements that the loss of
+# one rank works on; `layer_weight`, `head_weight` (with MTP): inputs of deferred weight gradients;
+# `resident`: offloaded tensors that are on the GPU nevertheless, and `fetched` those of one layer.
 _KEPT = (
     "layer_kept", "plain_kept", "layer_casts_kept", "embedding_kept", "embedding_working",
     "embedding_apart", "head_kept", "head_logits", "logits", "mtp_kept", "mtp_working",
     "mtp_logits", "layer_weight", "head_weight", "resident", "fetched",
 )  # fmt: skip
-# Consecutive stages that hold the same: the first one, how many, and of each its seconds of the
-# optimizer's update, of reducing gradients and of gathering weights (0 where the framework does so
-# beside every micro-batch or not at all), its contents, and what parameters alone decide of its
-# bytes: at rest, in the update, and in every phase of the first and of later passes
+# Consecutive stages with the same contents: the first one, the number of stages, and for each its
+# seconds of the optimizer's update, of reducing gradients and of gathering weights (0 if the
+# framework does so during every micro-batch or not at all), its contents, and the bytes that depend
+# only on parameters: at rest, in the update, and in every phase of the first and of later passes
 # (`planner.cost.peak`). `parameters`: by class.
 GROUP_ROW = record_of(
     "first", "span", "machine", "update_s", "reduce_s", "gather_s", *_PARAMETERS, *_KEPT,

@@ -134,7 +134,7 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
         if splits_backward(framework.schedule, grid.pp):
             weight += chunk
     elif phase >= LAYER_AGAIN and phase != LAYER_SECOND and gives_back(grid, framework):
-        # The layers behind one that recomputes, which keep all, have given it back.
+        # The layers behind a recomputing one, which keep all tensors, have freed them.
         plain -= 1.0
         if phase == LAYER_LAST:
             again += 1.0 if framework.frozen_units_hold > 0.0 else -1.0
@@ -277,7 +277,7 @@ def working_bytes(
         made = holds.embedding_trained - holds.embedding_apart
         made = holds.head_made if phase == HEAD else made
         table = 0.0 if handed_on else table_gradient_bytes(phase, framework) * made
-        # A vision tower's backward is done before that of the table beside it.
+        # A vision tower's backward is done before that of the table.
         return stream + (max(table, holds.embedding_working) if phase == EMBEDDING else table)
     size = 0.0 if handed_on else framework.weight_gradient_bytes * holds.head_made
     if phase != MTP and not handed_on and framework.persistent_gradients > 0.0:

@@ -16,29 +16,31 @@ from planner.cost.inputs import GpuInputs
 from planner.cost.keys import local_tokens, shard_factor
 from planner.cost.tables import FrameworkInputs, JobInputs
 
-# Traffic of unfused attention's passes over its scores, torch operations one by one, in units of
-# a fused softmax with dropout. One by one they move 33 bytes an entry forward (scale, mask, cast
-# to fp32, softmax, cast back, dropout) and 37 backward; Megatron's fused softmax and its dropout
-# 9 and 11.
+# Traffic of unfused attention's passes over its scores if torch operations run one by one, relative
+# to a fused softmax with dropout. One by one they move 33 bytes an entry forward (scale, mask, cast
+# to fp32, softmax, cast back, dropout) and 37 backward; Megatron's fused softmax and its dropout 9
+# and 11.
 TORCH_SOFTMAX_TRAFFIC = 3.5
 
-# The same of Megatron's kernel for rows of more scores than this. A warp holds a row in registers,
-# 4 bytes a score forward, 8 backward, of at most 255 a thread: what is more is written to local
-# memory and read in each of three passes, 20 bytes a score each way (Transformer Engine 2.8,
-# common/fused_softmax/scaled_masked_softmax.cu; its limit was 4096 before it was 16384).
+# The same for Megatron's fused kernel if rows have more scores than this. A warp keeps a row in
+# registers, 4 bytes a score forward, 8 backward, of at most 255 a thread: the rest is written to
+# local memory and read in each of three passes, 20 bytes a score in each direction (Transformer
+# Engine 2.8, common/fused_softmax/scaled_masked_softmax.cu; its limit was 4096 before it was
+# 16384).
 LONGEST_ROW_IN_REGISTERS = 4096.0
 SPILLED_SOFTMAX_TRAFFIC = 3.0
 
-# Times that a step of a context-parallel ring moves each element of the partial results through
-# HBM: halves of queries, keys and values copied, the sum read, scaled and written, in 16 and 32
-# bits, and what a kernel on part of the keys loses. Fitted on a benchmark of attention with context
-# parallelism in a development branch of Transformer Engine (README in tests/pytorch/attention, THD;
-# H100; p2p against a2a on 6 mixes of lengths from 4K to 128K at cp 2, 4 and 8, FlashAttention and
-# cuDNN: 36 pairs of times): the ratio errs by 5 % (root mean square).
+# Number of times that a step of a context-parallel ring moves each element of the partial results
+# through HBM: halves of queries, keys and values copied, the sum read, scaled and written, in 16
+# and 32 bits, and the loss of a kernel that runs on part of the keys. Fitted on a benchmark of
+# attention with context parallelism in a development branch of Transformer Engine (README in
+# tests/pytorch/attention, THD; H100; p2p against a2a on 6 mixes of lengths from 4K to 128K at cp 2,
+# 4 and 8, FlashAttention and cuDNN: 36 pairs of times): the ratio errs by 5 % (root mean square).
 RING_STEP_PASSES = 13.0
-# The same of each gathered key and value in forward, and in backward of these and their gradients:
-# put in order, cut for two chunks of queries, and what two kernels lose. From the same benchmark,
-# all_gather against a2a with FlashAttention; with cuDNN gathering took another 5 to 30 % longer.
+# The same for each gathered key and value in forward, and in backward for these and their
+# gradients: put in order, cut for two chunks of queries, and the loss of running two kernels. From
+# the same benchmark, all_gather against a2a with FlashAttention; with cuDNN gathering took another
+# 5 to 30 % longer.
 GATHER_PASSES = 10.0
 
 
@@ -85,7 +87,8 @@ def attention_seconds(
     if op.span > 0.0:
         return forward, backward
     chunks = key.cp / max(1.0, key.exchange)
-    # Unfused attention computes the whole square, or blocks that are not all above the diagonal.
+    # Unfused attention computes the whole square, or all blocks except those entirely above the
+    # diagonal.
     if job.causal > 0.0 and job.eager_attention > 0 and framework.score_block > 0.0:
         share = min(1.0, 0.5 + 0.5 * framework.score_block / job.seq)
         return forward * share, backward * share
@@ -108,7 +111,7 @@ def balanced_attention_seconds(
     causal = job.causal
     heads = op.heads / (key.tp * exchange)
     if op.span > 0.0:
-        # Patches of images: each attends to all of its image.
+        # Each patch attends to all patches of its image.
         queries = length = op.span
         share = shard_factor(int(op.tokens_shard), key, job.kv_heads)
         rows = share * key.mbs * job.seq * op.tokens_factor / (op.span * key.cp)

@@ -131,7 +131,7 @@ def expert_exchange_stream(
 
 
 # A piece's collectives of one group (0 tp, 1 cp, 2 ep with etp) in one pass (0 forward, 1 backward,
-# 2 recompute): seconds, the part that may hide, link time inside and between domains. Number
+# 2 recompute): seconds, the part that may be hidden, link time inside and between domains. At index
 # 3·group + pass of TRAFFICS.
 TRAFFICS = 9
 TRAFFIC_ROW = f.record_of("total", "hideable", "inside", "between")

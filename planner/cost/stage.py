@@ -79,13 +79,13 @@ def layer_parts(
     remakes_casts = framework.weight_casts_stay > 0.0 or (
         again > 0.0 and int(key.modules) & f.MODULE_FULL
     )
-    # The widest point of a layer's backward is a product's or that of unfused attention's softmax.
+    # The widest point of a layer's backward is in a product or in the softmax of unfused attention.
     product = cost.working + (0.0 if handed_on else cost.weight_gradient)
     made = 0.0 if handed_on else gradient_per_parameter(framework) * cost.after_core
     return LayerParts(
         max(product, cost.softmax),
         max(product, cost.softmax + made),
-        # A checkpoint of several layers brings back no more than the stage has.
+        # A checkpoint of several layers brings back no more layers than the stage has.
         min(cost.again, (plain + again) * (cost.saved + cost.offloaded)),
         cost.saved,
         cost.saved_recomputed,

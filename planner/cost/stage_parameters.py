@@ -79,7 +79,7 @@ def fill_ends(
         by_mtp += divided(made, divides, one_class.sharers, grid)
         made = one_class.gradients * (out.parameters[number] - embedding)
         by_layers += divided(made, divides, one_class.sharers, grid)
-    # A table that embedding and head share gets a gradient of the head's.
+    # The head makes a gradient for a table that it shares with the embedding.
     shared = has_first * has_last * trained_table(costs, job, framework)
     head_made = head_trained + (shared if job.tied_embeddings > 0.0 else 0.0)
     beside = 0.0 if divides else head_made - head_trained

@@ -325,7 +325,7 @@ def evaluate_step(
     m = grid.grad_acc * microbatch_share(framework.schedule)
     stage_terms(slowest, m, counts, recomputed, costs[int(groups[slowest].machine)], out)
     if grid.zero >= 2:
-        # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
+        # The rest of the stage's seconds are gathers and reductions of ZeRO-2/3.
         passes_s = out.compute + out.recompute
         passes_s += out.tp + out.cp + out.ep + out.offload
         out.fsdp = max(0.0, grid.grad_acc * slowest_s - passes_s)

@@ -43,7 +43,7 @@ def step_bounds(
             largest_s = max(largest_s, mirrored * seconds)
         forward_s += count * one_traffic.forward_s
         weight_s += count * costs[0][piece].weight
-        # Weights that are quantised themselves may take less than 16 bits.
+        # Quantised weights may take less than 16 bits.
         quantised += count * casts
         if piece < job.kinds:
             saved += count * least_saved
@@ -123,7 +123,7 @@ def peak_bound_bytes(
     `workspace` bytes.
     """
     saved_bytes, accumulates = np.inf, 0.0
-    # What a stage has in flight only grows or only falls with its number.
+    # The micro-batches in flight only grow or only fall with the number of the stage.
     for end in range(2):
         stage = end * (grid.pp - 1.0)
         held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)

@@ -15,7 +15,7 @@ from planner.cost._jit import jit
 if TYPE_CHECKING:
     from planner.cost.tables import FrameworkInputs
 
-# What figures colour alike, in the order in which they stack it.
+# Groups of terms with the same colour in figures, in the order of the stack.
 MEMORY_GROUPS = (
     "weights", "optimizer", "gradients", "activations kept", "working set, recomputed",
     "logits and loss", "other tensors", "beside the tensors",
@@ -137,9 +137,9 @@ def _terms(kind: type[Any]) -> dict[str, MemoryTerm]:
 
 
 RESTING_TERMS, MOVING_TERMS = _terms(RestingTerms), _terms(MovingTerms)
-# All of them by name, as reports call them; the place of each in `MEMORY_TERMS`.
+# Terms of live tensors by name, as reports call them.
 LIVE_TERMS = {name.replace("_", " "): term for name, term in (RESTING_TERMS | MOVING_TERMS).items()}
-# What lies outside them by name, communicators and blocks of the update apart.
+# Memory outside live tensors by name, without communicators and blocks of the update.
 OUTSIDE_TERMS = {
     "fragmentation": MemoryTerm("rounding, fragmentation", "fragmentation", BESIDE_TENSORS),
     "context": MemoryTerm("CUDA context, libraries", "context", BESIDE_TENSORS),
@@ -183,7 +183,7 @@ class TimeTerm(NamedTuple):
         return f"{self.name}_s"
 
 
-# Those that are constant come last.
+# The constant terms come last.
 TIME_TERMS = (
     TimeTerm("compute", "compute", "passes", "compute", "GPU"),
     TimeTerm("recompute", "recompute", "passes", "compute", "HBM capacity", "recompute"),
@@ -208,7 +208,7 @@ TIME_TERMS = (
     TimeTerm("host", "host: data loading, logging", "constant", "idle", "host"),
 )  # fmt: skip
 TRAFFIC_TERMS = tuple(term for term in TIME_TERMS if term.traffic)
-# Words for people by field of a plan.
+# Descriptions for people, by field of a plan.
 TIME_WORDS = {term.field: term.words for term in TIME_TERMS}
 MEMORY_WORDS = {term.field: term.words for term in MEMORY_TERMS}
 

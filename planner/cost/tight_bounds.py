@@ -55,7 +55,7 @@ from planner.cost.linear import (
 from planner.cost.schedule import head_stage
 from planner.cost.tables import Array, JobInputs
 
-# Besides the RECOMPUTE_* of `planner.cost.bounds`: the same number in every block.
+# A further code besides RECOMPUTE_* of `planner.cost.bounds`: the same number in every block.
 RECOMPUTE_SHARED = 3
 
 
@@ -335,7 +335,7 @@ def fill_tight_bounds(
     least_s = np.inf
     for each in range(1, out.shape[0] + 1):
         if recompute == RECOMPUTE_SHARED and least_s < np.inf:
-            # No slowest stage is quicker than the mean one: this count cannot be the best.
+            # The slowest stage is not faster than the mean one, so this count cannot be the best.
             out[each - 1] = rest_s + shared_span_s(
                 plain_s / pp, plain_s, layers, float(each), blocks, job.layers, grad_acc, share
             )
