@@ -195,7 +195,9 @@ def _together(deployment: Deployment) -> list[DeploymentChange]:
 
 
 def _narrower(deployment: Deployment) -> tuple[str, ...]:
-    """Common weight formats that are narrower, or only the one in which the model was published."""
+    """The narrower ones of the weight formats int4 and fp8, or int4 and the format in which the
+    model was published.
+    """
     published = PUBLISHED_FORMATS.get(deployment.model.family)
     names = dict.fromkeys((published, "int4") if published else ("fp8", "int4"))
     given = deployment.weights.element_bytes
