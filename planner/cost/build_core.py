@@ -27,9 +27,7 @@ def main() -> None:
     machine = _shipped.kind_of_machine()
     processor = BASELINE.get(machine.partition("-")[2])
     if processor is None or not machine.startswith("linux"):
-        sys.exit(
-            f"no library can be built for {machine}: its wheels compile the cost core on their first run"
-        )
+        sys.exit(f"no library can be built for {machine}: its wheels compile on their first run")
     with tempfile.TemporaryDirectory() as folder:
         codes = _compiled(Path(folder), *processor)
         _link(Path(folder), codes)
