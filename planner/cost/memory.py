@@ -146,8 +146,8 @@ def exchange_buffer_bytes(key: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def peer_bytes(size: float, stride: float, framework: FrameworkInputs) -> float:
-    """Bytes of NCCL buffers on one rank of a group of `size` ranks, `stride` apart, that run
-    all-to-alls.
+    """Bytes of NCCL buffers that a rank has for all its peers in a group that runs all-to-alls:
+    `size` ranks that are `stride` apart.
     """
     if size <= 1.0:
         return 0.0
