@@ -73,7 +73,7 @@ class Axis:
 
     @property
     def spelled(self) -> str:
-        """The option's name without dashes."""
+        """The option's name without the leading dashes."""
         return self.option or self.name.replace("_", "-")
 
     @property

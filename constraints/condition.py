@@ -100,7 +100,7 @@ class UserCondition:
         return ~holds if self.verb == "forbid" else holds
 
     def named(self, degree: str) -> tuple[int, ...]:
-        """Values of a degree that the condition asks for; empty for values that it forbids."""
+        """Values of a degree that the condition asks for; empty if it forbids something."""
         if self.verb == "forbid":
             return ()
         numbers = self.condition.named

@@ -156,7 +156,7 @@ class Layout:
 def minimal_conflict(
     columns: Columns, ctx: RuleContext, rules: Sequence[ShapeRule]
 ) -> tuple[ShapeRule, ...]:
-    """A smallest set of rules that together reject every shape; empty if a shape passes.
+    """A minimal set of rules that together reject every shape; empty if a shape passes.
 
     `columns` must be the enumeration of shapes before any rule was applied.
     """

@@ -158,8 +158,8 @@ def load_economics() -> Economics:
 
 
 class CatalogSource(Frozen):
-    """One entry of `catalog/sources.toml`. `accessed` is empty where the publication was not
-    reopened while the catalogue was written.
+    """One entry of `catalog/sources.toml`. `accessed` is empty if the publication was not reopened
+    while the catalogue was written.
     """
 
     title: str

@@ -316,8 +316,8 @@ def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -
 
 
 def _half_places(side: int, tiles: int, padded: int) -> int:
-    """Every second position of each tile, without the last `padded` positions, which are
-    padding.
+    """Number of positions along one side if every second one of each tile is kept, without the last
+    `padded` positions, which are padding.
     """
     held = side * tiles - padded
     return sum(tile * side + place < held for tile in range(tiles) for place in range(0, side, 2))

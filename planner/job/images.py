@@ -193,7 +193,7 @@ def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
 
 
 def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
-    """One image per sample of the largest size that the family accepts, or the part of it that a
+    """One image per sample of the family's default size (`usual_size`), or the part of it that a
     sample has room for.
     """
     width, height = usual_size(vision.rule)

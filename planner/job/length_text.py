@@ -115,14 +115,16 @@ def _even_between(text: str, words: str) -> Lengths:
 
 
 def demand_lengths(text: str) -> None:
-    """Raise UsageError for a text that describes no lengths. Files are not opened."""
+    """Raise UsageError for a text that describes no lengths. The name of a file is accepted without
+    opening it.
+    """
     if not is_file(text.strip()):
         read_lengths(text)
 
 
 def is_file(words: str) -> bool:
-    """Whether a text names a file, by its ending or because the file exists. Prompts with answers
-    are two texts, each of which may.
+    """Whether a text names a file: by its ending, by a slash, or because the file exists. Prompts
+    with answers are two texts, and each of them may name one.
     """
     from planner.job.length_files import ENDINGS
 

@@ -89,8 +89,8 @@ def has_module(name: str, model: ModelSpec) -> bool:
 def searched_offloads(
     profile: FrameworkProfile, model: ModelSpec, precision: str = "bf16"
 ) -> tuple[Modules, ...]:
-    """Sets of modules that a search tries in a precision, smallest first. UsageError if there is
-    none.
+    """Sets of modules that a search tries in a precision, smallest first. UsageError if the
+    framework offloads no activations.
     """
     _demand_option("search", profile)
     rules = profile.activation_offload

@@ -83,8 +83,8 @@ class Optimizer(Named):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all types are the defaults: fp32 states, and the framework's own master weights
-        and gradients.
+        """Whether all types are the defaults: fp32 states (or the optimizer's own quantised ones),
+        and the framework's own master weights and gradients.
         """
         item = self.master is None and self.gradient is None
         return item and all(dtype in ("fp32", *_QUANTISED) for _, dtype in self.states)
@@ -307,7 +307,9 @@ def _paged_refusal(setting: OptimizerSetting) -> str | None:
 
 
 def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
-    """Offloaded shares that a search tries, smallest first. UsageError if there is none."""
+    """Offloaded shares that a search tries, smallest first. UsageError if the framework offloads no
+    optimizer.
+    """
     kind = profile.optimizer.offload
     if kind == "none":
         raise UsageError(

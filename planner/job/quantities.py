@@ -29,7 +29,9 @@ def gib(size_bytes: float, digits: int = 1) -> str:
 
 
 def seconds(time_s: float) -> str:
-    """At least three significant digits: `1,230 s`, `9.84 s`, `0.412 s`, `3.1 ms`."""
+    """At least three significant digits from 0.1 s on, else milliseconds with one decimal: `1,230
+    s`, `9.84 s`, `0.412 s`, `3.1 ms`.
+    """
     if time_s >= 100:
         return f"{time_s:,.0f} s"
     if time_s >= 10:

@@ -121,7 +121,7 @@ class Tuning:
 
     @property
     def words(self) -> str:
-        """The text that parses to this tuning, including the frozen modules."""
+        """The text that parses to this tuning, followed by the frozen modules."""
         frozen = f", frozen: {' '.join(self.frozen)}" if self.frozen else ""
         return f"{self}{frozen}"
 
@@ -187,7 +187,7 @@ def _full(text: str, settings: Mapping[str, tuple[str, ...]], frozen: tuple[str,
 
 
 def _with_base(text: str, tuning: Tuning) -> Tuning:
-    """Turn LoRA on a base of 8 or 4 bits into QLoRA, whatever it was called."""
+    """The tuning itself. UsageError for `qlora` without a quantised base."""
     if tuning.method == "qlora" and tuning.base is None:
         raise UsageError(
             f"--train {text}: qlora holds the frozen weights in 4 or 8 bits; give base=nf4, or lora"

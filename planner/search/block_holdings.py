@@ -93,8 +93,8 @@ class Block(NamedTuple):
 
 
 class Recompute(NamedTuple):
-    """Whether all layers recompute, or none; or (`shared`) the same number of `each` block, as far
-    as it has that many.
+    """The `mode`: all layers recompute, or none; or (`shared`) each block recomputes its first
+    `each` layers, or all of them if it has fewer.
     """
 
     mode: str

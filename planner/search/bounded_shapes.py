@@ -85,7 +85,7 @@ class BoundedShapes:
 
     @cached_property
     def only_even(self) -> np.ndarray:
-        """Shapes whose only layout is the even one; their cost is exact."""
+        """True for shapes whose only layout is the even one; their cost is exact."""
         whole = np.array(
             [recomputation in ("none", "all") for recomputation in self.recomputations]
         )

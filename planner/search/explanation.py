@@ -268,7 +268,7 @@ def pick_plan(result: SearchResult, number: int) -> Plan:
 
 
 def memory_terms(stage: StageMemory) -> tuple[Term, ...]:
-    """Terms of a stage's peak memory, without those that are zero then."""
+    """Terms of a stage's memory at its peak, without those that are zero there."""
     return _terms(MEMORY_WORDS, stage, stage.peak)
 
 

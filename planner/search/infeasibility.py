@@ -80,8 +80,8 @@ class WhyNothingFits(Frozen):
 
     @property
     def verdict(self) -> FitVerdict:
-        """Whether the job fits, judged by its surest plan; "cannot tell" if something that is not
-        modelled might make it fit.
+        """Whether the job fits, judged by its surest plan. "cannot tell" in place of a no that is
+        not proven, or if something that is not modelled might make it fit.
         """
         words = fit_verdict(self.best_probability)
         certain = words in {"does not fit", "probably does not fit"}
@@ -123,7 +123,7 @@ Verdict = Callable[[WhyNothingFits], None]
 
 
 def silent(_why: WhyNothingFits) -> None:
-    """A progress callback that does nothing."""
+    """A `Verdict` that does nothing."""
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:

@@ -143,7 +143,8 @@ def _layout_sentence(name: str, sentence: str, job: Job, ctx: LayoutContext) -> 
 def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> str:
     """How many layers each stage's memory can hold: `stages 0-2 each hold at most 17`.
 
-    It counts the kind of layer for which the stages together have too little room, if there is one.
+    It counts the layers of the kind for which the stages together lack most room, or layers of any
+    kind if those are scarcer.
     """
     kind, most = _scarcest(ctx, stages)
     parts = []

@@ -68,7 +68,7 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
 
 def _from_version_1(_: dict[str, Any], request: dict[str, Any]) -> None:
     """Version 1 to 2: plans were a short, thinned front, with the default probability of fitting or
-    none.
+    none, and a search could also choose the offloaded fraction.
     """
     if request.get("activation_offload_fraction") == "search":
         request["activation_offload_fraction"] = 1.0  # each plan has its own

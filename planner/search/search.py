@@ -146,9 +146,10 @@ def _luck(plans: Sequence[Plan], job: Job, explorer: SharesExplorer) -> Luck:
 def _riskier(
     shares: CostedShares, explorer: SharesExplorer, points: Sequence[Point]
 ) -> tuple[Plan, ...]:
-    """Plans that are faster than all that fit surely enough and may fit, fastest first.
+    """Plans that may fit, but less surely than requested, and are faster than all plans that fit
+    surely enough; fastest first.
 
-    Only plans whose predicted peak is within the available memory.
+    Their predicted peaks are within the available memory.
     """
     if explorer.stopped:
         return ()

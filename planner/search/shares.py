@@ -288,7 +288,7 @@ class SharesExplorer:
 
     @property
     def limit_bytes(self) -> float:
-        """Largest predicted peak of a plan."""
+        """Largest predicted peak that a plan may have, in bytes."""
         return self.explorers[0].limit_bytes
 
     @property

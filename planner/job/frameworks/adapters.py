@@ -31,9 +31,9 @@ _CAST_NORMS = {"layernorm_input_bytes": _FP32, "unfused_gelu_bytes": 14.0}
 
 
 def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
-    """The usual framework for adapters: transformers with peft on one GPU, FSDP on several,
-    DeepSpeed for base formats that FSDP cannot shard, and Megatron-Bridge if `splits` (tensor or
-    pipeline parallelism).
+    """The usual framework for adapters: transformers with peft on one GPU, FSDP on several, and
+    DeepSpeed for base formats that FSDP cannot shard. Megatron-Bridge if `splits` (tensor or
+    pipeline parallelism) and the base is not quantised.
     """
     if splits and tuning.base is None and tuning.method in _of("megatron-bridge").methods:
         return "megatron-bridge"

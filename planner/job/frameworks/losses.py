@@ -235,8 +235,9 @@ def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
 
 
 def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float:
-    """Peak bytes per logit while a pass reads the policy, for losses over chunks and for the
-    framework's own cross-entropy, as in a training forward pass.
+    """Peak bytes per logit while a pass only reads the policy: the loss's own figure if it has one.
+    For losses over chunks and the framework's own cross-entropy, the peak of a training forward
+    pass.
     """
     found = _own_loss(profile, objective)
     if found is not None and found.reading:

@@ -132,7 +132,7 @@ class TowerRules(Frozen):
     among: tuple[str, ...] = ()
 
     def place(self, rule: str) -> Literal["layers", "split", "copied"]:
-        """Where a tower with this image rule stands (`planner.job.vision.VisionSpec.place`)."""
+        """The place of a tower with this image rule (`planner.job.vision.VisionSpec.place`)."""
         if not self.first_stage or rule in self.among:
             return "layers"
         return "copied" if rule in self.copied else "split"
@@ -211,8 +211,9 @@ class FrameworkProfile(Frozen):
 
     def in_mode(self, name: str) -> FrameworkProfile:
         """The profile in a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32 weights)
-        or `fp32`. A profile already in that mode is returned unchanged, with the changes that
-        techniques made. UsageError lists the framework's modes.
+        or `fp32`. With `bf16`, or the mode that it is already in, the profile is returned
+        unchanged, including the changes that techniques made. UsageError lists the framework's
+        modes.
         """
         if name in ("bf16", self.mode):
             return self

@@ -50,7 +50,7 @@ KEPT_GRADIENTS: Tables = {"state": {"persistent_gradients": True}}
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Options of a job that change its framework's profile. None keeps the framework's default."""
+    """Options of a job that change its framework's profile. The defaults change nothing."""
 
     sequence_parallel: bool = True
     gradient_as_bucket_view: bool = False

@@ -106,10 +106,10 @@ Techniques = Annotated[tuple[Technique, ...], BeforeValidator(_named)]
 class Site:
     """The properties of a job that decide which techniques apply.
 
-    Whether the model has experts; whether NVLink joins all tensor-parallel ranks; whether those
-    split the sequence; the model's family; whether attention and experts are separate layers;
-    whether other options changed the profile; the vendor of the GPUs; how the weights are trained;
-    and whether micro-batches differ in length.
+    `mixture`: the model has experts. `linked`: NVLink joins all tensor-parallel ranks, and they
+    split the sequence. `family`: the model's family. `separate`: attention and experts are separate
+    layers. `altered`: other options changed the profile. `vendor`: that of the GPUs. `tuning`: how
+    the weights are trained. `differ`: micro-batches differ in length.
     """
 
     mixture: bool
@@ -179,7 +179,9 @@ class TechniqueDecision:
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
-        """Every subset of the undecided techniques, smallest first, then other profiles."""
+        """Every subset of the undecided techniques, smallest first, then each technique that
+        switches to another profile. Empty if nothing is undecided.
+        """
         sets = (combinations(self.open, size) for size in range(len(self.open) + 1))
         every = [one_set for sizes in sets for one_set in sizes]
         every += [(name,) for name in self.alone]
@@ -193,7 +195,9 @@ def decide(
     excluded: tuple[str, ...],
     site: Site,
 ) -> TechniqueDecision:
-    """Decide which of a framework's techniques a job uses. UsageError for unknown ones."""
+    """Decide which of a framework's techniques a job uses. UsageError if a technique is unknown or
+    cannot work for the job.
+    """
     known = {one.name: one for one in offered}
     for option, names in (("--with", asked), ("--without", excluded)):
         for name in names:

@@ -147,7 +147,9 @@ def _other_names() -> dict[str, str]:
 
 
 def _repository_of(name: str) -> str:
-    """The Hugging Face repository of a catalogue model: the first one in its name."""
+    """The Hugging Face repository of a catalogue model: the first one that `aliases.toml` lists for
+    it.
+    """
     repositories = _alias_tables()["huggingface"].items()
     return next((repository for repository, named in repositories if named == name), "")
 

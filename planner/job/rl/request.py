@@ -113,7 +113,9 @@ class RlRequest(Named):
         return job
 
     def _samplers(self, job: RlJob) -> dict[str, Any]:
-        """The separate GPUs that sample, if given. Raises UsageError."""
+        """The job's fields for the GPUs that sample, if the request names any. Raises
+        UsageError.
+        """
         text = self.rollout_gpus
         if isinstance(self.trainer.gpu_words, SeveralTypes):
             first, *others = (self.trainer.gpus or "").split("+")
@@ -184,7 +186,9 @@ class RlRequest(Named):
         return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
 
     def _without(self, framework: RlFramework) -> tuple[str, ...]:
-        """Default techniques of the trainer that the framework lacks and nobody asked for."""
+        """The techniques to avoid: those that the user avoids, and default techniques of the
+        trainer that the framework lacks unless the user requested them.
+        """
         given = (*self.trainer.use, *self.trainer.without)
         offered = (one.name for one in self.trainer.find_framework().techniques)
         left = (name for name in offered if name in framework.without and name not in given)

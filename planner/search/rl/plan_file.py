@@ -43,7 +43,7 @@ def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
 
 
 def pick_rl_plan(result: RlResult, number: int) -> RlPlan:
-    """A plan by its number from 1. UsageError where there is none."""
+    """A plan by its number from 1. UsageError if there is none."""
     count = len(result.plans)
     if not 1 <= number <= count:
         raise UsageError(f"there is no plan {number}; the file holds plans 1 to {count}")

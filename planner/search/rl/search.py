@@ -145,7 +145,9 @@ def _counts(explorer: RlExplorer, seconds: float) -> RlCounts:
 
 
 def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
-    """What was not examined. Splits of the GPUs matter to whoever asks for sides on their own."""
+    """Notes on what was not examined. Those on splits of the GPUs appear only if the request asks
+    for separate GPUs.
+    """
     if explorer.ending.stopped == "time-limit":
         yield "the time limit ended the search: what is not proven says so"
     behind = [one for one in job.staleness if one > 0]

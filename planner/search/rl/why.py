@@ -26,7 +26,7 @@ class RlWhy:
     remedies: tuple[str, ...]
 
     def sentences(self) -> str:
-        """All of it."""
+        """The whole explanation, one sentence per line."""
         if self.proven:
             return "\n".join(("nothing fits", *self.reasons, *self.remedies))
         unsure = (
