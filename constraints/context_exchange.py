@@ -93,7 +93,7 @@ def _wording(ctx: RuleContext) -> str:
     if not ctx.model.has_mla:
         heads += f" and {ctx.model.kv_heads} key/value heads"
     kinds = " or ".join(ctx.context_kinds)
-    levels = "; a2a+p2p needs two levels of two ranks at least" * ("a2a+p2p" in kinds)
+    levels = "; a2a+p2p needs two levels of at least two ranks each" * ("a2a+p2p" in kinds)
     return f"{kinds}{size}: tp times the ranks of an all-to-all must divide {heads}{levels}"
 
 

@@ -73,7 +73,7 @@ def _stages_without_pipeline(ctx: RuleContext) -> list[int]:
 def _zero_pipeline_wording(ctx: RuleContext) -> str:
     stages = " and ".join(str(stage) for stage in _stages_without_pipeline(ctx))
     if not stages:
-        return f"{ctx.framework_name}: every zero goes with pp > 1"
+        return f"{ctx.framework_name}: every zero can be combined with pp > 1"
     return f"{ctx.framework_name}: zero {stages} only with pp = 1"
 
 
@@ -109,8 +109,8 @@ def _plain_stages(ctx: RuleContext) -> list[int]:
 
 @shape_rule(
     wording=lambda ctx: (
-        "with dp·cp = 1 there is nothing to shard, and a search tries zero "
-        f"{' and '.join(map(str, _plain_stages(ctx)))} alone"
+        "with dp·cp = 1 there is nothing to shard, and a search tries only zero "
+        f"{' and '.join(map(str, _plain_stages(ctx)))}"
     )
 )
 def zero_has_replicas(columns: Columns, ctx: RuleContext) -> Mask | bool:

@@ -123,7 +123,7 @@ class Layout:
         for mode, counts in self.recomputed.items():
             if len(counts) != self.pp:
                 raise ConstraintError(
-                    f"recomputed[{mode!r}] has {len(counts)} entries; one for each of "
+                    f"recomputed[{mode!r}] has {len(counts)} entries; give one for each of "
                     f"{self.pp} stages"
                 )
 

@@ -58,7 +58,7 @@ def _known(name: str) -> str:
 
 
 ArchitectureName = Annotated[str, AfterValidator(_known)]
-"""The name of a generation that the catalogue has."""
+"""Name of a GPU generation in the catalogue."""
 
 
 class NumberFormat(Frozen):

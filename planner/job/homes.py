@@ -17,7 +17,7 @@ def demand_homes(profile: FrameworkProfile, cluster: Cluster) -> None:
         return
     if profile.state.weights_home != "gpu":
         raise UsageError(
-            "--with hpz beside weights off the GPU: the second copy would lie there too, which is "
+            "--with hpz beside weights off the GPU: the second copy would be there too, which is "
             "not modelled; leave one of them out  [hpz-divides]"
         )
     if size > 0 and node % size and size % node:

@@ -73,8 +73,8 @@ def fitted(vision: VisionSpec, rule: Rule, width: int, height: int) -> int:
         longest_after = min(1.0, limits[0]) * max(width, height)
         if longest_after >= longest * patch:
             raise UsageError(
-                f"an image of {width}x{height} pixels: the family's processor takes none with "
-                f"{longest} patches of {patch} pixels a side or more; give another"
+                f"an image of {width}x{height} pixels: the family's processor refuses images with "
+                f"{longest} or more patches of {patch} pixels per side; give another"
             )
         limits = limits[:1]
     scale = min(1.0, *limits)
@@ -105,8 +105,8 @@ def fitted_sides(
     """
     if max(width, height) > _THINNEST * min(width, height):
         raise UsageError(
-            f"an image of {width}x{height} pixels: the family takes none whose sides differ more "
-            f"than {_THINNEST}-fold (smart_resize); give others"
+            f"an image of {width}x{height} pixels: the family refuses images whose sides differ "
+            f"more than {_THINNEST}-fold (smart_resize); give another"
         )
     (least, most), (compared, scaled) = limits, frames
     sides = [max(factor, round(side / factor) * factor) for side in (height, width)]

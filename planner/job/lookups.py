@@ -163,8 +163,8 @@ def teacher_of(
     teacher = load_model(objective.teacher).spec.with_scan_chunks(profile.scan_chunk).with_mtp(0)
     if teacher.vocab != model.vocab:
         raise UsageError(
-            f"--objective {objective}: {teacher.name} has a vocabulary of {teacher.vocab:,}, "
-            f"{model.name} one of {model.vocab:,}, and their logits are compared one by one; give "
+            f"--objective {objective}: {teacher.name} has a vocabulary of {teacher.vocab:,} and "
+            f"{model.name} one of {model.vocab:,}, but their logits are compared one by one; give "
             "a teacher of the same family"
         )
     return teacher

@@ -133,7 +133,7 @@ def parse_tokens(text: str, thousand: int = 1000) -> int:
     base = 1024 if binary else thousand
     value = float(re.sub("[,_]", "", number)) * base ** _POWERS[letter.lower()]
     if value < 1 or value != int(value):
-        raise UsageError(f"{text!r} is {value:g} tokens; a batch is a whole number of at least 1")
+        raise UsageError(f"{text!r} is {value:g} tokens; give a whole number of at least 1")
     if value > MOST_TOKENS:
-        raise UsageError(f"{text!r}: more than 10^18 tokens, which no training has")
+        raise UsageError(f"{text!r}: more than 10^18 tokens, which is beyond any training")
     return int(value)

@@ -282,7 +282,7 @@ class ModelSpec(_Frozen):
             )
         if self.layer_kinds and len(self.layer_kinds) != self.layers:
             raise ValueError(
-                f"layer_kinds names {len(self.layer_kinds)} layers, layers={self.layers}"
+                f"layer_kinds names {len(self.layer_kinds)} layers, but layers={self.layers}"
             )
         kinds = self.kind_sequence
         if any(kind.ffn == "moe" for kind in kinds) and self.moe is None:

@@ -263,7 +263,7 @@ def pick_plan(result: SearchResult, number: int) -> Plan:
     count = len(result.plans)
     if not 1 <= number <= count:
         has = "only plan 1" if count == 1 else f"plans 1 to {count}"
-        raise UsageError(f"there is no plan {number}; the file holds {has}")
+        raise UsageError(f"there is no plan {number}; the file contains {has}")
     return result.plans[number - 1]
 
 

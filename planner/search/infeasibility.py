@@ -95,7 +95,10 @@ class WhyNothingFits(Frozen):
         if not self.untried:
             return ""
         reason = "the time limit" if self.stopped == "time-limit" else "an interrupt"
-        return f"{reason} came first: not, or not all, tried: {', '.join(self.untried)}"
+        return (
+            f"{reason} came before everything was tried; not tried, or only in part: "
+            f"{', '.join(self.untried)}"
+        )
 
     def sentences(self) -> str:
         """The whole explanation in plain lines."""

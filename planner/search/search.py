@@ -242,8 +242,8 @@ def _share_notes(shares: CostedShares) -> Iterator[str]:
     jobs, left_out = [job.job for job in shares.jobs], shares.left_out
     if shares.untried:
         yield (
-            f"no time was left for {len(shares.untried)} of the choices of what is offloaded or "
-            "used: the most that a plan of theirs could save is not known"
+            f"no time was left for {len(shares.untried)} of the choices of offload and "
+            "techniques; how much their plans could save is not known"
         )
     tried = dict.fromkeys(job.optimizer_offload for job in jobs)
     rest = dict.fromkeys(

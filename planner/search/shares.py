@@ -99,7 +99,7 @@ def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
 
 
 Enough = Callable[[Sequence[LimitResult]], bool]
-# None costs nothing.
+# Returns None if the job is not to be costed.
 Cost = Callable[[Job], CostedJob | None]
 
 

@@ -122,7 +122,7 @@ def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
         other = _again(changed, plan, plan.degrees)
     except (UsageError, ConstraintError) as error:
         why = str(error).rpartition("- ")[2]
-        return (f"{said}. {option} trains it, with other plans than this one: {why}",)
+        return (f"{said}. {option} trains it, but not with this plan: {why}",)
     slower = plan.tokens_per_s / other.tokens_per_s - 1.0
     more = (other.peak_bytes - plan.peak_bytes) / GIB
     return (

@@ -66,7 +66,7 @@ def test_every_command_refuses_it(
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [("0", "give a whole number from 1 on"), ("-3", "give a whole number from 1 on"),
+    [("0", "give a whole number of at least 1"), ("-3", "give a whole number of at least 1"),
      ("many", "valid integer"), ("9999999", "give --seq")],
 )  # fmt: skip
 def test_image_tokens_are_a_number_that_fits_a_sample(run: Run, value: str, said: str) -> None:

@@ -198,7 +198,7 @@ def test_what_becomes_of_quantised_weights_is_said(
 def test_a_judge_that_is_too_large_is_named(run: Run) -> None:
     found = run("search", *JOB, *FEW, "--reward", "405b", "-q")
     assert found.exit_code == 1
-    assert "the judge does not fit beside the rest: llama-3.1-405b" in found.stderr
+    assert "the judge does not fit together with the rest: llama-3.1-405b" in found.stderr
     assert "--reward rule" in found.stderr and "engines" not in found.stderr
 
 

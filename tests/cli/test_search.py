@@ -60,7 +60,7 @@ def test_a_front_at_another_resolution(run: Run) -> None:
     assert len(coarse.stdout.splitlines()) <= len(plain.stdout.splitlines())
     shown = json.loads(run(*arguments, "--resolution", "4GiB", "--json").stdout)
     assert shown["request"]["resolution"] == "4GiB"
-    for text, said in (("11%", "0.1 %, to which plans"), ("1%,2%", "one share and one size")):
+    for text, said in (("11%", "the precision of proofs"), ("1%,2%", "one share and one size")):
         refused = run(*arguments, "--resolution", text)
         assert refused.exit_code == 2
         assert said in " ".join(refused.stderr.split())

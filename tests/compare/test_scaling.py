@@ -29,7 +29,7 @@ def test_doublings_and_the_last() -> None:
     assert counts_between(512, 16384) == (512, 1024, 2048, 4096, 8192, 16384)
     assert counts_between(8, 48) == (8, 16, 32, 48)
     assert counts_between(8, 8) == (8,)
-    with pytest.raises(UsageError, match="growing order"):
+    with pytest.raises(UsageError, match="smaller number of GPUs first"):
         counts_between(16, 8)
 
 
@@ -119,7 +119,7 @@ def test_the_picture_holds_every_point(study: Scaling) -> None:
 def test_wrong_input() -> None:
     with pytest.raises(UsageError, match="give the kind of GPU alone, as H100"):
         scale(BASE, "8xH100", (8,), 1)
-    with pytest.raises(UsageError, match="growing order"):
+    with pytest.raises(UsageError, match="smaller number of GPUs first"):
         scale(BASE, "H100", (16, 8), 1)
     with pytest.raises(UsageError, match="tokens to train on"):
         scale(BASE, "H100", (8,), 0)

@@ -80,7 +80,7 @@ def test_a_neighbour_of_a_plan_keeps_its_fraction() -> None:
         ({"activation_offload_fraction": 1.5}, "a number above 0 and up to 1"),
         (
             {"framework": "torchtune", "activation_offload": "checkpoints", "recompute": ("full",)},
-            "torchtune offloads all layers or none; a fraction is there in",
+            "torchtune offloads all layers or none; frameworks that accept a fraction:",
         ),
     ],
 )

@@ -62,4 +62,6 @@ def test_choices_without_effect_are_said_to_be_left_out() -> None:
         find_plans(request)
     (memory,) = caught.value.why.conflict
     assert "with full recompute" in memory.text
-    assert memory.text.endswith("Left out here: --recompute none; nothing fits with or without")
+    assert memory.text.endswith(
+        "Left out here: --recompute none; nothing fits with them or without them"
+    )

@@ -142,12 +142,12 @@ class Launched(Frozen):
     """The program that writes a framework's launch files, and the GPUs that it supports."""
 
     target: str = ""
-    """The launch target that writes the framework's plans; none where it is empty."""
+    """The launch target that writes the framework's plans; empty if there is none."""
     cuda: str = ""
-    """Why the release that it writes for starts on NVIDIA's GPUs alone; empty where it runs on
+    """Why the release that it writes for starts only on NVIDIA's GPUs; empty if it also runs on
     AMD's too."""
     on_amd: str = ""
-    """The profile of the framework that takes its place there."""
+    """The profile that replaces this one on AMD's GPUs; empty if there is none."""
 
 
 class FrameworkProfile(Frozen):

@@ -61,7 +61,9 @@ class Technique(Settings):
     @model_validator(mode="after")
     def _asked_where_numbers_change(self) -> Technique:
         if self.effect != "speed" and self.use != "asked":
-            raise ValueError(f"{self.name}: only what is for speed is used without being asked for")
+            raise ValueError(
+                f"{self.name}: only techniques for speed may be used without a request"
+            )
         return self
 
     @property
@@ -126,9 +128,9 @@ class Site:
         if lacked := self._lacked(technique.applies):
             return lacked
         if technique.families and self.family not in technique.families:
-            return f"its kernels are counted for models of {', '.join(technique.families)} only"
+            return f"its kernels are modelled only for models of {', '.join(technique.families)}"
         if technique.profile and self.altered:
-            return "it is costed with the framework's usual switches only"
+            return "it is modelled only with the framework's default switches"
         return self._machine_obstacle(technique)
 
     def _lacked(self, applies: str) -> str:
@@ -136,7 +138,7 @@ class Site:
         none.
         """
         if applies.startswith("moe") and not self.mixture:
-            return "only mixtures of experts have it"
+            return "it works only for mixtures of experts"
         if applies == "moe-layers" and self.separate:
             return "it needs attention and experts in one layer"
         return self._training_lacks(applies)
@@ -144,13 +146,15 @@ class Site:
     def _training_lacks(self, applies: str) -> str:
         """The property of the training that a technique needs and this job lacks; empty if none."""
         if applies == "one-shape" and self.differ:
-            return "it replays micro-batches of one shape, and samples of unlike lengths have many"
+            return (
+                "it replays micro-batches of one shape, but samples of different lengths have many"
+            )
         if applies.endswith("adapters") and not self.tuning.has_adapters:
-            return "only adapters have it (--train lora)"
+            return "it works only for adapters (--train lora)"
         if applies == "plain-adapters" and not self.tuning.is_plain:
-            return "only LoRA without dropout beside weights in 16 bits has it"
+            return "it works only for LoRA without dropout on 16-bit weights (--train lora)"
         if applies == "quantised" and self.tuning.base is None:
-            return "only adapters beside a quantised base have it (--train qlora)"
+            return "it works only for adapters on a quantised base (--train qlora)"
         return ""
 
     def _machine_obstacle(self, technique: Technique) -> str:

@@ -102,7 +102,7 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self._wrong(found, value, "a list of strings")
         if len(value) != length:
-            raise self.error(f"{found} has {len(value)} entries; expected one a layer, {length}")
+            raise self.error(f"{found} has {len(value)} entries; expected one per layer, {length}")
         return value
 
     def names(self, key: str) -> list[str] | None:
@@ -141,7 +141,7 @@ class Fields:
             return None
         fine = isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value)
         if not fine:
-            raise self._wrong(found, value, "a list of pairs, as [[1, 1], [1, 2]]")
+            raise self._wrong(found, value, "a list of pairs, such as [[1, 1], [1, 2]]")
         return [[self._integer(found, side, minimum=1) for side in pair] for pair in value]
 
     def binary(self, key: str, length: int) -> list[int] | None:
@@ -151,7 +151,7 @@ class Fields:
             return None
         is_binary = isinstance(value, list) and all(item in (0, 1) for item in value)
         if not isinstance(value, list) or not is_binary or len(value) != length:
-            raise self._wrong(found, value, f"a list of {length} zeros and ones, one a layer")
+            raise self._wrong(found, value, f"a list of {length} zeros and ones, one per layer")
         return [int(item) for item in value]
 
     def table(self, key: str) -> Mapping[str, object]:

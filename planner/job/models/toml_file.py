@@ -113,7 +113,7 @@ def _with_style(file: ModelFile, usual: Callable[[str], Mapping[str, Any]]) -> M
     listed = ", ".join(f"{name} = {_toml_value(value)}" for name, value in assumed.items())
     like = f"most catalogue models of family {family}" if known else "the defaults"
     if not known and family != "custom":
-        like += f", for no catalogue model is of family {family}"
+        like += f", because no catalogue model is of family {family}"
     note = f"[shape] does not state these, which are taken from {like}: {listed}"
     changed = {"shape": file.shape | assumed, "notes": (*file.notes, note)}
     return file.model_copy(update=changed)

@@ -149,18 +149,18 @@ def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
     for separate GPUs.
     """
     if explorer.ending.stopped == "time-limit":
-        yield "the time limit ended the search: what is not proven says so"
+        yield "the time limit ended the search; plans that are not proven are marked"
     behind = [one for one in job.staleness if one > 0]
     if len(behind) > 1:
         yield (
-            f"staleness: {behind[0]} stands for more as well: samples that are further behind make "
-            "no step shorter by the cost model"
+            f"staleness: only {behind[0]} was tried, because more does not shorten a step in the "
+            "cost model"
         )
     if "colocated" in job.placements and job.trainer.cluster.num_gpus not in explorer.sides:
         yield f"no colocated plan: {explorer.refused}"
     if job.placements != ("separate",):
         return
     if len(splits_of(job)) >= MOST_SPLITS:
-        yield f"splits of the GPUs: {MOST_SPLITS} at most were tried, evenly between"
+        yield f"splits of the GPUs: at most {MOST_SPLITS} were tried, evenly spaced"
     if explorer.refused:
         yield f"some splits have no trainer: {explorer.refused}"
