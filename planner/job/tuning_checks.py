@@ -27,7 +27,7 @@ def checked(tuning: Tuning, model: ModelSpec) -> Tuning:
     elif _trains_nothing(tuning, model, layers):
         raise UsageError(
             f"--freeze {' '.join(tuning.frozen)} leaves nothing of {model.name} to train; leave "
-            "out a module out, for example the last layers"
+            "a module out, for example the last layers"
         )
     return tuning
 

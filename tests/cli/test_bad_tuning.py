@@ -21,7 +21,7 @@ COMMANDS = {
 WRONG = [
     # Ranks above the width, or none.
     (("--train", "lora:rank=100000"), ("rank=100000", "512 wide", "give rank=512 or less")),
-    (("--train", "lora:rank=0"), ("rank=0", "from 1 on")),
+    (("--train", "lora:rank=0"), ("rank=0", "of at least 1")),
     # Targets that no layer has.
     (("--train", "lora:targets=experts"), ("no layer experts", "it has q, k")),
     (("--train", "lora:targets=quary"), ("quary", "known are")),

@@ -119,7 +119,7 @@ def test_the_picture_holds_every_point(study: Scaling) -> None:
 def test_wrong_input() -> None:
     with pytest.raises(UsageError, match="give the kind of GPU alone, as H100"):
         scale(BASE, "8xH100", (8,), 1)
-    with pytest.raises(UsageError, match="smaller number of GPUs first"):
+    with pytest.raises(UsageError, match="growing order"):
         scale(BASE, "H100", (16, 8), 1)
     with pytest.raises(UsageError, match="tokens to train on"):
         scale(BASE, "H100", (8,), 0)

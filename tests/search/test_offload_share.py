@@ -75,7 +75,7 @@ def test_a_neighbour_of_a_plan_keeps_its_fraction() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"activation_offload": "off"}, "a share of nothing"),
+        ({"activation_offload": "off"}, "nothing is offloaded"),
         ({"activation_offload_fraction": 0.0}, "give --activation-offload off"),
         ({"activation_offload_fraction": 1.5}, "a number above 0 and up to 1"),
         (

@@ -310,7 +310,7 @@ def test_rules_that_leave_nothing_are_named() -> None:
     with pytest.raises(UsageError, match="tp == 3"):
         find_plans(request)
     narrow = request.model_copy(update={"require": ("pp == 1",)})
-    with pytest.raises(UsageError, match="pp must be at least 2"):
+    with pytest.raises(UsageError, match="pp is at least 2"):
         find_plans(narrow)
 
 

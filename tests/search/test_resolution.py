@@ -118,8 +118,8 @@ def test_a_resolution_is_a_share_a_size_or_both() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0", "0.1 % (the precision of proofs) and 10 %"),
-        ("0.05%", "0.1 % (the precision of proofs) and 10 %"),
+        ("0", r"0.1 % \(the precision of proofs\) and 10 %"),
+        ("0.05%", r"0.1 % \(the precision of proofs\) and 10 %"),
         ("0GiB", "the memory must be 0.01GiB or more"),
         ("10.1%,1GiB", "and 10 %"),
         ("1MiB", "the memory must be 0.01GiB or more"),

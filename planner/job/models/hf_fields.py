@@ -131,7 +131,7 @@ class Fields:
         """An index, counted from the end if negative; `default` if null or missing."""
         found, value = self._known(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(found, value, "one index of a layer")
+            raise self._wrong(found, value, "the index of a layer")
         return value
 
     def pairs(self, key: str) -> list[list[int]] | None:

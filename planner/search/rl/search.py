@@ -153,8 +153,8 @@ def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
     behind = [one for one in job.staleness if one > 0]
     if len(behind) > 1:
         yield (
-            f"staleness: only {behind[0]} was tried, because more does not shorten a step in the "
-            "cost model"
+            f"staleness: of the values above 0 only {behind[0]} was tried, because more does not "
+            "shorten a step in the cost model"
         )
     if "colocated" in job.placements and job.trainer.cluster.num_gpus not in explorer.sides:
         yield f"no colocated plan: {explorer.refused}"
