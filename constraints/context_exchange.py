@@ -2,7 +2,7 @@
 
 A kind of exchange is identified by its number of *inner* ranks, those that exchange heads by
 all-to-all, because the cost of a layer depends on it: 1 for a ring, cp for an all-to-all, a number
-in between for an all-to-all inside groups and a ring between them, and GATHERS (0) where keys and
+in between for an all-to-all inside groups and a ring between them, and GATHERS (0) if keys and
 values are all-gathered.
 """
 

@@ -135,7 +135,7 @@ def _syntax_message(text: str, column: int, error: SyntaxError) -> tuple[str, st
 
 
 def _column(text: str, node: ast.expr) -> int:
-    """Column of a node in characters, where Python counts bytes."""
+    """Column of a node in characters; Python counts bytes."""
     return len(text.encode()[: node.col_offset].decode(errors="ignore"))
 
 

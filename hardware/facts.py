@@ -122,7 +122,7 @@ class Account(Frozen):
     useful.
 
     `interruptions`, `effective`: the lowest and highest values consistent with the publication.
-    `state_bytes`: size of a checkpoint. `interval_s`: time between checkpoints, where published.
+    `state_bytes`: size of a checkpoint. `interval_s`: time between checkpoints, if published.
     """
 
     gpus: int

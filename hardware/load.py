@@ -386,7 +386,7 @@ class Fact(Quantity):
 
     @property
     def assumption(self) -> bool:
-        """Whether the number is an assumption that nobody published."""
+        """Whether the number is an assumption, because no figure was published."""
         return self.source == ASSUMPTION
 
 

@@ -298,7 +298,7 @@ def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> 
 def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """As many tiles along the longer side as the maximum allows, and as many along the shorter side
     as that needs, beside a view of the whole image. A token ends each row of patches, and one
-    stands in between. The tower always reads the maximum number of tiles (Phi-3-vision).
+    is in between. The tower always reads the maximum number of tiles (Phi-3-vision).
     """
     size, most, tokens = rule["size"], rule["most"], rule["tokens"]
     ratio = max(width, height) / min(width, height)

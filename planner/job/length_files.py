@@ -58,7 +58,7 @@ class Columns(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Tokens of a sample, and its image columns, with None where nothing is stated."""
+    """Tokens of a sample, and its image columns (None for a column that states nothing)."""
 
     tokens: int
     images: tuple[int | None, ...] = ()
@@ -85,7 +85,7 @@ def samples_of_file(
     words: str, option: str = "--lengths"
 ) -> tuple[Counter[Sample], tuple[str, ...], bool]:
     """Number of samples of each kind, the image columns that the file has, and whether the lengths
-    are those of text alone. Raises UsageError or OSError.
+    count only text. Raises UsageError or OSError.
     """
     path, column = _path_and_column(words)
     said = f"{option} {path}".strip()

@@ -143,8 +143,8 @@ def _kind(word: str) -> ObjectiveKind:
             return cast(ObjectiveKind, kind)
     if name == "policy":
         raise UsageError(
-            f"--objective {word}: a policy is trained on samples that it generates and that are "
-            "then scored; give --rl grpo"
+            f"--objective {word}: a policy is trained on samples that it generates itself; give "
+            "--rl grpo"
         )
     known = tuple(kind for kind in KINDS if kind != "policy")
     raise unknown_name("objective --objective", word, known, _HINT)

@@ -135,8 +135,8 @@ class _Programme:
         return constraint
 
     def held(self, stage: int) -> list[Variable]:
-        """Variables of what a stage holds, with the seconds that it adds to the step as
-        objective.
+        """Variables for the layers that a stage holds, with the seconds that they add to the step
+        as objective.
         """
         totals, seconds = self.ctx.totals, self.bound.seconds
         held = [self.solver.NumVar(0.0, float(total), "") for total in (*totals, *totals)]

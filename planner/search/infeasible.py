@@ -171,7 +171,7 @@ def find_relaxations(at: Situation, progress: Progress) -> tuple[list[Relaxation
 
 
 def _ease(relaxation: Relaxation) -> tuple[int, float]:
-    """Sort key: options, then changes of what is trained, then other machines; fastest first in
+    """Sort key: options, then changes of the training, then other machines; fastest first in
     each.
     """
     rank = 2 if relaxation.kind in _MACHINES else 1 if relaxation.kind in _OTHER_TRAINING else 0

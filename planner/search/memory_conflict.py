@@ -196,7 +196,7 @@ def _kind_name(model: ModelSpec, kind: int) -> str:
 
 
 def capacity(ctx: LayoutContext, stage: int) -> int:
-    """Most consecutive layers that a stage's memory can hold, with recomputation where it helps."""
+    """Most consecutive layers that a stage's memory can hold, with recomputation if it helps."""
     for count in range(ctx.layers, 0, -1):
         runs = {
             tuple(row[start + count] - row[start] for row in ctx.prefix)

@@ -203,8 +203,8 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
 
 
 def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
-    """Notes that a published checkpoint has modules besides the language model, which alone is
-    counted.
+    """Notes that a published checkpoint has modules besides the language model, and that only the
+    latter is counted.
     """
     if not beside:
         return ()

@@ -26,8 +26,8 @@ SEQUENCES = (128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """The user's values for engine degrees, None where a search decides; and the way of sending new
-    weights, "" where it decides.
+    """The user's values for engine degrees, None if a search decides; and the way of sending new
+    weights, "" if it decides.
     """
 
     tp: int | None = None

@@ -92,7 +92,7 @@ def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
 
 def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Within, ...]:
     """The shortest step, then steps with less and less memory, until they are far slower.
-    `fastest_only`: the shortest step alone, with the least memory.
+    `fastest_only`: only the shortest step, with the least memory.
     """
     found = [explorer.within(1.0)]
     slowest = 1.0 + TIE if fastest_only else SLOWEST
