@@ -80,7 +80,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB, "--rollout-way", "floppy"), "verl has ipc"),
         (
             ("evaluate", *JOB, "--rollout-gpus", "2", "--staleness", "search"),
-            "as --staleness 1",
+            "for example --staleness 1",
         ),
         (("search", *JOB, "--mbs", "2"), "give --token-limit in its place"),
         (("search", *JOB[:4], *STEP, "--rl-framework", "trl", "--seq", "64"), "another max="),
@@ -115,7 +115,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB, "--staleness", "1", "--placement", "colocated"), "are never behind"),
         (
             ("search", *JOB, "--rl-framework", "trl", "--framework", "ddp", "--staleness", "1"),
-            "0 at most",
+            "at most 0",
         ),
         (("search", *JOB, "--rl-framework", "openrlhf"), "openrlhf trains with deepspeed"),
         (("evaluate", *JOB, "--placement", "separate"), "--rollout-gpus 2"),

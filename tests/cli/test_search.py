@@ -165,4 +165,4 @@ def test_a_ramp_is_shown_with_its_steps_and_days(run: Run) -> None:
     assert "8 sequences to 1.00 B tokens (" in text and "then 16 (" in text
     assert "ramp takes" in text and "at the last batch its tokens would take" in text
     wrong = run(*job, "--batch-ramp", "8..16/1B", "--gbs", "32")
-    assert wrong.exit_code == 2 and "ends with 16 sequences, and --gbs 32" in wrong.stderr
+    assert wrong.exit_code == 2 and "ends with 16 sequences, but --gbs 32" in wrong.stderr
