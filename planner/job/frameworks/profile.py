@@ -200,7 +200,7 @@ class FrameworkProfile(Frozen):
     scan_chunk: int = 0
     # Effects of fp8 and fp4. A precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
-    # The default precision.
+    # The default dtype mode.
     usual_mode: DtypeModeName = "bf16"
     # Changes on GPUs before Ampere, where one of its kernels does not run.
     before_ampere: OlderGpus | None = None
