@@ -98,9 +98,9 @@ def _hints(options: dict[str, Any]) -> Hints:
     if options["gbs"] and options["grad_acc"]:
         raise UsageError("give --gbs or --grad-acc, not both")
     if options["gpus"] and options["cluster"]:
-        raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+        raise UsageError("give the GPUs by --gpus 64xH100 or by --cluster FILE.toml, not both")
     if options["images"] and options["image_tokens"]:
-        raise UsageError("give the images of a sample once: --images, or --image-tokens")
+        raise UsageError("give the images of a sample by --images or by --image-tokens, not both")
     if options["image_tokens"] is not None:
         demand_tokens(options["image_tokens"])
     if options["images"] not in (None, WITHOUT):

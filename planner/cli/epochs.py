@@ -28,7 +28,7 @@ def given_tokens(options: dict[str, Any], request: Request) -> tuple[Request, in
     tokens, samples = options["tokens"], options["samples"]
     if (tokens is None) == (samples is None):
         raise UsageError(
-            "give once how much is trained on: --tokens 15T, or --samples 52k --epochs 3"
+            "say how much to train on: either --tokens 15T, or --samples 52k --epochs 3"
         )
     if tokens is not None:
         return request, int(tokens)

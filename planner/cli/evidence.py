@@ -87,7 +87,7 @@ from planner.search.plan_file import read_plan, read_plan_file
 
 def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
     if options["gpus"] and options["cluster"]:
-        raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
+        raise UsageError("give the GPUs by --gpus 64xH100 or by --cluster FILE.toml, not both")
     if options["gpus"]:
         parse_one_type(options["gpus"])
     if options["cluster"]:
@@ -140,7 +140,7 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
 def _configuration(options: dict[str, Any]) -> Configured:
     """The configuration of each log: from --launch, from --plan-file, or from the log itself."""
     if options["launch"] and options["plan_file"]:
-        raise UsageError("give what ran once: --launch FILES, or --plan-file FILE")
+        raise UsageError("say what ran by --launch FILES or by --plan-file FILE, not both")
     if options["plan_file"]:
         planned = plan_configuration(Path(options["plan_file"]))
         return lambda _: planned
@@ -278,7 +278,7 @@ def run_validate(paths: tuple[str, ...], **options: Any) -> None:
 
     if options["published_rl"]:
         if paths:
-            raise UsageError("give runs once: --rl, or --data FILE")
+            raise UsageError("give --rl or --data FILE, not both")
         paths = (str(PUBLISHED_RL),)
     if tables := rl_tables([Path(path) for path in paths]):
         validate_rl(tables, paths, options, style)

@@ -66,7 +66,7 @@ def _explain_two(path: Path, number: int, other: int, options: dict[str, Any]) -
     """What differs between two plans of a file, and why one is faster."""
     for name, spelled in _OF_ONE.items():
         if options[name]:
-            raise UsageError(f"{spelled} is of one plan; leave it out, or give one number")
+            raise UsageError(f"{spelled} needs a single plan: give one number, or leave it out")
     if number == other:
         raise UsageError(f"plan {number} beside itself: give the numbers of two plans")
     beside = _beside(path, number, other)

@@ -141,11 +141,11 @@ def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
         instead = (f"{there} for {_spelled([name])}" for name, there in _OF_SERVING.items()
                    if name in strange)  # fmt: skip
         hint = ", ".join(instead)
-        text = f"--inference does not go with {_spelled(strange)}, which training alone has"
+        text = f"--inference does not go with {_spelled(strange)}: only training has that"
         raise UsageError(f"{text}; give {hint}" if hint else text)
     if options["solve"] in SOLVE_TRAINING:
         others = ", ".join(SOLVE_CHOICES)
-        raise UsageError(f"--solve {options['solve']} is of training; with --inference: {others}")
+        raise UsageError(f"--solve {options['solve']} is for training; --inference takes {others}")
     return {name: value if name in stated | of_serving else None for name, value in options.items()}
 
 
@@ -156,7 +156,7 @@ def _refuse_serving_options(options: dict[str, Any]) -> None:
         raise UsageError(f"{_spelled(strange)}: only with --inference")
     if options["solve"] in SOLVE_CHOICES:
         others = ", ".join(SOLVE_TRAINING)
-        raise UsageError(f"--solve {options['solve']} needs --inference; of training: {others}")
+        raise UsageError(f"--solve {options['solve']} needs --inference; training takes {others}")
 
 
 def _spelled(names: list[str]) -> str:

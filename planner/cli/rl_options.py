@@ -39,7 +39,7 @@ def asks_for_rl(options: dict[str, Any]) -> bool:
     for spelled, row in option_rows()["rl"].items():
         name = str(parameter(spelled, **row).name)
         if name in options and given(name):
-            raise UsageError(f"--{spelled} is of reinforcement learning: give --rl grpo too")
+            raise UsageError(f"--{spelled} only goes with reinforcement learning: add --rl grpo")
     return False
 
 
@@ -52,7 +52,7 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
     for name, instead in _OF_PRETRAINING.items():
         if name in options and given(name):
             raise UsageError(
-                f"--{name.replace('_', '-')} is not of --rl: give {instead} in its place"
+                f"--{name.replace('_', '-')} does not go with --rl: give {instead} instead"
             )
     if options["objective"] != "lm":
         raise UsageError(

@@ -145,7 +145,7 @@ def _header(
 ) -> dict[str, Any]:
     """The facts about a study that its journal keeps."""
     if options["run_command"] and options["runs_on"]:
-        raise UsageError("give what starts a trial once: --on, or --run COMMAND")
+        raise UsageError("give --on or --run COMMAND, not both: either starts a trial")
     return {
         "planner": __version__,
         "name": study_name(folder, secrets.token_hex(3)),

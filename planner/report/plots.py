@@ -16,6 +16,7 @@ from planner.report.charts.drawing import Drawing, Specification, demand_plot, i
 from planner.report.charts.front import (
     candidates,
     costed_or_reason,
+    end_labels,
     front_chart,
     front_plans,
     riskier_plans,
@@ -88,8 +89,7 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     plans = [front.plan_of(point) for point in front.points]
     limits = {result.job.limit_bytes for result in results}
     names = [point.cluster for point in front.points]
-    labels = {number: str(number) for number in range(1, len(plans) + 1)}
-    shown = front_plans(plans, labels, names)
+    shown = front_plans(plans, end_labels(plans), names)
     limit = limits.pop() if len(limits) == 1 else None
     chart = front_chart(shown, (), (), limit)
     return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")

@@ -341,8 +341,8 @@ def test_what_to_run_next(plan_folder: Path, measured: Path) -> None:
     [
         (["--suggest"], "--plan-file plans.json"),
         ([], "give the runs to learn from"),
-        (["--from", "x.csv", "--gpus", "8xH100", "--cluster", "a.toml"], "give the GPUs once"),
-        (["--from", "x.log", "--launch", "a.sh", "--plan-file", "b.json"], "give what ran once"),
+        (["--from", "x.csv", "--gpus", "8xH100", "--cluster", "a.toml"], "give the GPUs by"),
+        (["--from", "x.log", "--launch", "a.sh", "--plan-file", "b.json"], "say what ran"),
         (["--from", "none.csv"], "does not exist"),
     ],
 )  # fmt: skip

@@ -99,7 +99,7 @@ def test_a_job_that_fits_on_none(run: Run) -> None:
         (("compare", *JOB), "no cluster to compare"),
         (("compare", "--model", "1b", "--tokens", "0", "--gpus", "8xH100"), "number above 0"),
         (("compare", "--model", "1b", "--tokens", "-5T", "--gpus", "8xH100"), "number above 0"),
-        (("compare", "--model", "1b", "--gpus", "8xH100"), "give once how much is trained on"),
+        (("compare", "--model", "1b", "--gpus", "8xH100"), "say how much to train on"),
         ((*ONE, "--provider", "lamda"), "Did you mean 'lambda'"),
         ((*ONE, "--gpus", "8xH1000"), "unknown GPU or cluster 'H1000'"),
         ((*ONE, "--explain", "8xH200"), "unknown cluster '8xH200'"),

@@ -71,10 +71,10 @@ def test_a_batch_of_samples_is_assumed_and_said(run: Run) -> None:
         (("fit", "--model", "8b", "--gpus", "8xH100", "--epochs", "3"), "Give --samples too"),
         (("search", "--model", "8b", "--gpus", "8xH100", "--samples", "0"), "give the samples"),
         (("search", "--model", "8b", "--gpus", "8xH100", "--samples", "4", "--epochs", "0"), "0"),
-        (("compare", "--model", "8b", "--gpus", "8xH100"), "give once how much is trained on"),
+        (("compare", "--model", "8b", "--gpus", "8xH100"), "say how much to train on"),
         (
             ("compare", "--model", "8b", "--gpus", "8xH100", "--samples", "4", "--tokens", "1T"),
-            "give once how much is trained on",
+            "say how much to train on",
         ),
         (("buy", "--model", "8b"), "give --model 70b --tokens 15T"),
     ],

@@ -60,7 +60,7 @@ def test_on_the_command_line(result: SearchResult, run: Run, tmp_path: Path) -> 
     record = json.loads(run("explain", str(path), "1", "2", "--json").stdout)
     assert record["plans"] == [1, 2] and record["ratio"]["low"] <= record["ratio"]["value"]
     refused = run("explain", str(path), "1", "2", "--what-if")
-    assert refused.exit_code == 2 and "is of one plan" in refused.stderr
+    assert refused.exit_code == 2 and "needs a single plan" in refused.stderr
     itself = run("explain", str(path), "2", "2")
     assert itself.exit_code == 2 and "beside itself" in itself.stderr
 

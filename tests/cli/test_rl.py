@@ -71,7 +71,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("search", "--model", "8b", "--gpus", "8xH100", "--prompts", "8"), "give --rl grpo too"),
+        (("search", "--model", "8b", "--gpus", "8xH100", "--prompts", "8"), "add --rl grpo"),
         (("search", *JOB, "--gbs", "64"), "--minibatches"),
         (("search", *JOB, "--objective", "dpo"), "leave one of them out"),
         (("search", *JOB, "--gpus", "8xH100"), "planner compare"),

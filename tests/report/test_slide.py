@@ -36,7 +36,7 @@ def test_it_says_what_to_take_why_and_how_old_prices_are(comparison: Comparison)
     texts = [row["text"] for row in _rows(words)]
     assert texts[0].startswith("Take 8x")
     assert any(text.startswith("because: ") for text in texts)
-    assert any(text.startswith("age of prices: ") for text in texts)
+    assert any(text.startswith("price: ") and "; drawn 20" in text for text in texts)
     assert {"days", "MWh"} <= set(texts)
 
 
@@ -49,6 +49,15 @@ def test_lines_of_words_lie_apart(comparison: Comparison) -> None:
     for places in by_column.values():
         ordered = sorted(places)
         assert all(b - a >= 18 for a, b in pairwise(ordered))
+
+
+def test_four_clusters_leave_room_for_the_words_below() -> None:
+    offers = [Offer(gpus=f"8x{gpu}") for gpu in ("H100", "A100", "H200", "B200")]
+    bars, words, _ = slide_chart(compare_clusters(SMALL, offers, 10**10, Settings()))["layer"]
+    lowest = max(float(row["y"]) + float(row["height"]) for row in _rows(bars))
+    heights = [float(row["y"]) for row in _rows(words) if row["text"].startswith("because: ")]
+    assert len(_rows(bars)) == 4 * 3 * 2
+    assert lowest + 16 < min(heights)
 
 
 def test_it_is_a_slide_of_16_to_9(comparison: Comparison) -> None:

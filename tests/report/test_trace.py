@@ -134,6 +134,10 @@ def test_memory_rises_to_the_peak_of_the_plan(plan: Plan) -> None:
         name = f"GiB, stage {stage.stage}"
         sums = [sum(event["args"].values()) for event in events if event["name"] == name]
         assert max(sums) == pytest.approx(stage.peak / 2**30, abs=0.01)
+        # One chunk ends as the next begins: the peak lasts for all but the first and last of them.
+        assert sum(one == max(sums) for one in sums) == DEGREES.grad_acc - len(plan.stages) + 1 + (
+            stage.stage
+        )
         assert sums[-1] == pytest.approx((stage.peak - stage.activations) / 2**30, abs=0.01)
 
 
@@ -145,7 +149,9 @@ def test_what_waits_for_links_is_there_as_the_account_has_it() -> None:
     events = trace["traceEvents"]
     assert _complaints(trace) == []
     waits = [event["dur"] for event in events if event["ph"] == "X" and event["pid"] == 2]
-    assert waits and sum(waits) == pytest.approx(sum(one.seconds for one in links) * 1e6)
+    exchanged = [one.seconds for one in links if one.traffic]
+    assert waits and sum(waits) == pytest.approx(sum(exchanged) * 1e6)
+    assert sum(exchanged) < 0.5 * plan.step_time_s
 
 
 def test_a_step_of_reinforcement_learning_has_both_sides() -> None:

@@ -133,6 +133,14 @@ def front_plans(
     return tuple(found)
 
 
+def end_labels(plans: Sequence[Plan]) -> dict[int, str]:
+    """Labels of the fastest and the lightest plan, where none is the one to take."""
+    numbered = list(enumerate(plans, start=1))
+    fastest, _ = min(numbered, key=lambda one: one[1].step_time_s)
+    lightest, _ = min(numbered, key=lambda one: one[1].peak_bytes)
+    return {lightest: f"{lightest} lightest"} | {fastest: f"{fastest} fastest"}
+
+
 def riskier_plans(results: Sequence[SearchResult]) -> tuple[FrontPlan, ...]:
     """Plans that fit less surely than was asked: number 0, as they have none."""
     return tuple(_riskier(result.request, plan) for result in results for plan in result.riskier)

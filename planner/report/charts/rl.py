@@ -42,7 +42,9 @@ def step_drawings(step: RlStep) -> Iterator[Drawing]:
         own = tuple(bar for bar in bars(step) if bar.phase.side == side)
         yield Drawing(f"rl-memory-{side}", title, memory_chart(step, own))
     if step.generation.profile:
-        yield Drawing("rl-tail", "Where the tail waits", running_chart(step))
+        ends_s = step.generation.profile[-1][0]
+        late = "The longest answers run on into the next step." if ends_s > step.step_s else ""
+        yield Drawing("rl-tail", "Where the tail waits", running_chart(step), late)
 
 
 def phases_chart(step: RlStep) -> Specification:

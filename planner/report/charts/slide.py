@@ -32,10 +32,12 @@ _GAP = 44
 _COLUMN = (WIDTH - 2 * (_AROUND + _MARGIN) - (_COLUMNS - 1) * _GAP) / _COLUMNS
 # Choices that are drawn at most: the one to take, and the nearest others.
 _MOST = 4
-_TOP, _ROW = 296, 66
-_HEAD_LETTERS, _LINE_LETTERS = 64, 112
+_ROW = 66
+# Letters of a line, and lines at most, of the headline and of the words below the bars.
+_HEAD_LETTERS, _LINE_LETTERS = 64, 150
+_HEAD_LINES, _FOOT_LINES = 3, 5
 # Rows of the recommendation that a slide says.
-_SAID = ("because", "next best", "deadline kept", "budget kept", "price")
+_SAID = ("because", "next best", "deadline kept", "budget kept")
 
 
 def is_slide(name: str) -> bool:
@@ -76,13 +78,16 @@ def slide_chart(study: Comparison | Buying) -> Specification:
             "without it"
         )
     choices = _choices(study, decision)
-    words = [*_head(study, decision), *_foot(study, decision)]
+    words = [*_head(study, decision)]
+    top = words[-1].y + 92
+    words += _foot(study, decision)
     bars: list[_Bar] = []
     for column, (title, form, figure) in enumerate(_figures(study)):
         drawn = [(one, figure(one)) for one in choices]
         left = _MARGIN + column * (_COLUMN + _GAP)
-        words.append(_Words(left, _TOP - 22, title, 20, bold=True))
-        _draw(left, [(one, found) for one, found in drawn if found is not None], form, words, bars)
+        words.append(_Words(left, top - 22, title, 20, bold=True))
+        known = [(one, found) for one, found in drawn if found is not None]
+        _draw(left, top, known, form, words, bars)
     return filled(
         "slide",
         width=WIDTH - 2 * _AROUND,
@@ -133,6 +138,7 @@ def _figures(study: Comparison | Buying) -> tuple[Figure, ...]:
 
 def _draw(
     left: float,
+    top: float,
     drawn: Sequence[tuple[Choice, Range]],
     form: Callable[[float], str],
     words: list[_Words],
@@ -142,7 +148,7 @@ def _draw(
     longest = max((found.high for _, found in drawn if found.high < float("inf")), default=1.0)
     jobs = {one.job for one, _ in drawn}
     for row, (one, found) in enumerate(drawn):
-        y = _TOP + row * _ROW
+        y = top + row * _ROW
         colour = BLUE if row == 0 else GREY
         high = min(found.high, longest)
         value, low, end = (_COLUMN * size / longest for size in (found.value, found.low, high))
@@ -157,11 +163,12 @@ def _draw(
 
 
 def _head(study: Comparison | Buying, decision: Decision) -> Iterator[_Words]:
-    lines = textwrap.wrap(headline(decision, study.currency), _HEAD_LETTERS)[:3]
+    lines = textwrap.wrap(headline(decision, study.currency), _HEAD_LETTERS)[:_HEAD_LINES]
     for number, line in enumerate(lines):
         yield _Words(_MARGIN, 64 + 40 * number, line, 30, bold=True)
     for number, line in enumerate(textwrap.wrap(_job(study), _LINE_LETTERS)[:2]):
-        yield _Words(_MARGIN, 196 + 24 * number, line, 17, colour="#5a5a5a")
+        y = 76 + 40 * len(lines) + 24 * number
+        yield _Words(_MARGIN, y, line, 17, colour="#5a5a5a")
 
 
 def _job(study: Comparison | Buying) -> str:
@@ -172,17 +179,16 @@ def _job(study: Comparison | Buying) -> str:
 
 
 def _foot(study: Comparison | Buying, decision: Decision) -> Iterator[_Words]:
-    """Why, what is next best, the risk, and how old prices are."""
-    rows = [row for row in decision_facts(decision, study.currency).rows if row[0] in _SAID]
-    ages = {one.price_age for one in (decision.best.choices if decision.best else ())} - {""}
-    old = f"{', '.join(sorted(ages))}; " if ages else ""
-    told = f"{old}drawn {datetime.now(UTC):%Y-%m-%d}"
-    lines = [
-        line
-        for label, text in (*rows, ("age of prices", told))
-        for line in textwrap.wrap(f"{label}: {text}", _LINE_LETTERS)
-    ]
-    first = HEIGHT - 2 * _AROUND - _MARGIN - 22 * (min(len(lines), 6) - 1)
+    """Why, what is next best, the risk, and whose prices and how old they are."""
+    facts = decision_facts(decision, study.currency).rows
+    choices = decision.best.choices if decision.best else ()
+    prices = [text for label, text in facts if label == "price"]
+    told = [*prices, *sorted({one.price_age for one in choices} - {""})]
+    rows = [row for row in facts if row[0] in _SAID]
+    rows.append(("price", "; ".join((*told, f"drawn {datetime.now(UTC):%Y-%m-%d}"))))
+    wrapped = (textwrap.wrap(f"{label}: {text}", _LINE_LETTERS) for label, text in rows)
+    lines = [line for each in wrapped for line in each][:_FOOT_LINES]
+    first = HEIGHT - 2 * _AROUND - _MARGIN - 22 * (len(lines) - 1)
     words = _Words(_MARGIN, 0.0, "", 16)
-    for number, line in enumerate(lines[:6]):
+    for number, line in enumerate(lines):
         yield replace(words, y=first + 22 * number, text=line)

@@ -24,7 +24,7 @@ from planner.report.passes import pass_label
 
 # Passes of all stages beyond which a trace would be too large to open with ease.
 MOST_TRACED = 60_000
-_MICROSECONDS, _NANOSECONDS = 1e6, 1e9
+_MICROSECONDS, _NANOSECONDS, _DIGITS = 1e6, 1e9, 9
 # Processes of a trace, in the order in which Perfetto lists them.
 _STAGES, _TERMS, _LINKS, _PASSES = range(4)
 _NOTE = (
@@ -50,6 +50,7 @@ def step_trace(plan: Plan, links: Sequence[LinkShare] = ()) -> dict[str, Any]:
     gantt = played(plan, count)
     terms = [(one.label, one.end - one.start) for one in waterfall(plan)[:-1]]
     read = [(pass_label(one), one.seconds) for one in plan.passes]
+    exchanges = [(f"{one.resource} for {one.traffic}", one.seconds) for one in links if one.traffic]
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -59,12 +60,12 @@ def step_trace(plan: Plan, links: Sequence[LinkShare] = ()) -> dict[str, Any]:
             "note": _NOTE,
         },
         "traceEvents": [
-            *_names(plan, bool(links), bool(read)),
+            *_names(plan, bool(exchanges), bool(read)),
             *_played(gantt),
             *_bubbles(gantt),
             *_memory(plan, gantt),
             *_in_a_row(terms, _TERMS),
-            *_in_a_row([(_link_words(one), one.seconds) for one in links], _LINKS),
+            *_in_a_row(exchanges, _LINKS),
             *_in_a_row(read, _PASSES),
         ],
     }
@@ -111,11 +112,6 @@ def _process(process: int, words: str, thread: str = "") -> Iterator[Event]:
            "args": {"sort_index": process}}  # fmt: skip
     if thread:
         yield _name("thread_name", process, 0, thread)
-
-
-def _link_words(one: LinkShare) -> str:
-    of = f" for {one.traffic}" if one.traffic else ""
-    return f"{one.resource}{of}: {one.part}"
 
 
 def _in_a_row(lengths: Sequence[tuple[str, float]], process: int) -> Iterator[Event]:
@@ -179,7 +175,8 @@ def _memory(plan: Plan, gantt: Gantt) -> Iterator[Event]:
 
 def _changes(mine: Sequence[PassBar]) -> Iterator[tuple[float, int]]:
     """(when, one more or one less chunk of a micro-batch in flight): from the start of its forward
-    pass to the end of its last backward one."""
+    pass to the end of its last backward one. In whole nanoseconds, so that what ends sorts before
+    what begins at the same time."""
     first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], float] = {}
     for bar in mine:
@@ -187,8 +184,8 @@ def _changes(mine: Sequence[PassBar]) -> Iterator[tuple[float, int]]:
             key = (bar.microbatch, bar.chunk)
             first[key] = min(first.get(key, bar.start_s), bar.start_s)
             last[key] = max(last.get(key, bar.end_s), bar.end_s)
-    yield from ((at_s, 1) for at_s in first.values())
-    yield from ((at_s, -1) for at_s in last.values())
+    yield from ((round(at_s, _DIGITS), 1) for at_s in first.values())
+    yield from ((round(at_s, _DIGITS), -1) for at_s in last.values())
 
 
 def _gib(stays: float, activations: float) -> dict[str, float]:

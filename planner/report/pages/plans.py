@@ -27,6 +27,7 @@ from planner.report.charts.drawing import Drawing
 from planner.report.charts.front import (
     candidates,
     costed_or_reason,
+    end_labels,
     front_chart,
     front_plans,
     riskier_plans,
@@ -138,7 +139,7 @@ class Front:
         pairs = zip(self.results, self.costed, strict=True)
         found = [candidates(costed, result) for result, (costed, _) in pairs if costed is not None]
         riskier = riskier_plans(self.results)
-        labels = self._ends
+        labels = end_labels(self.plans)
         if self.alone is not None and self.to_take:
             labels = Verdict(self.alone).labels
         chart = front_chart(
@@ -155,14 +156,6 @@ class Front:
         dots = (said(described("pages.dots"), one, drawn=len(one.dots)) or "" for one in found)
         told = " ".join((note, *dots, *reasons))
         return Section("Speed against memory", (Drawing("front", "", chart, told),), picks=True)
-
-    @property
-    def _ends(self) -> dict[int, str]:
-        """Labels of the fastest and the lightest plan."""
-        numbered = list(enumerate(self.plans, start=1))
-        fastest, _ = min(numbered, key=lambda one: one[1].step_time_s)
-        lightest, _ = min(numbered, key=lambda one: one[1].peak_bytes)
-        return {lightest: f"{lightest} lightest"} | {fastest: f"{fastest} fastest"}
 
     def _overview(self, notes: Sequence[str]) -> Section:
         """The table of all plans, with the job above and notes below."""
