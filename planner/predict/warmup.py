@@ -36,11 +36,12 @@ _HERE = (
 _BESIDE = (
     compiled.bound_shapes, compiled.layout_terms, compiled.least_together,
 )  # fmt: skip
+ENTRIES = (*_HERE, *_BESIDE)
 
 
 def missing() -> list[Entry]:
     """Entries of the core that are not in the cache."""
-    return [entry for entry in (*_HERE, *_BESIDE) if not entry.is_on_disk()]
+    return [entry for entry in ENTRIES if not entry.is_on_disk()]
 
 
 def warm_up(progress: Progress | None = None, deadline: float | None = None) -> None:
@@ -157,6 +158,6 @@ def _samples() -> dict[str, tuple[Any, ...]]:
 
 
 if __name__ == "__main__":
-    for each in (*_HERE, *_BESIDE):
+    for each in ENTRIES:
         if each.__name__ in sys.argv[1:]:
             _compile(each)
