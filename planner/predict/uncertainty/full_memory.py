@@ -18,7 +18,7 @@ from planner.predict.plan import Degrees, FullMemory, Interval
 from planner.predict.uncertainty.residuals import HIGH
 from planner.predict.uncertainty.tails import share_below
 
-# Smaller chances of being full, or of fitting, are not shown and do not widen error bars.
+# Probabilities of being full, or of fitting, below this are not shown and do not widen error bars.
 SMALL_CHANCE = 0.1
 
 

@@ -44,12 +44,12 @@ _DIGITS = re.compile(r"\d+")
 # runs.
 _STEP_SHARE = 0.85
 # Spread of memory outside live tensors, which few of the measured peaks include: three published
-# runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one share is
+# runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), for which one share is
 # predicted; context and communication buffers differ by driver and library.
 OUTSIDE_SPREAD = 0.02
 
 
-# Spread added to step times on GPUs of several types, which nobody has measured. Assumed.
+# Spread added to step times on GPUs of several types, which were never measured. Assumed.
 MIXTURE_SPREAD = 0.10
 NO_MIXTURE_MEASURED = (
     "no run on GPUs of several types was measured: the interval is the widest of any of its "
@@ -179,8 +179,9 @@ def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
 def learnt_spread(
     learnt: LearntFigure, figure: Figure, family: Family, at: Conditions
 ) -> tuple[Spread, Further]:
-    """The spread for a job on a cluster without own runs, scaled by what the cluster's runs taught,
-    and the further error of a job outside their ranges: per doubling as in published runs.
+    """The spread for a job on a cluster without own runs, scaled by the width that the cluster's
+    runs taught, and the further error of a job outside their ranges: per doubling as in published
+    runs.
     """
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
