@@ -216,7 +216,9 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(text, kind.place))
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """Primus' profile, or core's if only core has the recompute method."""
+        """Primus' profile if Megatron's reader finds megatron-core's and the recompute mode states
+        no method; otherwise the profile that it finds.
+        """
         framework, names = super()._profile(degrees)
         is_usual = framework == "megatron-core" and ":" not in recompute_of(self.arguments)
         return "primus" if is_usual else framework, names
