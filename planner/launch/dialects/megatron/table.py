@@ -58,8 +58,8 @@ def pattern(marks: list[bool]) -> str:
     return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
 
 
-# Original positions and low and high frequency factors built into `_apply_scaling` of
-# rotary_pos_embedding.py; no flag sets them.
+# Original positions, low and high frequency factors, and the default factor, all built into
+# `_apply_scaling` of rotary_pos_embedding.py; no flag sets them.
 LLAMA3 = (8192, 1.0, 4.0)
 LLAMA3_FACTOR = 8.0
 # Original positions and rotations (beta_fast, beta_slow) of MLATransformerConfig, which have no
