@@ -58,7 +58,9 @@ _ALWAYS = ("zero", "mbs", "grad_acc")
 
 
 def degree_options() -> tuple[tuple[str, str, int], ...]:
-    """Name, option and default of each degree, which an option need not state; -1: always."""
+    """Name, option and default of each degree; a degree at its default needs no option. Default -1:
+    the option is always stated.
+    """
     return tuple(
         (name, axis.spelled, -1 if name in _ALWAYS else axis.least) for name, axis in AXES.items()
     )

@@ -52,8 +52,8 @@ class CollectiveProfile(Frozen):
     """One collective of a layer, for one micro-batch.
 
     `size`: ranks of the group. `tensor_bytes`: the whole tensor, ungathered; for an all-to-all the
-    bytes that one rank sends. `forward`, `backward`: how often it happens in each pass. `seconds`:
-    of one of them, hidden or not.
+    bytes that one rank sends. `forward`, `backward`: number of times in each pass. `seconds`:
+    duration of one of them, hidden or not.
     """
 
     name: str
@@ -69,9 +69,9 @@ class CollectiveProfile(Frozen):
 class LayerProfile(Frozen):
     """A layer of one kind, the embedding, or the output head.
 
-    `layers`: how many the slowest pipeline stage holds. `waiting_s`: seconds in which the GPU waits
-    for the CPU, both passes. `accumulation_s`: seconds of adding gradients to their buffers.
-    `again_s`: seconds of repeating the forward pass where the layer recomputes.
+    `layers`: number of them on the slowest pipeline stage. `waiting_s`: seconds in which the GPU
+    waits for the CPU, both passes. `accumulation_s`: seconds of adding gradients to their buffers.
+    `again_s`: seconds of repeating the forward pass if the layer recomputes.
     """
 
     name: str
@@ -123,7 +123,7 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
 
 
 class _CoreView:
-    """The core's inputs for the seconds of one shape, as its plain functions take them."""
+    """The core's inputs for the seconds of one shape, in the form that its plain functions read."""
 
     def __init__(self, cost_model: CostModel, keys: Array, costs: Rows) -> None:
         self.cost_model, self.costs = cost_model, costs
@@ -174,8 +174,9 @@ class _CoreView:
         return found
 
     def _collectives(self, index: int, piece: Piece) -> list[CollectiveProfile]:
-        """Collectives that the plan runs: those with more than one rank, in its exchange of context
-        parallelism, and under sequence parallelism if they need it."""
+        """Collectives that the plan runs: those with more than one rank that belong to its exchange
+        of context parallelism; those that need sequence parallelism, only under it.
+        """
         mine = [row for row in self.collectives if int(row.piece) == index]
         named = [collective for op in piece.ops for collective in op.collectives]
         found = []

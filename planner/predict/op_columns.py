@@ -1,7 +1,7 @@
 """The op table as the arrays that the compiled core reads.
 
 A column of a record (`planner.cost.fields`) is the field of that name in a row of the op table,
-except for columns that depend on the job. Nothing is counted here.
+except for columns that depend on the job. This module computes no quantities itself.
 """
 
 from __future__ import annotations

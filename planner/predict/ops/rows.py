@@ -1,7 +1,8 @@
-"""Row types of the op table: what one operation of a transformer layer computes, holds and sends.
+"""Row types of the op table: the computation, memory and traffic of one operation of a transformer
+layer.
 
-Every quantity is *per token of the micro-batch* and unsharded; a `Shard` says what divides it on a
-rank. Parameters, FLOP, saved bytes, GEMM shapes and traffic of a model are all sums over these
+Every quantity is *per token of the micro-batch* and unsharded; a `Shard` states what divides it on
+a rank. Parameters, FLOP, saved bytes, GEMM shapes and traffic of a model are all sums over these
 rows, so they cannot disagree.
 """
 
@@ -24,11 +25,11 @@ _HALF = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor kept from forward to backward: bytes per token, and when a mode drops it.
+    """A tensor kept from forward to backward: bytes per token, and the modes that drop it.
 
     `freed_by`: modules whose recomputation makes it unnecessary; `only_with`: if set, the tensor
     exists only under those modes (the checkpoint that they keep instead). `fixed_bytes`: further
-    bytes per micro-batch, however many sequences it holds (masks, rotary tables, random seeds),
+    bytes per micro-batch, however many sequences it contains (masks, rotary tables, random seeds),
     never sharded. `exchanged`: it exists only if attention exchanges heads over context
     parallelism.
     """
@@ -46,7 +47,7 @@ class Saved:
 
     @property
     def pads_vocabulary(self) -> bool:
-        """Whether it holds logits of the padded vocabulary."""
+        """Whether it consists of logits of the padded vocabulary."""
         return self.name in ("head/loss", "head/softcap")
 
     def kept_under(self, modules: Module) -> bool:
@@ -60,7 +61,7 @@ class Collective:
     """Traffic of one op per micro-batch: full (ungathered) bytes per token, forward and backward.
 
     `group`: the axis along which it communicates (`constraints.axes.GROUPS`). `forward`,
-    `backward`: how often it happens there; modes in `rerun_with` repeat the forward ones.
+    `backward`: number of times in that pass; modes in `rerun_with` repeat the forward ones.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Op:
     GEMM rows multiply (tokens × in_width) by (in_width × out_width). ATTENTION rows use `heads`,
     `kv_heads`, `qk_head_dim`, `v_head_dim`, `window` (0: none). MEMORY rows move `forward_bytes`
     and `backward_bytes`; SCAN rows do that in addition to products of `in_width` by `out_width`,
-    and hold `work_bytes` in their backward.
+    and need `work_bytes` during their backward.
     """
 
     name: str
@@ -159,17 +160,21 @@ class Op:
 
     @property
     def only_read(self) -> bool:
-        """Whether its weights are those of a model that is only read."""
+        """Whether its weights belong to a model that is only read."""
         return parameter_classes()[self.parameter_class].only_read
 
     @property
     def packed(self) -> bool:
-        """Whether products read a copy of its weights, which is made before each use."""
+        """Whether its weights are stored in packed form, so that products read a copy that is made
+        before each use.
+        """
         return self.is_product and parameter_classes()[self.parameter_class].packed
 
     @property
     def unpacked(self) -> float:
-        """HBM bytes per weight to make that copy: the packed form read, 16 bits written."""
+        """HBM bytes per weight to derive tensors from the weights before each use; for packed
+        weights these include reading the packed form and writing 16 bits.
+        """
         if not self.packed:
             return self.weight_traffic
         held = parameter_classes()[self.parameter_class].bytes_per_parameter or 0.0
@@ -177,7 +182,7 @@ class Op:
 
     @property
     def transient(self) -> float:
-        """Bytes per weight of the copies."""
+        """Bytes per weight of these derived tensors while they are alive."""
         return (_HALF if self.packed else 0.0) + self.weight_copies
 
     @property
@@ -192,7 +197,7 @@ class Op:
 
 
 def times(op: Op, factor: float) -> Op:
-    """A row for `factor` tokens per token that it is written for."""
+    """The row if there are `factor` tokens for each token for which it is written."""
     return replace(
         op,
         tokens_factor=factor * op.tokens_factor,
@@ -205,7 +210,7 @@ def times(op: Op, factor: float) -> Op:
 
 
 def only_held(op: Op) -> Op:
-    """The weights of a row that a batch does not use."""
+    """A row reduced to its weights, which are in memory though the batch does not use them."""
     return Op(
         name=op.name,
         kind=OpKind.MEMORY,
@@ -231,7 +236,7 @@ class Piece:
 
 
 def without_backward(op: Op) -> Op:
-    """The row as part of a forward pass alone, which keeps nothing and never runs again."""
+    """The row as part of a forward pass without backward: it keeps nothing and never runs again."""
     collectives = tuple(
         replace(collective, backward=0.0, rerun_with=Module.NOTHING)
         for collective in op.collectives

@@ -1,13 +1,14 @@
-"""What a serving engine holds beside weights and KV cache, and how much of it its budget counts.
+"""Memory of a serving engine besides weights and KV cache, and the part of it that its budget
+covers.
 
 vLLM fills `gpu_memory_utilization` of the HBM: it loads the weights, runs one forward pass of
 `max_num_batched_tokens` tokens and a sampling step of `max_num_seqs` sequences, measures their
-peak, and gives the rest to the KV cache. What the process took before that measurement (CUDA
-context, NCCL) is outside the budget; before 0.21, CUDA graphs are as well.
+peak, and gives the rest to the KV cache. Memory that the process allocated before that measurement
+(CUDA context, NCCL) is outside the budget; before 0.21, CUDA graphs are as well.
 
-Constants that are not counted from tensors were read off the start-up logs in
+Constants that are not counted from tensors were read from the start-up logs in
 `planner/predict/memory/serving/serving_logs.csv` (all on H100); each one, here and in
-`serving.toml`, says from which rows.
+`serving.toml`, names the rows that it comes from.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class ServingEngine:
     `logit_bytes`: bytes alive for each sampled logit. `moe_workspace_stays`: the expert kernels'
     buffers stay allocated while sampling. `non_torch_*`: GiB outside torch's allocator that appear
     while profiling: on one GPU, in a pipeline without TP, under TP. `pad_hidden`, `pad_width`:
-    multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the engine of the
-    start-up logs that its constants come from.
+    multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the engine that wrote the
+    start-up logs behind these constants.
     """
 
     name: str
@@ -46,7 +47,7 @@ class ServingEngine:
     pad_width: int
 
     def non_torch_bytes(self, tp: int, gpus: int) -> float:
-        """Memory outside torch's allocator that the budget counts, on one of `gpus` GPUs."""
+        """Bytes outside torch's allocator, on one of `gpus` GPUs, that the budget covers."""
         alone, pipeline = self.non_torch_alone_gib, self.non_torch_pipeline_gib
         return GIB * (self.non_torch_tensor_gib if tp > 1 else alone if gpus == 1 else pipeline)
 
@@ -75,7 +76,7 @@ _SMALL_DEFAULTS = (2048, 256)
 
 
 def find_engine(name: str) -> ServingEngine:
-    """The engine of --engine; UsageError lists the names."""
+    """The engine with the name given to --engine; UsageError lists the names."""
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES, f"one of {', '.join(ENGINES)}")
     return ENGINES[name]
@@ -83,7 +84,8 @@ def find_engine(name: str) -> ServingEngine:
 
 def nccl_start_bytes(gpu: Gpu) -> float:
     """Bytes of NCCL after start-up: buffers of as many channels as the links inside a node can use,
-    few on PCIe."""
+    which are few on PCIe.
+    """
     linked, pcie = gpu.scale_up_domain_gpus > 1, gpu.host_link_bytes_per_s_per_direction
     rate = gpu.scale_up_bytes_per_s_per_gpu_per_direction if linked else pcie
     share = channels_at(rate) / channels_at(_LOGGED_LINK_BYTES_PER_S)
