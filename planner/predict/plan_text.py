@@ -30,8 +30,9 @@ PROBABLE = 0.6
 
 
 def fit_verdict(probability: float) -> FitVerdict:
-    """The word for a probability that the memory suffices: from 80 % on, which a search demands, it
-    fits; below 20 % it does not; around an even chance it may.
+    """The verdict for a probability that the memory suffices: `fits` from 80 % on, as a search
+    demands, `does not fit` at 20 % or less, `cannot tell` around an even chance, and `probably` in
+    between.
     """
     if probability >= SURE_TO_FIT:
         return "fits"

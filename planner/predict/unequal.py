@@ -120,8 +120,9 @@ def _waits_of_tokens(
 
 
 def _sorted(values: Array, ranks: int) -> float:
-    """Relative excess of the largest value over the mean (max / mean - 1) in groups of neighbours
-    in a sorted list, one value per rank; the mean over groups.
+    """Relative excess over the mean if ranks get neighbours in a sorted list: the largest values of
+    groups with one value per rank, averaged over groups and divided by the mean of all values,
+    minus 1.
     """
     together = min(ranks, SORTED_BATCHES)
     starts = range(0, len(values) - together + 1, together)
