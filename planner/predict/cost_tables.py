@@ -13,7 +13,7 @@ from hardware.curves import load_compute_curves
 from hardware.schema import Gpu
 from planner.cost.codes import Sharers
 from planner.cost.inputs import GpuInputs, as_declared, filled
-from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
+from planner.cost.piece_attention import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
 from planner.cost.tables import CLASSES, NO_CLASSES, Array, ClassInputs, FrameworkInputs, JobInputs
 from planner.job.frameworks.losses import read_bytes

@@ -1,4 +1,6 @@
-"""Shares the rows of a table out among threads, for compiled loops that release the interpreter."""
+"""Distributes the rows of a table over threads, for compiled loops that release the interpreter
+lock.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def until(deadline: float | None) -> Iterator[None]:
 
 def in_threads(work: Callable[[slice], None], count: int) -> None:
     """Call `work` on slices that cover `count` rows, on as many threads as there are processors or
-    `limit_threads` allows."""
+    as `limit_threads` allows.
+    """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, min(_most_threads.get() or threads or 1, threads or 1, count // _FEWEST))
     shares = threads * min(_PARTS, count // (_FEWEST * threads)) if threads > 1 else 1
@@ -78,7 +81,9 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads are kept: starting one takes as long as costing hundreds of configurations."""
+    """A pool of threads that are kept, because starting one takes as long as costing hundreds of
+    configurations.
+    """
     return ThreadPoolExecutor(threads)
 
 

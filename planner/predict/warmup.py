@@ -36,18 +36,19 @@ _HERE = (
 _BESIDE = (
     compiled.bound_shapes, compiled.layout_terms, compiled.least_together,
 )  # fmt: skip
+ENTRIES = (*_HERE, *_BESIDE)
 
 
 def missing() -> list[Entry]:
-    """Entries that are not in the cache."""
-    return [entry for entry in (*_HERE, *_BESIDE) if not entry.is_on_disk()]
+    """Entries of the core that are not in the cache."""
+    return [entry for entry in ENTRIES if not entry.is_on_disk()]
 
 
 def warm_up(progress: Progress | None = None, deadline: float | None = None) -> None:
-    """Compile what is `missing`; `progress` gets (what, done, total).
+    """Compile the `missing` entries; `progress` is called with (what, done, total).
 
     Each entry takes a second or two; Ctrl-C and the `deadline` (`time.perf_counter`,
-    CannotTellError) are heard between two of them.
+    CannotTellError) take effect between two entries.
     """
     wanted = missing()
     here = [entry for entry in wanted if entry in _HERE]
@@ -113,7 +114,7 @@ def _zeros(inputs: type[Any]) -> Any:
 
 
 def _samples() -> dict[str, tuple[Any, ...]]:
-    """Arguments of the types that each entry is called with."""
+    """Arguments of the types with which each entry is called."""
     from planner.predict.kernel_rows import work_arrays
     from planner.predict.links import network
 
@@ -157,6 +158,6 @@ def _samples() -> dict[str, tuple[Any, ...]]:
 
 
 if __name__ == "__main__":
-    for each in (*_HERE, *_BESIDE):
+    for each in ENTRIES:
         if each.__name__ in sys.argv[1:]:
             _compile(each)

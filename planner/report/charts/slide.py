@@ -1,8 +1,8 @@
 """A recommendation as one slide of 16:9: the choice to take, three bars for each choice, risk, and
 prices.
 
-Every mark is placed in pixels, so nothing can cover anything else: only as many rows are drawn as
-fit, and lines are broken before they are placed.
+Every mark is placed in pixels, so nothing can cover anything else: rows that do not fit are left
+out, and lines are broken before they are placed.
 """
 
 from __future__ import annotations
