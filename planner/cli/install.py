@@ -20,7 +20,7 @@ from planner.cli.program import planner_command
 from planner.report.tables import Facts, Notes, Report
 
 _NEEDED = ("click", "llvmlite", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
-# Extra -> (packages, what it is for).
+# Packages of each extra, and their purpose.
 _EXTRAS = {
     "plot": (("altair", "jinja2", "vl-convert-python"), "figures and pages"),
     "serve": (("altair", "jinja2", "starlette", "uvicorn", "vl-convert-python"), "planner serve"),

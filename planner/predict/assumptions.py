@@ -40,7 +40,7 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
 def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
     """How many layers a partial mode recomputes, because its two notations are easily confused."""
     forms = job.framework.recomputing
-    # A measured run may call a mode by the name that its source uses.
+    # A measured run may use the name that its source has for a mode.
     named = {mode.name: mode for mode in job.recompute}
     for name in layout.recomputed:
         mode = named.get(name) or job.framework.recompute_mode(name)
@@ -276,7 +276,7 @@ def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# Share of the step from which waiting for the CPU gets a note.
+# Smallest share of the step for which waiting for the CPU gets a note.
 _WORTH_SAYING = 0.1
 
 

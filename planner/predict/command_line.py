@@ -14,7 +14,8 @@ from planner.predict.plan import Degrees
 _OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes", "use": "--with"}
 # Options that are repeated, once for each value.
 _REPEATED = ("require", "forbid", "fix", "use", "without", "freeze")
-# Fields that follow from others or that a search chooses: not options of a single configuration.
+# Fields that follow from others or that a search chooses; a command for a single configuration
+# omits them.
 _CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute")
 _CONDITIONS = ("require", "forbid", "fix", "fit_probability", "resolution")
 

@@ -212,7 +212,7 @@ def _whole_experts(job: Job, degrees: Degrees) -> str:
     return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
 
 
-# How to mend a broken rule, where the degrees tell.
+# How to mend a broken rule, if that follows from the degrees.
 _FIXES = {
     "batch-size": _nearest_batch,
     "zero-stage-offered": _technique_with_zero_stage,
@@ -265,7 +265,7 @@ def usual_zero(job: Job, replicas: int, tp: int) -> int:
 
 
 def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
-    """Layers of each stage in a mode: all of them, or as many of each block as the mode states."""
+    """Layers of each stage in a mode: all of them, or the number per block that the mode states."""
     whole = in_mode(layout, mode).recomputed
     if not mode.block:
         return whole

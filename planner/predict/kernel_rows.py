@@ -25,7 +25,7 @@ from planner.cost.phase_records import GROUP_ROW
 from planner.cost.tables import Array
 from planner.job.job import Job, model_numbers
 
-# Whole numbers below this are ranked by a look-up table instead of sorting.
+# Integers below this are ranked by a look-up table instead of sorting.
 _FEW = 1 << 16
 
 

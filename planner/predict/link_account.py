@@ -29,7 +29,7 @@ from planner.predict.mixture import cost_configuration
 from planner.predict.plan import Plan
 
 # Inputs of the cost core: rates between scale-up domains, rates inside one, and times per hop. A
-# faster link is faster for every use of it.
+# faster link is faster in every use.
 RATES_OUT = (
     "scale_out_bytes_per_s", "scale_out_pair_bytes_per_s", "scale_out_exchange_bytes_per_s",
     "scale_out_dispatch_bytes_per_s", "in_network_bytes_per_s",
@@ -47,7 +47,7 @@ _INFINITE = 1e12
 TRAFFIC = {term.field: term.traffic for term in TRAFFIC_TERMS}
 # The part of compute in which the GPU waits for the CPU to launch kernels.
 LAUNCHES = "launches_s"
-# Traffic below this share of a figure is not named with it.
+# Traffic with less than this share of a figure is not named with it.
 _LEAST_TRAFFIC = 0.2
 
 Part = Literal["bandwidth", "latency", "start", "term"]

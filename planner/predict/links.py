@@ -21,7 +21,7 @@ from hardware.settings import Coefficient
 from planner.cost._jit import record
 from planner.cost.inputs import LinkInputs, as_declared
 
-# Stands for the rate of a network that does not exist: transfers take for ever.
+# Rate of a network that does not exist: transfers never end.
 _NO_LINK = sys.float_info.min
 
 
@@ -61,7 +61,7 @@ def assemble(
     root = up.root_bytes_per_s
     pair = out.pair_share or out.share
     stored = up.store_share if stores else None
-    # Unlimited behind a switch.
+    # Infinite if GPUs are connected by a switch.
     mesh = math.inf
     if pair_bytes_per_s is not None and up.mesh_share is not None:
         mesh = pair_bytes_per_s * up.mesh_share.value

@@ -48,7 +48,7 @@ def step_passes(
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
-    # The step with only the first few of the models that it reads.
+    # The step with only the first `count` of the models that it reads.
     fewer = [replace(job, reads=job.reads[:count]) for count in range(len(job.reads))]
     steps = [
         cost_configuration(cost_model.of(less), replace(configuration, job=less)) for less in fewer

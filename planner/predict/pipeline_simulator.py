@@ -348,7 +348,7 @@ def _dual_steps(
         (inner, "D1 F1+D0"),
     ):
         emitter.play(times, order, chunks)
-    # The second half of these defers its W.
+    # The second half of these passes defers W.
     for index in range(2 * (rank + 1)):
         emitter.play(1, f"{'B' if index > rank else 'D'}{1 - index % 2}", chunks)
     emitter.play(inner, "W B0", chunks)

@@ -21,7 +21,7 @@ from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 7
 
-# Fields of a layout in JSON; the degrees say the rest.
+# Fields of a layout in JSON; the others follow from the degrees.
 WRITTEN_LAYOUT = ("block_layers", "recomputed", "placement", "mtp_standalone")
 
 
@@ -304,13 +304,13 @@ class Plan(Named):
     # is 1, and in plans from before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""
     cp_sizes: tuple[int, ...] = ()
-    # None if memory is safe, and in plans from before the field existed.
+    # None if memory is certain to suffice, and in plans from before the field existed.
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
-    # None where rows are cut from one text.
+    # None if rows are cut from one text.
     samples: SampleFigures | None = None
-    # What training minimises, and the passes of a step in order; empty for next-token prediction.
+    # The training objective, and the passes of a step in order; empty for next-token prediction.
     objective: str = ""
     passes: tuple[StepPass, ...] = ()
 

@@ -30,8 +30,9 @@ PROBABLE = 0.6
 
 
 def fit_verdict(probability: float) -> FitVerdict:
-    """The word for a probability that the memory suffices: from 80 % on, which a search demands, it
-    fits; below 20 % it does not; around an even chance it may.
+    """The verdict for a probability that the memory suffices: `fits` from 80 % on, as a search
+    demands, `does not fit` at 20 % or less, `cannot tell` around an even chance, and `probably` in
+    between.
     """
     if probability >= SURE_TO_FIT:
         return "fits"
@@ -46,7 +47,7 @@ def fit_verdict(probability: float) -> FitVerdict:
 LIKELY_TO_FIT = 0.9
 # Longest list of a ramp's batches.
 _MOST_SHOWN = 4
-# Percentage points by which both sides of an error bar may differ and still print as one.
+# Difference in percentage points up to which both sides of an error bar are printed as one.
 _ALIKE = 2
 
 
@@ -55,7 +56,7 @@ def degrees_text(degrees: Degrees) -> str:
     return str(degrees)
 
 
-# Degrees that name a plan, as people say them.
+# Degrees in a plan's name, as people write them.
 _NAMED_DEGREES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP"}
 
 

@@ -28,7 +28,7 @@ from planner.job.job import Job
 from planner.job.rank_groups import Pass, passes_of
 from planner.predict.pictures import held_pictures, is_pictured, timed_pictures
 
-# Costs of keys, given inputs of a job and a factor on the patches of images.
+# Function for the costs of keys, given inputs of a job and a factor on the patches of images.
 Cost = Callable[[Array, JobInputs, float], Array]
 
 # Columns of a piece that are seconds of a micro-batch.

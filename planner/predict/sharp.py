@@ -1,4 +1,5 @@
-"""Which communicators of a plan use reductions in the switches (SHARP), and what prevents it.
+"""The communicators of a plan that use reductions in the switches (SHARP), and reasons that prevent
+it.
 
 NCCL's plugin serves one kind of communicator: the first one made with NCCL_COLLNET_ENABLE=1.
 Frameworks must arrange for that: Megatron's --use-sharp does so for its data-parallel groups (`dp`)

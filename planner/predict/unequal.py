@@ -33,7 +33,8 @@ from planner.predict.group_waits import group_seconds
 from planner.predict.pictures import is_pictured
 from planner.predict.sample_costs import PASSES
 
-# Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
+# Function for the piece costs of keys with a larger micro-batch
+# (`planner.predict.sample_costs.cost_samples`).
 Price = Callable[..., Array]
 
 # Elasticities come from comparing with micro-batches that are larger by this factor.
@@ -120,8 +121,9 @@ def _waits_of_tokens(
 
 
 def _sorted(values: Array, ranks: int) -> float:
-    """Relative excess of the largest value over the mean (max / mean - 1) in groups of neighbours
-    in a sorted list, one value per rank; the mean over groups.
+    """Relative excess over the mean if ranks get neighbours in a sorted list: the largest values of
+    groups with one value per rank, averaged over groups and divided by the mean of all values,
+    minus 1.
     """
     together = min(ranks, SORTED_BATCHES)
     starts = range(0, len(values) - together + 1, together)

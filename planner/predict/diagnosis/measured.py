@@ -12,7 +12,7 @@ from planner.job.job import Job
 from planner.job.quantities import GIB, share
 from planner.predict.plan import Interval, Plan
 
-# A stated MFU and a step time agree on a convention if they match within this share.
+# A stated MFU follows a convention if it matches the measured step time within this share.
 SAME_MFU = 0.03
 # Datasheets' sparse peaks are twice the dense ones (2:4 structured sparsity).
 SPARSE_OVER_DENSE = 2.0

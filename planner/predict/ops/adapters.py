@@ -93,7 +93,7 @@ def _kept_inputs(
     kept: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
         reads = is_trained(op, context, frozen=frozen) or keeps_input(op, context)
-        # Fused kernels make the down projection's input again, as the activation's output.
+        # Fused kernels recompute the down projection's input, as the activation's output.
         remade = _are_fused(context) and op.name.endswith("/down")
         shares = (_shares_input(op, context) and not remade) or merges(op, context)
         reads = reads or (shares and bool(adapted.get(op.name)))

@@ -91,7 +91,7 @@ def _core(context: OpContext) -> Op:
         for kept in row.saved
     )
     padded = -(-images.across // _ALIGNED) * _ALIGNED
-    # Unfused attention adds the mask to scores, which keeps nothing of it.
+    # Unfused attention adds the mask to the scores and does not keep it.
     size = _MASK * padded * (context.attention == "flash")
     mask = Saved("attention/mask", size, Shard.NONE, WHOLE_LAYER | Module.CORE_ATTENTION)
     return replace(row, span=float(images.across), saved=(*saved, *present((mask,))))

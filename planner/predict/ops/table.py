@@ -141,7 +141,7 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         rows.append(
             Saved("layers/rotary", per_token, Shard.NONE, nothing, fixed_bytes=fixed * context.seq)
         )
-        # Layers that make their own tables receive fp32 angles, which a checkpoint keeps.
+        # Layers that compute their own tables receive fp32 angles, which a checkpoint keeps.
         angles = 4.0 * model.rotary_width * context.seq if rules.rotary_layer_bytes else 0.0
         rows.append(
             Saved("layers/angles", 0.0, Shard.NONE, nothing, Module.FULL, fixed_bytes=angles)

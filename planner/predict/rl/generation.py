@@ -27,9 +27,9 @@ from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
 
-# Points of the profile of sequences that still run.
+# Number of points of the profile of sequences that still run.
 _POINTS = 64
-# Share of a phase from which waiting for the CPU gets a note.
+# Smallest share of a phase for which waiting for the CPU gets a note.
 _MUCH_CPU = 0.25
 # An engine drains once fewer sequences run than this share of the maximum.
 _DRAINED = 0.9

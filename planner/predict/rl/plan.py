@@ -11,8 +11,8 @@ from planner.job.rl.spec import Placement
 from planner.predict.configuration import Configuration
 
 # Phases in the order of a step. `transfer`: weights to the engine; `wake` and `sleep`: an engine
-# takes and releases its memory; `leave` and `return`: the trainer's tensors go to the host and come
-# back; `reward`: rules, tools or a model that judge.
+# takes and releases its memory; `leave` and `return`: the trainer's tensors are moved to the host
+# and back; `reward`: rules, tools or a model judge the answers.
 PhaseName = Literal[
     "transfer", "wake", "generation", "reward", "sleep", "return", "old_logprobs", "reference",
     "values", "critic_update", "update", "leave",
@@ -133,7 +133,7 @@ class Generation:
     fits: bool
 
 
-# Prefix for bytes that no work of a phase needs, which leave the GPU with a trainer that leaves.
+# Prefix for bytes that a phase does not need; if the trainer leaves, they leave the GPU too.
 WAITING = "waiting: "
 
 

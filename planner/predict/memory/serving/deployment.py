@@ -26,7 +26,7 @@ from planner.predict.ops.table import pieces
 # vLLM pads the vocabulary of all tensor-parallel ranks together to a multiple of this
 # (VocabParallelEmbedding).
 VOCABULARY_MULTIPLE = 64
-# Largest accepted values: far beyond any machine, and small enough to count with.
+# Largest accepted values: far beyond any machine, and small enough for exact arithmetic.
 MAX_BATCH = 1_000_000
 MAX_TOKENS = 100_000_000
 _MAX_DEGREE = 4096

@@ -20,7 +20,7 @@ from planner.predict.memory.serving.stage import stage_memory
 
 _GPU_STEPS = (2, 4, 8, 16, 32)
 _HIGH_UTILIZATION = 0.95
-# Heads of keys and values in Llama 2 70B, Llama 3, Mistral, and Qwen2.5 from 7B on.
+# Number of key/value heads in Llama 2 70B, Llama 3, Mistral, and Qwen2.5 from 7B on.
 GROUPED_KV_HEADS = 8
 # Tensor parallelism beyond the usual node is rare; more GPUs become pipeline stages.
 _NODE_GPUS = 8
