@@ -51,7 +51,7 @@ def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
                 f"their activations{alternative if forms.uniform_flags else ''}"
             )
         elif mode.span > 1:
-            alternative = f"; to recompute one layer in {mode.span} alone is full/{mode.span}"
+            alternative = f"; to recompute only one layer in {mode.span}, give full/{mode.span}"
             yield (
                 f"recompute {mode.name}: one checkpoint for {mode.span} layers, which all "
                 f"recompute{alternative if forms.every_flags else ''}"
@@ -135,10 +135,10 @@ def _notes_of_samples(job: Job) -> Iterator[str]:
         )
         return
     tokens = job.model.images.tokens * lengths.mean
-    shorter = f"; {share(samples.raised)} of the samples given are shorter, and are taken to be so "
+    shorter = f"; {share(samples.raised)} of the samples given are shorter, assumed to be that "
     yield (
-        f"images and lengths: every sample has as many images, whose {tokens:,.0f} tokens its "
-        "length counts" + (f"{shorter}long" if samples.raised else "")
+        f"images and lengths: every sample has equally many images, and its length includes their "
+        f"{tokens:,.0f} tokens" + (f"{shorter}long" if samples.raised else "")
     )
 
 
@@ -149,7 +149,7 @@ def image_notes(job: Job) -> Iterator[str]:
     if images.shrunk:
         yield (
             f"images {images.shrunk}: the family's processor shrinks them, so they take "
-            f"{images.tokens * job.row_tokens:,.0f} tokens of a row, no more than smaller images"
+            f"{images.tokens * job.row_tokens:,.0f} tokens of a row, as smaller images would"
         )
     vision, frozen = job.model.vision, images.patches and job.tuning.freezes(VISION_TOWER)
     if vision and frozen and hooks_tower(job.tuning, job.framework, vision.tower):
@@ -171,7 +171,7 @@ def _tower_notes(job: Job) -> Iterator[str]:
     vision, name = job.model.vision, job.framework.name
     if vision is None or vision.place == "layers":
         return
-    stands = "the vision tower stands with the embeddings on the first pipeline stage"
+    stands = "the vision tower runs with the embeddings on the first pipeline stage"
     if vision.place == "copied":
         yield (f"{name}: {stands}, whole on every tensor-parallel rank, and is never recomputed")
     else:

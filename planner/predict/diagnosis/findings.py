@@ -169,10 +169,9 @@ _OUTSIDE_TEST = (
 
 @dataclass(frozen=True)
 class GapExplanation:
-    """A possible difference (the field `what`), and the figure that the model then predicts, s or
-    bytes.
+    """A possible difference in words, and the figure that the model then predicts, s or bytes.
 
-    `effect`: that figure over the original prediction, minus one; `test`: how to find out;
+    `effect`: the figure over the original prediction, minus one; `test`: how to find out;
     `any_gap`: it explains a gap of any size, so `predicted` is the measurement.
     """
 

@@ -322,7 +322,9 @@ def _end(piece: Piece, context: OpContext) -> Piece:
 
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
-    """One layer, with the rows that the framework's checkpoints run again."""
+    """One layer as the job runs it: with adapters, casts, the framework's checkpoints, offload and
+    the rows of models that are only read.
+    """
     if kind.module == "vision":
         return tower_layer(context, kind, _layer)
     rows = layer_rows(context, kind)

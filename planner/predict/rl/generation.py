@@ -288,7 +288,7 @@ def _notes(job: RlJob, made: SamplingEngine, course: _Course, longest_bytes: flo
         )
     if made.memory.over > 0.0:
         found.append(
-            "The engine's share of the GPU is not free beside what else is there: "
+            "The engine's share of the GPU is not free because of other memory there: "
             f"{made.memory.over / 2**30:.1f} GiB are missing."
         )
     if course.flow.preempted > 0.01:

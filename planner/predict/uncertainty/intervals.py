@@ -52,8 +52,8 @@ OUTSIDE_SPREAD = 0.02
 # Spread added to step times on GPUs of several types, which were never measured. Assumed.
 MIXTURE_SPREAD = 0.10
 NO_MIXTURE_MEASURED = (
-    "no run on GPUs of several types was measured: the interval is the widest of any of its "
-    "GPUs', and wider"
+    "no run on GPUs of several types was measured: the interval covers those of all its "
+    "GPU types, and is wider"
 )
 
 
@@ -203,7 +203,9 @@ def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
 
 
 def further_width(figure: Figure, deviation: Widths) -> Widths:
-    """Half width, at 80 %, of errors outside the residuals with this standard deviation."""
+    """Half width, at 80 %, of an error with this standard deviation; for memory, joined with the
+    spread of memory outside live tensors (`OUTSIDE_SPREAD`).
+    """
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
     wide: Widths = DEVIATIONS * np.hypot(deviation, outside)
     return wide

@@ -211,7 +211,7 @@ def test_changes_are_combined_to_save_gpus() -> None:
         ("llama-3.1-8b", {"context": 10**9}, ("--context 1,000,000,000", "100,000,000")),
         ("llama-3.1-8b", {"block": 0}, ("--block-size 0",)),
         ("llama-3.1-8b", {"utilization": 1.2}, ("1.2", "0.9")),
-        ("llama-3.1-8b", {"utilization": 0.0}, ("outside of 0 to 1",)),
+        ("llama-3.1-8b", {"utilization": 0.0}, ("not between 0 and 1",)),
     ],
 )
 def test_wrong_settings_name_the_rule(
