@@ -1,4 +1,4 @@
-"""The sentences that state what a plan assumes."""
+"""Sentences that state the assumptions behind a plan."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def schedule_assumptions(job: Job) -> list[str]:
 
 
 def _dropout_notes(job: Job) -> tuple[str, ...]:
-    """The cost of dropout, or a warning where it is off but the profile's sources use it."""
+    """The cost of dropout, or a warning if it is off although the profile's sources use it."""
     if job.dropout:
         return ("dropout on: backward keeps its masks, one byte a value",)
     if job.framework.saved.dropout:
@@ -130,8 +130,8 @@ def _notes_of_samples(job: Job) -> Iterator[str]:
         return
     if lengths.most_patches > lengths.mean_patches * _ALIKE:
         yield (
-            "images as the file of lengths states them, in the tokens of each sample; memory holds "
-            "the longest row and the most patches at once"
+            "images as the file of lengths states them, counted in the tokens of each sample; "
+            "memory is that of the longest row together with the most patches"
         )
         return
     tokens = job.model.images.tokens * lengths.mean
@@ -167,7 +167,7 @@ def image_notes(job: Job) -> Iterator[str]:
 
 
 def _tower_notes(job: Job) -> Iterator[str]:
-    """Where a vision tower runs if it is not part of the pipeline's layers."""
+    """The stage on which a vision tower runs if it is not part of the pipeline's layers."""
     vision, name = job.model.vision, job.framework.name
     if vision is None or vision.place == "layers":
         return
@@ -221,7 +221,9 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
 
 
 def _expert_notes(job: Job) -> Iterator[str]:
-    """Whether routed experts get adapters, since a group of linear layers leaves them out."""
+    """Notes on adapters of routed experts that are in one tensor: adapters are merged with the
+    weights, or experts get none if the targets only name a group of linear layers.
+    """
     targets, rules = job.tuning.targets, job.framework.adapters
     if job.model.moe is None or rules.quantised_experts:
         return

@@ -367,7 +367,9 @@ def _recomputed_text(layout: Layout) -> str:
 
 
 def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
-    """Why multi-token prediction cannot have the block before the last, and what could work."""
+    """Why multi-token prediction cannot have the block before the last, and a layout that could
+    work.
+    """
     if job.model.mtp_layers == 0:
         return f"{job.model.name} has no multi-token prediction"
     if not ctx.mtp_standalone:

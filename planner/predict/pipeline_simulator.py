@@ -149,7 +149,7 @@ def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) 
 
 
 def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[SimulatedPass, ...]]:
-    """Dependencies of a pass; each is a list of alternatives, one of which exists."""
+    """Dependencies of a pass; each is a tuple of alternatives, of which the schedule has one."""
     kind, chunk, microbatch = one_pass
     earlier, later = chain
     if kind == "F":

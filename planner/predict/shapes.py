@@ -107,7 +107,7 @@ def degree_limit(values: Iterable[int]) -> DegreeLimit:
 
 def legal_candidates(job: Job) -> Candidates:
     """Legal shapes on all GPUs. If no configuration can use all of them, even without the user's
-    limits, legal shapes on as many as possible. UsageError if there are none.
+    limits, legal shapes on the largest number that works. UsageError if there are none.
 
     The user's limits do not affect this choice: otherwise a further limit could make the answer
     faster.

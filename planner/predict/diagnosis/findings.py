@@ -83,7 +83,9 @@ class Hypothesis:
 
     @property
     def target(self) -> tuple[str, str]:
-        """What the level sets: (`request` or `transport`, the field), or (`links`, "")."""
+        """The setting that the level changes: (`request` or `transport`, the field), or (`links`,
+        "").
+        """
         where, _, name = self.cause.sets.partition(".")
         return where, name
 
@@ -318,7 +320,7 @@ def _explanation(
 def _pairs(
     proposal: Proposal, tried: Sequence[_Tried], comparison: MeasuredComparison
 ) -> Iterator[GapExplanation]:
-    """Pairs of causes of different kinds that explain more together than either does alone."""
+    """Pairs of causes of different kinds that explain more together than either does by itself."""
     found = []
     for (first, first_alone), (second, second_alone) in combinations(tried, 2):
         if first.cause.kind == second.cause.kind:

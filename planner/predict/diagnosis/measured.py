@@ -79,7 +79,7 @@ class MeasuredComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement lies in the prediction's 80 % interval."""
+        """Whether the measurement is within the prediction's 80 % interval."""
         return self.interval.low <= self.measured <= self.interval.high
 
     def figure_of(self, plan: Plan) -> float:

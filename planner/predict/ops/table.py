@@ -1,5 +1,6 @@
-"""The op table of a model: pieces that a pipeline stage can hold (layers of any kind, embedding,
-head with its loss, multi-token prediction), and sums over their rows."""
+"""The op table of a model: the pieces of which pipeline stages consist (layers of any kind,
+embedding, head with its loss, multi-token prediction), and sums over their rows.
+"""
 
 from __future__ import annotations
 

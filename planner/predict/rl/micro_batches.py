@@ -72,8 +72,9 @@ def whole_batch(job: RlJob) -> Batch:
 
 
 def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
-    """Columns of shapes with the micro-batches into which they split a batch: one row of `kept` and
-    `computed` tokens each, in the form that the cost model reads.
+    """The columns of shapes, changed to the micro-batches into which each shape splits a batch. If
+    micro-batches count tokens, each is a single row with columns `kept` and `computed`, in the form
+    that the cost model reads.
     """
     if not by_tokens(job):
         mbs = columns["mbs"] if batch.rows is None else np.full_like(columns["mbs"], batch.rows)

@@ -179,9 +179,9 @@ def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
 def learnt_spread(
     learnt: LearntFigure, figure: Figure, family: Family, at: Conditions
 ) -> tuple[Spread, Further]:
-    """The spread for a job on a cluster without own runs, scaled by the width that the cluster's
-    runs taught, and the further error of a job outside their ranges: per doubling as in published
-    runs.
+    """The spread for a job on a calibrated cluster: the spread without own runs, times the width
+    that its runs taught; and the further error of a job outside the ranges of these runs, which per
+    doubling is that of published runs.
     """
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
