@@ -1,7 +1,7 @@
-"""`budget`: the largest model, the most tokens or the least loss that a compute budget gives.
+"""`budget`: the largest model, the most tokens or the lowest loss that a compute budget allows.
 
-The budget is a number of FLOP, or days on GPUs. FLOP are 6·N·D, as the scaling law counts them;
-on GPUs they follow from the step time of the best plan of a search, interruptions included.
+The budget is a number of FLOP, or days on GPUs. FLOP are 6·N·D, as the scaling law counts them. On
+GPUs they follow from the step time of the best plan of a search, including interruptions.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ LEAST, MOST = 1e8, 2e13
 
 
 def shaped(parameters: float) -> ModelSpec:
-    """A model of about so many parameters: its width and FFN between those of the family's two
-    nearest sizes (in logarithms of the size, beyond them by the nearest pair), layers to match."""
+    """A Llama-like model with about this number of parameters. Its width and FFN are interpolated
+    between the two nearest sizes of the family (in logarithms; outside the family's range,
+    extrapolated from the nearest two), and its number of layers makes up the rest."""
     if not LEAST <= parameters <= MOST:
         raise UsageError(
             f"{parameters:.3g} parameters: shapes are made of {LEAST:.0e} to {MOST:.0e}; give "
@@ -84,7 +85,7 @@ def _size(spec: ModelSpec) -> int:
 
 
 def _between(parameters: float, known: list[tuple[float, float]]) -> float:
-    """A figure of a size by a power law between the two nearest known ones."""
+    """Interpolate a figure at a size by a power law through the two nearest known sizes."""
     sizes = [size for size, _ in known]
     at = min(max(1, bisect_right(sizes, parameters)), len(known) - 1)
     (low, first), (high, second) = known[at - 1], known[at]
@@ -98,7 +99,7 @@ def _width(value: float) -> int:
 
 
 def shape_toml(spec: ModelSpec) -> str:
-    """The shape as a model file that `--model` reads."""
+    """The shape as a model file for `--model`."""
     names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_positions",
              "pretraining_seq")  # fmt: skip
     shape = {
@@ -142,9 +143,10 @@ class Ask:
 
 
 class Budget(Frozen):
-    """The answer. `parameters`: those that a token uses, without those of other experts; `loss`:
-    None, with `why_no_loss`, for models outside the law; `best_parameters`: of least loss for the
-    same FLOP; `run`: on the GPUs, None without any; `shape`: the model, if none was given."""
+    """The answer. `parameters`: active ones per token, without those of other experts; `loss`:
+    None, with `why_no_loss`, for models that the law does not cover; `best_parameters`: the size
+    with the lowest loss for the same FLOP; `run`: on the GPUs, None if none were given; `shape`:
+    the model that was made, None if one was given."""
 
     planner_version: str = __version__
     goal: Goal
@@ -167,7 +169,7 @@ class Budget(Frozen):
     basis: CostBasis
 
     def to_frame(self) -> pd.DataFrame:
-        """One row: the answer and, on GPUs, the run of its best plan."""
+        """One row: the answer and, if GPUs were given, the run of its best plan."""
         import pandas as pd
 
         head = self.model_dump(include={"goal", "model", "parameters", "gpus", "currency"})
@@ -177,7 +179,8 @@ class Budget(Frozen):
 
 @dataclass(frozen=True)
 class _Sized:
-    """A size with its model and, on GPUs, the run of its best plan, or why there is none."""
+    """A size with its model and, if GPUs were given, the run of its best plan, or the reason why
+    there is none."""
 
     request: Request
     spec: ModelSpec
@@ -200,8 +203,8 @@ def budget(
     *,
     how: How = ONE_BY_ONE,
 ) -> Budget:
-    """The model, tokens or loss that a compute budget allows. `request`: the job without cluster;
-    its model counts if `ask.model` is set. UsageError for contradictory input, NothingFitsError if
+    """The model, tokens or loss that a compute budget allows. `request`: the job without a cluster;
+    the model is `ask.model` if that is set. UsageError for contradictory input, NothingFitsError if
     nothing runs."""
     _check(ask)
     one_settings = settings or Settings()
@@ -272,7 +275,8 @@ class _Study:
         return "largest model" if ask.tokens is not None else "least loss"
 
     def _in_time(self, days: float) -> Budget:
-        """The size that fits the time: given, or found by searching at sizes that come closer."""
+        """The answer for a time limit: with the given size, or with the size found by searching
+        closer and closer ones."""
         if self.ask.has_size:
             sized = self._searched(self._size(None), 1)
             return self._budget(sized, _inverse(sized.days_a_token(), days))
@@ -295,14 +299,16 @@ class _Study:
         return self._closest(found, days)
 
     def _ratio(self, sized: _Sized, days: float) -> float:
-        """How much larger the right model is than this one, as far as its speed says."""
+        """Estimate how many times larger the right model is than this one, from this one's
+        speed."""
         tokens = days / sized.days_a_token().value
         if isinstance(self.ask.tokens, int):
             return tokens / self.ask.tokens
         return float((tokens / load_laws()[0].best_tokens(sized.parameters).value) ** _DAMPING)
 
     def _closest(self, found: list[_Sized], days: float) -> Budget:
-        """The answer among the sizes that were searched. NothingFitsError if none runs."""
+        """The best answer among the sizes that were searched. NothingFitsError if none of them
+        runs."""
         law = load_laws()[0]
 
         def tokens_of(one: _Sized) -> Range:
@@ -400,6 +406,7 @@ class _Study:
 
 
 def _inverse(days_a_token: Range, days: float) -> Range:
-    """Tokens in so many days: as many as the slowest and the fastest end of the interval allow."""
+    """The tokens that a number of days allows; the ends follow from the slow and the fast end of
+    the interval."""
     ends = {"low": days / days_a_token.high, "high": days / days_a_token.low}
     return Range(value=days / days_a_token.value, **ends)

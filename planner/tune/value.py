@@ -99,8 +99,7 @@ def choose(
 ) -> Choice:
     """The trial that pays most. `costs`: GPU-seconds of every trial that can be made, by key;
     `rest_s`: seconds of the rest of the job under the plan recommended now; `names`: what to call
-    the candidates in the sentence.
-    """
+    the candidates in the sentence."""
     found = best_trial(belief, costs, rest_s)
     best, chance = belief.recommended, probability_best(belief)
     known = f"{(names or {}).get(best, best)} is the fastest with {_percent(chance)}"
