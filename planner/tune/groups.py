@@ -1,4 +1,4 @@
-"""Recorded sweeps: groups of runs of one source that a search would have chosen among."""
+"""Recorded sweeps: groups of runs of one source among which a search would have chosen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = (
 
 
 class Group(NamedTuple):
-    """What the runs of a group agree in, as their rows have it; `?` where they do not say."""
+    """The cells that all runs of a group share, as their rows have them; `?` if not stated."""
 
     source: str
     model: str
