@@ -1,8 +1,8 @@
 """Read training logs line by line, in bounded memory, into step times; then find the steady step
 time without warm-up and disturbances.
 
-The lines of a log tell its format, not its name. Figures are seconds of a step, tokens per second
-and GPU, or samples per second, which the run's configuration turns into seconds.
+The format is recognised from the lines, not from the file name. Figures are seconds of a step,
+tokens per second and GPU, or samples per second, which the run's configuration turns into seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NUMBER = r"(?:[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 @dataclass
 class LogFigures:
     """Figures from the lines of one format, in the order of steps; peak bytes; and the global batch
-    with its unit and, if it was rounded, the number of places."""
+    with its unit and, if it was rounded, its number of significant digits."""
 
     values: list[float] = field(default_factory=list)
     kind: str = "step_s"
@@ -59,7 +59,7 @@ class LogFigures:
     averaged: bool = False
 
     def add(self, kind: str, value: float) -> None:
-        """Add a step. Figures of a more direct kind replace those of another."""
+        """Add a step. Figures of a more direct kind replace those of a less direct one."""
         if kind != self.kind:
             if self.values and _KINDS.index(kind) > _KINDS.index(self.kind):
                 return
@@ -69,7 +69,7 @@ class LogFigures:
         self.values.append(value)
 
     def peak(self, size_bytes: float, kind: str) -> None:
-        """Keep the largest peak of memory."""
+        """Keep the largest memory peak."""
         if math.isfinite(size_bytes) and size_bytes > (self.peak_bytes or 0.0):
             self.peak_bytes, self.memory_kind = size_bytes, kind
 
@@ -82,7 +82,7 @@ _PATTERNS = {
 
 
 def _take(match: re.Match[str], found: LogFigures) -> None:
-    """Take what the groups of a matched line say."""
+    """Store the figures in the groups of a matched line."""
     parts_s: list[float] = []
     for name, text in match.groupdict().items():
         if text is None:
@@ -105,7 +105,7 @@ def _take(match: re.Match[str], found: LogFigures) -> None:
 
 
 def _bounded(value: float, name: str) -> float:
-    """A figure that a run can have. ValueError names it otherwise, also for nan."""
+    """The figure, if a run can have it. Otherwise, and for nan, ValueError names it."""
     if not abs(value) <= LARGEST_INTEGER:
         shown = f"{value:g}" if isinstance(value, float) else "a number of many digits"
         raise ValueError(f"{name} is {shown}; no run has that")
@@ -113,7 +113,7 @@ def _bounded(value: float, name: str) -> float:
 
 
 def mlperf(line: str, found: LogFigures) -> None:
-    """MLPerf Training's `:::MLLOG` lines: `train_step_time` or samples per second of
+    """Parse a `:::MLLOG` line of MLPerf Training: `train_step_time` or samples per second of
     `tracked_stats`; `global_batch_size`."""
     _, mark, text = line.partition(":::MLLOG")
     try:
@@ -145,7 +145,7 @@ WRITERS: Mapping[str, Sequence[str]] = _TABLES["writers"]
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """A log: its format, and the figures of its steps."""
+    """A log: its format and the figures of its steps."""
 
     path: Path
     format: str
@@ -153,7 +153,8 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> TrainingLog:
-    """The format that most lines have. UsageError if no line tells a step time."""
+    """Parse a log in the format that most of its lines have. UsageError if no line gives a step
+    time."""
     if path.suffix == ".json":
         return _trainer_state(path)
     found = {name: LogFigures() for name in READERS}
@@ -175,12 +176,12 @@ def read_log(path: Path) -> TrainingLog:
 
 
 def likeliest(found: Mapping[str, LogFigures]) -> str:
-    """The format that most lines were of."""
+    """The format that most lines have."""
     return max(found, key=lambda one: len(found[one].values))
 
 
 def take_line(line: str, found: Mapping[str, LogFigures]) -> None:
-    """Take what a line says in each format. ValueError for a figure that no run has."""
+    """Parse a line in every format. ValueError for a figure that no run has."""
     mlperf(line, found["MLPerf"])
     for name, patterns in _PATTERNS.items():
         for pattern in patterns:
@@ -189,8 +190,8 @@ def take_line(line: str, found: Mapping[str, LogFigures]) -> None:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Lines of a text of any size, each cut at `LONGEST_LINE`, without colours and tags. UsageError
-    or HardwareError for a missing file, a folder, or binary data."""
+    """The lines of a text file of any size, each cut at `LONGEST_LINE`, without colours and tags.
+    UsageError or HardwareError for a missing file, a folder, or binary data."""
     try:
         demand_file(path, path.stat())
         with path.open("rb") as stream:
@@ -216,7 +217,7 @@ def plain_line(line: bytes) -> str:
 
 
 def _trainer_state(path: Path) -> TrainingLog:
-    """Transformers' `trainer_state.json`, whose last entry has the mean over all steps."""
+    """Parse Transformers' `trainer_state.json`, whose last entry has the mean over all steps."""
     try:
         content = json_content(_NOT_A_NUMBER.sub(r"\1null", read_text(path)), str(path))
     except HardwareError as error:
@@ -254,9 +255,9 @@ _SCALE = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """`value`: median of the `kept` steps. Dropped are `warm_up`, `odd` (checkpoints, evaluation,
-    garbage collection) and `unusable` steps (no positive number). `spread`: scaled median absolute
-    deviation over the median."""
+    """`value`: median of the `kept` steps. The dropped ones are `warm_up`, `odd` (checkpoints,
+    evaluation, garbage collection) and `unusable` (not a positive number). `spread`: scaled median
+    absolute deviation divided by the median."""
 
     value: float
     kept: int
@@ -267,7 +268,7 @@ class Steady:
 
     @property
     def text(self) -> str:
-        """`median of 94 steps ±1.2 %; dropped: 3 of warm-up, 2 odd ones`."""
+        """The summary, as `median of 94 steps ±1.2 %; dropped: 3 of warm-up, 2 odd ones`."""
         counts = {
             "of warm-up": self.warm_up,
             "odd ones": self.odd,
@@ -281,7 +282,7 @@ class Steady:
 
 
 def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = False) -> Steady:
-    """The steady figure of steps in order. UsageError if none is a positive number."""
+    """The steady figure of successive steps. UsageError if none is a positive number."""
     usable = np.array([value for value in values if math.isfinite(value) and value > 0.0])
     if not len(usable):
         raise UsageError(f"{origin}: none of {len(values):,} steps has a time above 0")
@@ -310,7 +311,8 @@ def undisturbed(seconds: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def _warm_up(seconds: np.ndarray) -> int:
-    """How many first steps are slower than the later half; at least one if there are enough."""
+    """The number of first steps that are slower than the later half; at least one if there are
+    enough steps."""
     limit = _WARM * float(np.median(seconds[len(seconds) // 2 :]))
     slow = seconds[: len(seconds) // 2] > limit
     calm = np.flatnonzero(~slow)
