@@ -48,8 +48,9 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class LearntPhases:
-    """What some runs teach: a factor for each kind of phase, the times behind it, and sentences on
-    each file; `lengths`: from the last log, in the form of `--lengths`, empty if unknown."""
+    """The result of learning from some runs: a factor for each kind of phase, the times behind it,
+    and sentences on each file; `lengths`: from the last log, in the form of `--lengths`, empty if
+    unknown."""
 
     phases: tuple[LearntPhase, ...]
     times: tuple[PhaseTime, ...]

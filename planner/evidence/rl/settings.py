@@ -223,7 +223,7 @@ def engine_versions(row: RlRow) -> str:
 
 
 def staleness_of(row: RlRow) -> int:
-    """The number of updates by which samples may be behind; a fraction counts as one."""
+    """The number of updates by which samples may be behind, rounded up."""
     said = row.fact("asynchrony")
     if not row.is_asynchronous:
         return 0

@@ -1,4 +1,4 @@
-"""Defaults for what a row must state to be predicted but does not.
+"""Defaults for facts that a row leaves out and that its prediction needs.
 
 They are used only for rows that would otherwise be refused, and each is named in `assumed`.
 """
@@ -47,7 +47,7 @@ Default = tuple[str, str, str]
 
 
 class Completed(NamedTuple):
-    """A row with its gaps filled, and what filled them, in words."""
+    """A row with its gaps filled, and the defaults that filled them, in words."""
 
     row: MeasuredRow
     assumed: tuple[str, ...]
@@ -81,14 +81,15 @@ def _text_beside_images(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _card(row: MeasuredRow) -> Iterator[Default]:
-    """The usual card, for a row that states memory but not on which card."""
+    """The usual GPU, for a row that states memory but no GPU."""
     if row.text("gpu") is None and row.measurement("peak_mem_gib") is not None:
         yield "gpu", _USUAL_GPU, f"memory as on {_USUAL_GPU}"
         yield "gpu_mem_gb", _ITS_GB, f"{_ITS_GB} GB of it"
 
 
 def _hybrid(row: MeasuredRow) -> Iterator[Default]:
-    """A hybrid whose layers are not stated is the catalogue's hybrid of its depth and width."""
+    """The layers of a hybrid that does not state them: those of the catalogue's hybrid with its
+    depth and width; for fine-tuning otherwise the usual spacing of attention layers."""
     if not row.says("mixer", "mamba") or row.says("mixer", "pattern"):
         return
     depth = row.integer("layers"), row.integer("hidden")
@@ -107,7 +108,7 @@ def _hybrid(row: MeasuredRow) -> Iterator[Default]:
 
 
 def hybrid_columns(model: ModelSpec) -> dict[str, str]:
-    """The columns of a hybrid with Mamba-2."""
+    """A Mamba-2 hybrid as columns of a row; empty for other models."""
     space = model.state_space
     if space is None:
         return {}
@@ -147,7 +148,7 @@ def _heads(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _experts(row: MeasuredRow) -> Iterator[Default]:
-    """Experts of the catalogue's model of this shape; otherwise the usual top-k."""
+    """The experts of the catalogue's model with this shape; otherwise the usual top-k."""
     text = experts_text(row)
     if text is None:
         return
@@ -198,8 +199,8 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _sharding(row: MeasuredRow) -> Iterator[Default]:
-    """For ZeRO without a stage, the lowest stage whose share of the training state leaves room in
-    HBM; stage 1 with a pipeline, which accumulates gradients."""
+    """For ZeRO without a stage: the lowest stage whose share of the training state leaves room in
+    HBM; with a pipeline, which accumulates gradients, stage 1."""
     text = row.text("zero") or ""
     if zero_stage_named(text) is not None or not row.says("zero", r"zero|shard|^y(es)?$"):
         return
@@ -213,13 +214,13 @@ def _sharding(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _bytes_at(stage: int, ranks: int) -> float:
-    """Bytes of training state of a parameter on each of the ranks that share it."""
+    """Bytes of training state per parameter on each of the ranks that share it."""
     sharded = (0.0, _OPTIMIZER_BYTES, _STATE_BYTES_PER_PARAMETER - 2.0, _STATE_BYTES_PER_PARAMETER)
     return _STATE_BYTES_PER_PARAMETER - sharded[stage] * (1.0 - 1.0 / max(1, ranks))
 
 
 def _gpus(row: MeasuredRow) -> Iterator[Default]:
-    """As many replicas as give each pipeline the usual number of micro-batches."""
+    """The number of GPUs with which each pipeline gets the usual number of micro-batches."""
     gbs = row.integer("gbs")
     if row.text("num_gpus") is not None or gbs is None:
         return

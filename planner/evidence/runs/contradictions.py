@@ -1,8 +1,8 @@
 """Find cells of a measured row that cannot all be true, and unknown words.
 
-A row that contradicts itself is refused, and the reason names the cells, because nobody can tell
-which of them is the misprint. A fact in words that its column does not know counts as not stated,
-and the prediction says so.
+A row that contradicts itself is refused, and the reason names the cells, because it is impossible
+to tell which of them is the misprint. A fact in words that its column does not know counts as not
+stated, and the prediction says so.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _WIDE = r"\b(tf32|fp32|float32)\b"
 
 
 def in_known_words(row: MeasuredRow) -> tuple[MeasuredRow, tuple[str, ...]]:
-    """The row with `y` and `n` for yes and no in any spelling, and without facts in words that
-    their column does not know (`words.toml`, `known`); then these facts, in words.
-    UnpredictableRowError for another kind of step or model."""
+    """The row with every spelling of yes and no as `y` and `n`, and without facts in words that
+    their column does not know (`words.toml`, `known`); and a list of these facts, in words.
+    UnpredictableRowError for an unknown kind of step or model."""
     changed: dict[str, str] = {}
     unknown: list[str] = []
     for column, pattern in _known().items():
@@ -45,15 +45,15 @@ def _known() -> dict[str, re.Pattern[str]]:
 
 
 def demand_consistent(row: MeasuredRow) -> None:
-    """UnpredictableRowError names the first cells of the row that contradict each other."""
+    """Raise UnpredictableRowError with the first cells of the row that contradict each other."""
     for check in _CHECKS:
         for contradiction in check(row):
             raise UnpredictableRowError(contradiction)
 
 
 def _parallelism(row: MeasuredRow) -> Iterator[str]:
-    """Contradictions of degrees. If a source doubts its own layout, only its degrees are
-    believed."""
+    """Contradictions between degrees and GPUs. If the source doubts the row, the product of the
+    degrees is not checked."""
     tp, pp, cp, dp = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "dp"))
     gpus, product = row.integer("num_gpus") or 1, tp * pp * cp * dp
     if row.text("dp") and row.text("num_gpus") and product != gpus and not row.text("doubt"):
@@ -81,7 +81,7 @@ def _batch(row: MeasuredRow) -> Iterator[str]:
 
 
 def _experts(row: MeasuredRow) -> Iterator[str]:
-    """Expert parallelism divides the ranks of data, tensor and context parallelism."""
+    """Contradictions of expert parallelism, which must divide the GPUs of a stage."""
     ep, etp = row.integer("ep") or 1, row.integer("etp") or 1
     gpus, pp = row.integer("num_gpus"), row.integer("pp") or 1
     if experts_text(row) is None or not gpus or gpus % pp:

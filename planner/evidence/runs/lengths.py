@@ -1,4 +1,4 @@
-"""How long the samples of a measured run are, and how they form the rows of a micro-batch."""
+"""The lengths of a measured run's samples, and how they form the rows of a micro-batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SEEN = 20_000
 
 def longest_row(row: MeasuredRow) -> int | None:
     """Most tokens of a row of a micro-batch, if the row says so: the limit, or the longest sample
-    that the run met; for samples without padding their mean, which is what each adds."""
+    that the run met. Unpadded samples of unknown distribution count with their mean."""
     limit, known = _limit(row), _known(row)
     if known is None or not _has_samples(row):
         mean = row.number("length_mean") if row.says("sequences", _UNPADDED) else None
@@ -49,7 +49,7 @@ def longest_row(row: MeasuredRow) -> int | None:
 
 
 def samples_of(row: MeasuredRow) -> Samples:
-    """How samples form rows of a micro-batch; one length if the row says no more."""
+    """How samples form the rows of a micro-batch; one length for all if the row says no more."""
     most, known = longest_row(row), _known(row)
     if not _has_samples(row) or known is None or most is None:
         return Samples()
@@ -59,7 +59,8 @@ def samples_of(row: MeasuredRow) -> Samples:
 
 
 def _has_samples(row: MeasuredRow) -> bool:
-    """Whether rows of a micro-batch are samples, padded to the longest or joined unpadded."""
+    """Whether the rows of a micro-batch are samples, padded to the longest or joined without
+    padding."""
     return row.says("sequences", f"{_LONGEST}|{_UNPADDED}")
 
 
@@ -69,14 +70,14 @@ def pads_to_longest(row: MeasuredRow) -> bool:
 
 
 def differs_in_length(row: MeasuredRow) -> bool:
-    """Whether micro-batches of a fine-tuning run differ in length: little is padded, or all to the
-    longest."""
+    """Whether micro-batches of a fine-tuning run differ in length, because samples are unpadded or
+    only padded to the longest."""
     return _has_samples(row) and bool(row.text("tuning"))
 
 
 def states_lengths(row: MeasuredRow) -> bool:
-    """Whether the row states the length of its samples, or that they are padded to the limit, or,
-    if a row is a sample, their limit: their mean is then an open fact."""
+    """Whether the row states the length of its samples. Fine-tuning samples with a known limit
+    count too, if each is a row or is padded to the limit: their mean is then an open fact."""
     fills = _has_samples(row) or row.says("sequences", _TO_LIMIT)
     if fills and row.text("tuning") and _limit(row) is not None:
         return True
@@ -91,13 +92,13 @@ def _limit(row: MeasuredRow) -> int | None:
 
 
 def _of_images(row: MeasuredRow) -> int:
-    """Tokens of the images of a sample, which every sample has; 0 if not stated."""
+    """Image tokens, which every sample has; 0 if not stated."""
     stated = re.match(r"\d+", row.fact("image_tokens"))
     return int(stated[0]) if stated else 0
 
 
 def _known(row: MeasuredRow) -> Lengths | None:
-    """The distribution of a row's samples, if the row says enough."""
+    """The distribution of a row's sample lengths; None if the row does not say enough."""
     text = row.fact("lengths")
     if spread := re.search(_SPREAD, text):
         mean, deviation = float(spread[1]), float(spread[2])
@@ -117,15 +118,16 @@ def _known(row: MeasuredRow) -> Lengths | None:
 
 
 def _usual_fill(row: MeasuredRow) -> str:
-    """The assumption for samples of fine-tuning if only their limit is known."""
+    """The assumed `length_mean` for fine-tuning samples if only their limit is known; otherwise
+    empty."""
     told = row.text("length_mean") or not row.text("tuning") or _limit(row) is None
     return "" if told or not _has_samples(row) else _USUAL_FILL
 
 
 @lru_cache(maxsize=4096)
 def _of_limit(mean: float, longest: float, limit: int, images: int) -> Lengths | None:
-    """Samples whose mean and longest are shares of the limit without the tokens of images; None if
-    all samples reach the limit."""
+    """Samples whose mean and maximum are given as shares of the limit, not counting image tokens;
+    None if all samples reach the limit."""
     if mean >= 1.0:
         return None
     most = max(2, images + round(longest * max(0, limit - images)))
@@ -140,7 +142,7 @@ def _sigma(row: MeasuredRow) -> float:
 
 @lru_cache(maxsize=4096)
 def _before_padding(mean: float, mbs: int, sigma: float = _SIGMA_OF_SETS) -> Lengths:
-    """Samples whose rows, padded to the longest of `mbs`, have a mean length."""
+    """Samples whose rows, padded to the longest of `mbs`, have this mean length."""
     some = read_lengths(f"lognormal:mean=1000,sigma={sigma}")
     longest, _ = longest_of(some, "none", mbs)
     before = max(1, round(mean * some.mean / longest))
@@ -148,7 +150,8 @@ def _before_padding(mean: float, mbs: int, sigma: float = _SIGMA_OF_SETS) -> Len
 
 
 def _within(row: MeasuredRow, known: Lengths, most: int) -> Lengths:
-    """The samples cut at a length, or only those that are no longer."""
+    """The samples cut at a length, or without the longer ones if the row says that they are
+    dropped."""
     if not row.says("lengths", "dropped"):
         return known.cut(most)
     pairs = [pair for pair in zip(known.tokens, known.shares, strict=True) if pair[0] <= most]
@@ -156,7 +159,8 @@ def _within(row: MeasuredRow, known: Lengths, most: int) -> Lengths:
 
 
 def _samples_met(row: MeasuredRow) -> int:
-    """Samples of the measured steps, if the row says how many; otherwise of a data set."""
+    """The number of samples in the measured steps, if the row says so; otherwise that of a data
+    set."""
     steps = re.search(r"(\d+)(?: optimizer)? steps", row.fact("time_kind"))
     batch = row.integer("gbs") or row.integer("mbs") or 1
     return max(2, int(steps[1]) * batch) if steps else _SEEN

@@ -70,8 +70,8 @@ _SHARDED = 2
 class MappedRow(Configuration):
     """The configuration of a measured row, as far as the row states it.
 
-    `memory_gap` and `time_gap` say why its memory or step time cannot be predicted, if so.
-    `recomputed_share`: share of each stage's layers that the recompute mode holds for.
+    `memory_gap` and `time_gap`: why its memory or step time cannot be predicted, otherwise None.
+    `recomputed_share`: share of each stage's layers to which the recompute mode applies.
     """
 
     row: MeasuredRow
@@ -82,8 +82,8 @@ class MappedRow(Configuration):
 
     @property
     def batch_share(self) -> float:
-        """Sequences of the row's batch over those of the degrees: below 1 if the last micro-batch
-        is smaller, above if a step runs its pipeline several times."""
+        """Sequences of the row's batch divided by those of the degrees: below 1 if the last
+        micro-batch is smaller, above 1 if a step runs its pipeline several times."""
         stated = self.row.integer("gbs")
         return stated / self.degrees.gbs if stated else 1.0
 
@@ -141,8 +141,8 @@ def map_row(row: MeasuredRow) -> MappedRow:
 
 
 def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
-    """The layers of each block as stated, or the framework's usual layout, all in the job's
-    recompute mode."""
+    """The stated layers of each block, or the framework's usual layout, all in the job's recompute
+    mode."""
     blocks = block_layers(row, degrees, job.model.layers)
     even = even_layout(job, degrees.pp, degrees.vpp)
     if blocks is not None:
@@ -151,7 +151,7 @@ def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
-    """A run of the first plan of a file."""
+    """A run of the first plan in a file."""
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
@@ -208,16 +208,17 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
 
 
 def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
-    """Smallest micro-batch of a run that states none: one sequence, or the fewest for which
+    """The smallest micro-batch of a run that states none: one sequence, or the fewest for which
     Megatron's fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
-    `planner.evidence.runs.predict` chooses among the larger ones."""
+    `planner.evidence.runs.predict` chooses among larger ones."""
     if not _is_eager(row, profile) or row.text("kernel") in _UNFUSED:
         return 1
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
 
 
 def _shard(row: MeasuredRow, ranks: int) -> int:
-    """Ranks that share a parameter if a row says that replicas exist (HSDP); 0: all of them."""
+    """The number of ranks that share a parameter if a row has replicas of shards (HSDP); 0: all of
+    them."""
     size = row.integer("zero_group") or 0
     if not size and row.says("zero", r"hsdp|hybrid_?shard"):
         size = cluster_of(row).gpus_per_node
@@ -227,7 +228,7 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
 def _context_kinds(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[ContextKind, ...]:
-    """The stated exchange, or the framework's usual one."""
+    """The stated exchange of context parallelism, or the framework's usual one."""
     stated = named("cp_comm", row.fact("cp_comm"))
     usual = offered_exchanges(profile, model, row.integer("seq") or 0)
     return (cast(ContextKind, stated),) if stated else usual[:1]
@@ -290,7 +291,7 @@ _BEFORE_FLASH2 = r"\b(20(1\d|2[0-2])|2023-0[1-6])\b"
 
 
 def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> bool:
-    """Whether Transformer Engine had no fused kernel for the model's heads on the row's GPU."""
+    """Whether Transformer Engine lacked a fused kernel for the model's heads on the row's GPU."""
     if model.mla is None or cluster.gpu.architecture != "blackwell":
         return False
     width = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
@@ -300,7 +301,8 @@ def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> b
 def _attention_kernel(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, eager: bool
 ) -> str:
-    """The kernel family: stated, or usual for the GPU's generation and the row's software."""
+    """The attention kernel family: as stated, or usual for the GPU's generation and the row's
+    software."""
     if eager:
         return "torch" if row.text("kernel") in _UNFUSED else "eager"
     kernel = _fused_kernel(row, profile, cluster, special=model.special_attention)

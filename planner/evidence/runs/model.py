@@ -39,7 +39,7 @@ class UnpredictableRowError(ValueError):
 
 
 def model_of(row: MeasuredRow) -> ModelSpec:
-    """Shape of the row's model. UnpredictableRowError names what is missing or unsupported."""
+    """The shape of the row's model. UnpredictableRowError names the missing or unsupported part."""
     for table, column in _REFUSED:
         if reason := named(table, row.fact(column)):
             raise UnpredictableRowError(reason)
@@ -119,8 +119,8 @@ def model_of(row: MeasuredRow) -> ModelSpec:
 
 
 def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
-    """UnpredictableRowError if only the column `ffn` may give the width of many experts and the
-    number of parameters does not confirm it: the column may hold the width of a dense layer."""
+    """Raise UnpredictableRowError if many experts have their width only from the column `ffn`,
+    which may be that of a dense layer, and the number of parameters does not confirm it."""
     text = experts_text(row) or ""
     if model.moe is None or model.moe.experts <= _COARSE_EXPERTS or _number("width", text):
         return
@@ -130,10 +130,11 @@ def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
 
 
 def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
-    """Kinds of a hybrid's layers, from the pattern in `mixer`; none for other models.
+    """The kinds of a hybrid's layers, from the pattern in `mixer`; empty for other models.
 
     Gated delta nets share their layer with a feed-forward block, as in Qwen3-Next and Qwen3.5, and
-    so do Granite 4's states; the row says which layers attend (`attention every 4`).
+    so do Granite 4's state-space layers; the row says which layers have attention (`attention every
+    4`).
     """
     period = _number("attention_every", row.text("mixer") or "")
     if period:
@@ -155,8 +156,8 @@ def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
 
 
 def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
-    """The numbers of the states in `mixer`; otherwise Megatron-Core's defaults for Mamba-2, and for
-    gated delta nets heads that are together as wide as the model, two a key (Qwen3-Next)."""
+    """The state-space numbers in `mixer`. Defaults: Megatron-Core's for Mamba-2; for gated delta
+    nets, heads that are together as wide as the model, two per key (Qwen3-Next)."""
     text = row.text("mixer") or ""
     if row.says("mixer", "gated delta"):
         head_dim = _number("head_dim", text) or 128
@@ -180,13 +181,13 @@ def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
 
 
 def _number(name: str, text: str) -> int | None:
-    """The number that the first matching pattern of that name in `words.toml` finds."""
+    """The number found by the first matching pattern of that name in `words.toml`."""
     found = (re.search(pattern, text, re.IGNORECASE) for pattern in words_of("numbers")[name])
     return next((int(match[1]) for match in found if match), None)
 
 
 def _mla(text: str) -> MlaSpec | None:
-    """MLA ranks as stated, DeepSeek's if the text only says MLA."""
+    """The stated MLA ranks; DeepSeek's if the text only says MLA."""
     if not re.search("MLA|kv_lora", text):
         return None
     return MlaSpec(
@@ -205,7 +206,7 @@ def experts_text(row: MeasuredRow) -> str | None:
 
 
 def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
-    """Experts as the `moe` cell describes them, in words or as key=value pairs."""
+    """The experts that the `moe` cell describes, in words or as key=value pairs."""
     text = experts_text(row)
     if text is None:
         return None
@@ -235,7 +236,8 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
 
 
 def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
-    """Dense layers first (`3 dense + 58 MoE`), or alternating (`on alternate layers`)."""
+    """Layer kinds of a mixture: dense layers first (`3 dense + 58 MoE`), or alternating (`on
+    alternate layers`)."""
     dense, moe = LayerKind(ffn="dense"), LayerKind(ffn="moe")
     first = _number("dense", text)
     if first:

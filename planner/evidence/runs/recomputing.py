@@ -1,4 +1,4 @@
-"""The recomputation of a measured row in backward: as stated, or usual for its recipe or
+"""The layers that a measured run recomputes in backward: as stated, or usual for its recipe or
 framework."""
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _PREPARED = r"peft|trl|trainer|transformers|hugging ?face|axolotl"
 
 
 def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
-    """Share of a stage's layers that the mode holds for, if the mode itself does not say."""
+    """Share of a stage's layers to which the mode applies, if the mode itself does not say."""
     share = stated(row.number("recompute_share"), kept_products_share(row, job))
     return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
 
 
 def kept_products_share(row: MeasuredRow, job: Job) -> float:
-    """Share of the recomputed weights that a policy leaves when it keeps some products, as
-    MaxText's `full(but qkv and out_proj)`: recomputing that share of the layers in full takes as
-    long."""
+    """For a policy that keeps some products, as MaxText's `full(but qkv and out_proj)`: the share
+    of the weights whose products still run again. Recomputing that share of the layers in full
+    takes as long."""
     kept = row.fact("recompute").partition("but ")[2]
     if not kept:
         return 1.0
@@ -71,7 +71,7 @@ def _usual(row: MeasuredRow) -> str:
 
 
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
-    """The row's mode among the profile's, built from named modules if the row lists them."""
+    """The row's mode from the profile, or a mode built from the modules that the row names."""
     text = recompute_named(row.text("recompute") or _usual(row))
     share = stated(row.number("recompute_share"), 1.0)
     if text.startswith("none") or share == 0.0:

@@ -35,13 +35,14 @@ _PROJECTOR = r"projector|merger|aligner"
 
 
 def says_vision(row: MeasuredRow) -> bool:
-    """Whether a row's model reads images: it has a cell for that, or a frozen tower."""
+    """Whether a row's model reads images or audio: it has a cell for vision, or a frozen tower."""
     return bool(row.fact("vision")) or row.says("frozen", f"{_TOWER}|{_OTHER}")
 
 
 def whole_model(row: MeasuredRow) -> ModelSpec:
-    """A row's model, with its tower and images if it reads any; the language model is then the
-    catalogue's if the row leaves its shape out. UnpredictableRowError for an unknown tower."""
+    """A row's model, with its vision tower and images if it has them. The catalogue's language
+    model is then used if the row leaves out its shape. UnpredictableRowError for an unknown tower.
+    """
     if not says_vision(row):
         return model_of(row)
     known = _known(row)
@@ -57,8 +58,8 @@ def whole_model(row: MeasuredRow) -> ModelSpec:
 
 
 def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
-    """The images of the row's samples: as many tokens as stated, or one of a usual size, as far as
-    a sample has room."""
+    """The images of the row's samples: the stated number of tokens, or one image of a usual size,
+    as far as it fits in a sample."""
     text, samples = row.fact("image_tokens"), samples_of(row).lengths
     room = float(samples.mean if samples else model.pretraining_seq)
     if text == "none":
@@ -76,7 +77,7 @@ def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
 
 
 def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
-    """Parts that were not trained, as the row says."""
+    """The parts that were not trained, according to the row."""
     frozen = row.fact("frozen") if "trained" not in row.fact("frozen") else ""
     if "frozen" in row.fact("vision"):
         frozen += " vision_tower"
@@ -85,7 +86,8 @@ def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
 
 
 def _known(row: MeasuredRow) -> ModelSpec:
-    """The catalogue's model of the row's name, whose weights may be published packed."""
+    """The catalogue's model with the row's name, without endings that say how its weights are
+    packed."""
     name = row.text("model") or ""
     for pattern, called in _CALLED:
         name = pattern.sub(called, name)
@@ -101,7 +103,7 @@ def _unknown(row: MeasuredRow) -> UnpredictableRowError:
 
 
 def _in_row(model: ModelSpec, row: MeasuredRow) -> ModelSpec:
-    """The model on rows of the run's length."""
+    """The model with rows of the run's length."""
     seq = longest_row(row)
     if not seq:
         raise UnpredictableRowError("seq is not stated")

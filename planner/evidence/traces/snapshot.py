@@ -1,7 +1,7 @@
 """Memory snapshots of `torch.cuda.memory._dump_snapshot`, read without running anything in them.
 
-A snapshot is a pickle of dictionaries, lists, texts and numbers. The unpickler here builds those
-alone and refuses every reference to code, so that a file which asks for a function is an error.
+A snapshot is a pickle of dictionaries, lists, texts and numbers. The unpickler here builds only
+these and refuses every reference to code, so a file that requests a function is an error.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _MOST_FRAMES, _LONGEST_NAME = 1000, 1000
 
 
 class _NoCode(pickle.Unpickler):
-    """An unpickler of plain data."""
+    """An unpickler for plain data only."""
 
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
         """Refuse every class and function."""
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
 
     def persistent_load(self, pid: Any) -> NoReturn:  # noqa: ARG002 (pickle's signature)
-        """Refuse what lies outside the file."""
+        """Refuse references to objects outside the file."""
         raise pickle.UnpicklingError("it refers to objects outside the file")
 
 
@@ -63,12 +63,12 @@ class Allocation:
 @dataclass(frozen=True)
 class Snapshot:
     """One device's memory. `peak_bytes`: most bytes live at once in the recorded history, with
-    `categories` and the allocation `made` at that moment; without history the bytes live at the
-    end.
+    their `categories` at that moment and `made`, the allocation that reached it; without a history,
+    the bytes live at the end.
 
-    `reserved_bytes`, `allocated_bytes`: of the segments at the end; `fragmentation`: the share of
-    reserved bytes that is in no live block; `retries`: times that the allocator gave memory back to
-    the driver.
+    `reserved_bytes`, `allocated_bytes`: of the segments at the end; `fragmentation`: share of
+    reserved bytes that is in no live block; `retries`: number of times that the allocator gave a
+    segment back to the driver.
     """
 
     path: Path
@@ -83,9 +83,9 @@ class Snapshot:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """A snapshot of the device with the most memory. UsageError for what is none, holds code, or
-    takes far longer than its size lets expect: a process of its own reads it, whose time is
-    limited, for a few bytes of a pickle can ask for any amount of work inside one instruction."""
+    """Read the snapshot of the device with the most memory. UsageError if it is not a snapshot,
+    contains code, or takes far longer than its size suggests. A separate process with a time limit
+    reads it, because a few bytes of a pickle can request any amount of work in one instruction."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -124,7 +124,7 @@ _LEAST_S, _S_PER_BYTE, _PATIENCE = 5.0, 1e-6, 20.0
 
 
 def answer(name: str, limit_s: str) -> None:
-    """Print a snapshot, or what is wrong with it, as JSON."""
+    """Print a snapshot, or an error message, as JSON."""
     with suppress(ImportError, ValueError):
         import resource
 
@@ -193,9 +193,9 @@ def _content(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _limited_memory(size_bytes: int) -> Iterator[None]:
-    """MemoryError beyond what a pickle of a size takes: a few of its bytes may ask for any amount
-    (the number under which an object is kept). Without effect where the system has no such limit.
-    """
+    """MemoryError if more memory is used than a pickle of this size needs: a few of its bytes may
+    request any amount (as the number under which an object is stored). Without effect if the system
+    has no such limit."""
     try:
         import resource
 
@@ -229,7 +229,7 @@ def _fullest(segments: Iterable[dict[str, Any]]) -> int:
 
 
 def _whole(entry: dict[str, Any], name: str, missing: int | None = None) -> Any:
-    """A whole number of an entry, or nothing. UsageError names the field."""
+    """A whole number in an entry, or `missing` if there is none. UsageError names the field."""
     value = entry.get(name, missing)
     if value is None or type(value) is int:
         return missing if value is None else value
@@ -244,7 +244,7 @@ def _size(value: object) -> int:
 def _peak(
     segments: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> tuple[int, dict[str, int], Allocation | None]:
-    """(bytes, by category, the allocation that made the peak; None where it is older than the
+    """(bytes, bytes by category, the allocation that made the peak, None if it is older than the
     history)."""
     live = _live_at_start(segments, history)
     held: Counter[str] = Counter()
@@ -269,7 +269,8 @@ def _peak(
 def _live_at_start(
     segments: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> dict[Any, Allocation]:
-    """Allocations live before the history: those live at the end, followed backwards."""
+    """Allocations that were live before the history: those live at the end, traced back through
+    it."""
     live = {
         _whole(block, "address"): _allocation(block)
         for segment in segments
@@ -285,7 +286,7 @@ def _live_at_start(
 
 
 def _listed(entry: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The tables of a list that an entry may have."""
+    """The tables in a list of an entry; empty if it has none."""
     return _tables(entry.get(name))
 
 
@@ -303,7 +304,7 @@ def _allocation(entry: dict[str, Any]) -> Allocation:
 
 
 def _word(frame: dict[str, Any], name: str) -> str:
-    """A text or a number of a frame. UsageError for anything else, which may have no end."""
+    """A text or a number in a frame. UsageError for anything else, which may be endless."""
     value = frame.get(name, "")
     if type(value) in (str, int, type(None)):
         return str(value if value is not None else "")[:_LONGEST_NAME]
@@ -311,7 +312,7 @@ def _word(frame: dict[str, Any], name: str) -> str:
 
 
 def _category(frames: Iterable[str]) -> str:
-    """The category of an allocation, by all frames of its stack."""
+    """The category of an allocation, from all frames of its stack."""
     text = " ".join(frames).lower()
     known = (name for name, words in _CATEGORIES if any(word in text for word in words))
     return next(known, OTHER)
