@@ -38,12 +38,13 @@ from planner.predict.ops.table import parameter_count
 if TYPE_CHECKING:
     import pandas as pd
 
-# Of one family, by size (arXiv 2407.21783, table 3; Llama 3.2 for the small ones).
+# Models of one family, by size (arXiv 2407.21783, table 3; Llama 3.2 for the small ones).
 FAMILY = ("llama-3.2-1b", "llama-3.2-3b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
 _HEAD = 128
-# Wide models have widths of so many elements, eight heads, which tensor parallelism divides.
+# Widths of wide models are multiples of this (eight heads), so that tensor parallelism divides
+# them.
 _STEP, _WIDE = 1024, 4096
-# Sizes that the family's proportions still mean something for.
+# Range of sizes for which the family's proportions still make sense.
 LEAST, MOST = 1e8, 2e13
 
 
@@ -66,7 +67,8 @@ def shaped(parameters: float) -> ModelSpec:
     }  # fmt: skip
     one, two = (_size(base.model_copy(update=update | {"layers": n})) for n in (1, 2))
     layers = max(2, round(1 + (parameters - one) / (two - one)))
-    # Two equal stages at least, where a layer more or less is a small part of the model.
+    # An even number, so that at least two equal stages are possible; a layer more or less is then a
+    # small part of the model.
     layers = layers if layers < 24 else round(layers / 2) * 2
     spec = base.model_copy(update=update | {"layers": layers})
     size = _size(spec)
@@ -112,12 +114,12 @@ def shape_toml(spec: ModelSpec) -> str:
     return toml_text({"source": "planner budget: between the sizes of Llama 3", "shape": shape})
 
 
-# Sizes tried until the best one is met to this share, which is less than shapes differ by.
+# Sizes are tried until the best one is met within this share, which is finer than shapes differ.
 CLOSE = 0.03
 MOST_SEARCHES = 12
-# Share of the peak that a first guess takes for granted; searches put their plans in its place.
+# Share of the peak assumed for the first guess; searches replace it.
 _GUESS = 0.4
-# How fast the right size follows what the searches say: D falls as 1/N, its best grows as N.
+# Damping of each step towards the right size: D falls as 1/N, while its best value grows as N.
 _DAMPING = 0.5
 _REFERENCE_TOKENS = 10**12
 
@@ -292,7 +294,8 @@ class _Study:
                 better = sized.parameters * ratio
                 if abs(ratio - 1.0) <= CLOSE:
                     break
-            # What memory leaves is halved, in logarithms; else the speed just seen says the size.
+            # If memory is the limit, halve the remaining range in logarithms; otherwise use the
+            # speed just seen.
             wanted = better if better < high else sqrt(low * high)
             if self._is_same(wanted, sized) or high <= low * (1.0 + CLOSE):
                 break
@@ -379,7 +382,7 @@ class _Study:
         run = None
         if sized.entry is not None:
             sized.days_a_token()  # NothingFitsError where there is no plan
-            # Once more at its number of tokens: days, money, what its batch costs.
+            # Again, at the final number of tokens: days, money, cost of the batch.
             run, _ = run_of(sized.entry, sized.outcome, round(tokens.value), self.settings)
             notes = (*notes, *with_batch(sized.request)[1])
         is_known = sized.spec.moe is None and not sized.spec.has_states

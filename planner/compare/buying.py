@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 MOST_SEARCHES = 1_000
-# Searches of a wave for each process; between waves, clusters that cannot win any more go.
+# Searches per process in one wave; between waves, clusters that cannot win any more are dropped.
 _AHEAD = 2
 
 
@@ -88,7 +88,7 @@ class BuyRow(Frozen):
     reason: str = ""
     searched: bool = True
     beyond: Beyond = ""
-    # No configuration obeys what was asked for, whatever its memory.
+    # No configuration obeys the request, whatever its memory.
     refused: bool = False
 
 
@@ -144,7 +144,8 @@ def buy(
     cases = [_Case(run, entry, chosen, kinds) for run, entry in each]
     rows: list[BuyRow | None] = [None] * len(cases)
 
-    # Jobs that share a cluster cannot be moved from it one at a time.
+    # If jobs share a cluster, they cannot be moved from it one at a time, so no cluster is beaten
+    # alone.
     shares = order == "one-after-another" or (
         order == "mixed" and not (limits.power_kw is None and limits.racks is None)
     )
@@ -180,7 +181,8 @@ def buy(
     with workers(min(how.jobs, len(cases))) as pool:
         answer = fill(limits, pool)
         if (answer.decision is None or answer.decision.best is None) and limits.given:
-            # What would have to give is a question about the clusters beyond the limits, too.
+            # The limits that would have to give may lie with clusters beyond the limits, so search
+            # those too.
             answer = fill(ChoiceLimits(certainty=limits.certainty), pool)
     return answer.model_copy(update={"currency": chosen.currency, "basis": chosen.basis})
 
@@ -285,7 +287,7 @@ def _shifted(progress: Progress | None, before: int, total: int) -> Progress | N
     return lambda what, done, _total: progress(what, before + done, total)
 
 
-# What the bound of a time assumes.
+# The assumption behind a lower bound on time.
 EVEN_SO = "even if the GPUs only multiplied matrices"
 
 Beyond = Literal["", "deadline", "budget", "power", "racks", "another"]

@@ -189,7 +189,7 @@ def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPo
     """
     if not points:
         return []
-    # Each to be small, seconds a token first.
+    # All columns are minimised; seconds per token come first.
     names = ("peak_bytes", "num_gpus", *(("usd_per_billion_tokens",) if priced else ()))
     columns = [[float(getattr(point, name)) for point in points] for name in names]
     table = np.array([[1.0 / point.tokens_per_s for point in points], *columns]).T

@@ -265,7 +265,7 @@ def with_batch(request: Request) -> tuple[Request, tuple[str, ...]]:
 
 Batch = Literal["fixed", "scaled"]
 BATCHES: tuple[Batch, ...] = ("fixed", "scaled")
-# The batch limits where a batch grown with the GPUs is faster a GPU by more than this share.
+# The batch is the limit if one that grows with the GPUs is faster per GPU by more than this share.
 CLEARLY_FASTER = 0.1
 MOST_POINTS = 64
 _COUNTED = re.compile(r"^\s*\d+\s*[x×*]\s*")

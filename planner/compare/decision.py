@@ -37,7 +37,7 @@ Group = list[tuple[int, "IntVar"]]
 # The largest sum of a table in the solver's whole numbers.
 _STEPS = 10**6
 _MOST_POINTS = 24
-# Deterministic seconds of one solve; then the best that was found, with its gap.
+# Deterministic seconds of one solve; after that, the best solution so far is taken, with its gap.
 _SOLVE_S = 3.0
 
 
@@ -204,7 +204,7 @@ class _Model:
         return found
 
 
-# Rows taken, each with the number of its cluster; what the first aim might still gain.
+# Rows taken, each with the number of its cluster; and the gap of the first aim.
 _Solution = tuple[dict[int, int], float]
 
 

@@ -78,7 +78,7 @@ def checkpoint_bytes(job: Job) -> float:
     states += paged_bytes(setting)
     if job.tuning.trains_all:
         return float(parameter_count(job.model).total) * (profile.state.weight_bytes + states)
-    # Beside adapters, frozen weights are not written.
+    # With adapters, frozen weights are not written.
     whole = not job.tuning.has_adapters
     return sum(
         count * (one.weights * profile.state.weight_bytes * (whole or one.states > 0.0))
@@ -105,7 +105,7 @@ def goodput(run: GoodputRun, settings: Settings) -> Goodput:
     low, highs = _range(run, settings)
     share = _share(rate, stop_s, write_s, restart_s, settings)
     most = _share(rate * low, stop_s, write_s, restart_s, settings)
-    # A user's restart time is taken at its word.
+    # A user's restart time is used as given.
     told = "restart" in settings.figures
     worst_s = {
         value: settings.value("restart") if told else slowest_restart(1.0 / value, settings)
@@ -170,7 +170,7 @@ def _range(run: GoodputRun, settings: Settings) -> tuple[float, tuple[float, ...
     """
     if {"gpu_mtbf", "node_mtbf"} & set(settings.figures):
         return 1.0, (1.0,)
-    # Interruptions of a node in 1,000 days.
+    # Interruptions per node in 1,000 days.
     usual = _rate(_GPUS_PER_NODE_OF_RATES, 1, settings) * 1000.0 * DAY_S
     highs = tuple(settings.value(name) / usual for name in high_rates(run.gpus))
     return settings.value("failure_rate_low") / usual, highs

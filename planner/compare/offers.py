@@ -182,7 +182,7 @@ def _each_size(offer: Offer) -> Iterator[Offer]:
         yield offer.model_copy(update={"gpus": text, "name": name, "cluster": None})
 
 
-# Older prices, and those without a date, say so.
+# From this age on, and without a date, prices are shown with their age.
 STALE_DAYS = 90
 
 

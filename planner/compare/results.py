@@ -220,9 +220,10 @@ class Run(Frozen):
     owning: Owning | None
     missing: tuple[str, ...]
     shares: tuple[Share, ...]
-    # The plan's batch beside the critical one; None in results written before the field existed.
+    # The plan's batch compared with the critical one; None in results written before the field
+    # existed.
     batch_price: BatchPrice | None = None
-    # Says that nothing similar was measured on this number of GPUs, empty otherwise.
+    # A sentence if nothing similar was measured on this number of GPUs, otherwise empty.
     beyond_measured: str = ""
 
     def cost(self, basis: CostBasis) -> Range | None:
@@ -237,7 +238,7 @@ class Run(Frozen):
         return next((rental for rental in self.rentals if rental.kind == kind), None)
 
 
-# These name a run, which is defined after them.
+# These classes refer to `Run`, which is defined after them.
 for _record in (Choice, Taken, Decision):
     _record.model_rebuild()
 
@@ -255,7 +256,7 @@ class ComparisonRow(Frozen):
     reason: str = ""
     needs: tuple[str, ...] = ()
     on_front: bool = False
-    # No configuration obeys what was asked for, whatever its memory.
+    # No configuration obeys the request, whatever its memory.
     refused: bool = False
 
 

@@ -30,10 +30,10 @@ from planner.search.rl.search import find_rl_plans
 if TYPE_CHECKING:
     import pandas as pd
 
-# Pairs of clusters that are searched at most.
+# Most pairs of clusters that are searched.
 MOST_PAIRS = 200
 Beyond = Literal["", "deadline", "budget", "power", "racks"]
-# Changes the trainer's request for one cluster, as limits on degrees do.
+# Changes the trainer's request for one cluster, for example by limits on degrees.
 Prepare = Callable[[RlRequest, Job], RlRequest]
 
 

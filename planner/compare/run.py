@@ -133,7 +133,8 @@ def comes_in(cluster: Cluster) -> int:
     return domain if domain > cluster.node_gpus else 1
 
 
-# US dollars a GPU: its hardware as it was priced, and what that price leaves out around it.
+# US dollars per GPU: its hardware as it was priced, and the parts around it that this price leaves
+# out.
 Purchase = tuple[Figure, Figure]
 
 
@@ -188,7 +189,7 @@ def run_at(placed: PlacedRun, summary: JobSummary, plan: Plan) -> Run | None:
     owning = _owning(placed, days, placed.offer.ordered(wanted, comes_in(cluster)), power)
     if owning is None:
         missing = (*missing, f"no purchase price for {cluster.gpu.name} (--capex gives one)")
-    # A ramp counts with its mean.
+    # For a batch ramp, the mean over the tokens.
     steps = plan.steps_of(placed.tokens)
     mean_batch = sum(size * size * count for size, _, count in steps) / placed.tokens
     return Run(
@@ -318,7 +319,7 @@ def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
     )
 
 
-# Resource and use of each term of a step that is no communication.
+# Resource and use of each term of a step that is not communication.
 _RESOURCES = {
     LAUNCHES: ("CPU launches", ""),
     **{term.field: (term.resource, term.use) for term in TIME_TERMS if not term.traffic},

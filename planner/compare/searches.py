@@ -23,7 +23,7 @@ from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.result import SearchResult
 
 Progress = Callable[[str, int, int], None]
-# Changes a request for one cluster, as limits on degrees do, which depend on its GPUs.
+# Changes a request for one cluster, for example by limits on degrees, which depend on its GPUs.
 Prepare = Callable[[Request, Job], Request]
 
 
@@ -90,7 +90,7 @@ def workers(processes: int) -> Iterator[Pool | None]:
     if processes <= 1:
         yield None
         return
-    # Once for all processes.
+    # Compile once, before the processes start.
     warm_up()
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes, start_worker, (threads_of(processes),)) as pool:

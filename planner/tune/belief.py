@@ -34,10 +34,10 @@ from planner.tune.errors import (
 )
 from planner.tune.fits import Memory
 
-# A step time is taken for no surer than this, relative.
+# Smallest relative standard error of a measured step time.
 LEAST_NOISE = 0.005
-# What launching a plan that does not fit costs, as a share of the job: less than being left without
-# a plan, and more than a start, for whoever started it finds out some day.
+# Cost of launching a plan that does not fit, as a share of the job: less than having no plan, but
+# more than a start, because it may take days to be noticed.
 _LOST = 0.5
 
 

@@ -38,9 +38,9 @@ from planner.search.result import SearchResult
 from planner.search.search import launchable_shares
 from planner.search.shares import CostedJob
 
-# Candidates of a job at most: beyond, each further one is slower than the last and adds little.
+# Most candidates of a job: each further one is slower than the last and adds little.
 MOST_CANDIDATES = 60
-# A plan that fits less surely than this is not worth a start.
+# A plan with a lower probability of fitting is not worth a start.
 LEAST_FIT = 0.2
 _NAMED = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 _ALWAYS = ("tp", "pp", "dp", "zero", "mbs", "grad_acc")

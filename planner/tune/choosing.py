@@ -17,7 +17,7 @@ from planner.tune.outcome import Best, Tried, Written
 from planner.tune.trial import ShortRun
 from planner.tune.value import Choice, choose
 
-# Until a run's first step, and the steps that tell its time: what a trial is expected to take.
+# Expected cost of a trial: seconds until its first step, and steps until its time is known.
 START_S, STEPS = 120.0, 15
 
 

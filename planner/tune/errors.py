@@ -34,22 +34,23 @@ from planner.predict.uncertainty.residuals import fold_of
 
 Array = NDArray[np.float64]
 
-# Degrees of freedom of a cluster's own scale: of 2, 3, 4 and 8 the likeliest.
+# Degrees of freedom of a cluster's own scale: the most likely of 2, 3, 4 and 8.
 DEGREES = 2.0
-# Scales that are tried, half an octave apart: beyond, no published cluster lies.
+# Scales that are tried, half an octave apart; no published cluster lies outside.
 SCALES: Array = 2.0 ** np.arange(-2.0, 3.01, 0.5)
-# What the distance of two configurations is made of: doublings of the tensor degree, of other
-# degrees and of the micro-batch, sharding stages, choices without a size, kernels of attention,
-# shares of exposed communication, logarithms of predicted GPU seconds a sequence, and doublings of
-# the GPUs and of the micro-batches, in which smaller forms of a configuration differ.
+# Parts of the distance of two configurations: doublings of the tensor degree, of other degrees and
+# of the micro-batch, sharding stages, choices without a size, kernels of attention, shares of
+# exposed communication, logarithms of predicted GPU seconds per sequence; and doublings of the GPUs
+# and of the micro-batches, in which smaller forms of a configuration differ.
 AXES = ("tensor", "degrees", "micro_batch", "sharding", "switches", "kernel", "exposed", "pace")
 SIZES = ("gpus", "micro_batches")
 _DEGREES = ("pp", "vpp", "cp", "ep")
-# Facts of a recorded run that no other column decides.
+# Facts of a recorded run that its configuration does not contain.
 _FACTS = ("software", "variant", "fabric", "host", "loss", "kernel", "routing", "deterministic")
-# Weights of a doubling of GPUs, and of micro-batches: sweeps of one cluster keep the first, and the
-# batch decides the second. Half the weight of a doubling of a degree, as errors of ratios have it
-# (`planner.predict.uncertainty.differences`), and the weight of calibration.
+# Weights of a doubling of GPUs and of micro-batches, which sweeps cannot tell: within one cluster
+# the GPUs stay the same, and the batch decides the micro-batches. They are half the weight of a
+# doubling of a degree, as for errors of ratios (`planner.predict.uncertainty.differences`), and the
+# weight used in calibration.
 _SIZES = {"gpus": 0.1, "micro_batches": 0.05}
 
 

@@ -25,10 +25,10 @@ from planner.tune.errors import Array
 
 _NORMAL = NormalDist()
 _WIDTH = _NORMAL.inv_cdf(HIGH)
-# Of the variance of errors of peaks: what all configurations of a cluster share, what like ones
-# share, and the rest, which only nearly equal ones do.
+# Shares of the variance of peak errors: common to all configurations of a cluster, and common to
+# similar ones. Only nearly equal configurations share the rest.
 _SHARED, _LIKE = 0.5, 0.25
-# Of a peak that was measured, beside the tool's own rounding.
+# Noise of a measured peak, in addition to the tool's rounding.
 _PEAK_NOISE = 0.02
 _NEVER, _SURE_MARGIN = 1e-9, 9.0
 

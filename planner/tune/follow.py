@@ -40,11 +40,11 @@ _SIGNS: Mapping[Any, re.Pattern[str]] = {
     for name, lines in shipped_toml("planner.tune", "signs.toml")["lines"].items()
 }
 _BLOCK = 1 << 20
-# Fewer steps tell no error.
+# Fewer steps give no error estimate.
 FEWEST_STEPS = 5
-# Of a run that has ended: what there is counts, with its error.
+# For a run that has ended, fewer steps are enough, with their larger error.
 FEWEST_OF_AN_END = 3
-# The assumed error of too few steps.
+# Error assumed if there are too few steps.
 _UNSURE = 0.1
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from planner.evidence.runs.rows import MeasuredRow
 
-# A search chooses on one cluster: nodes and fabric are those of all runs of a group.
+# A search chooses on one cluster, so all runs of a group have the same nodes and fabric.
 COLUMNS = (
     "model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework", "gpus_per_node", "fabric",
 )  # fmt: skip

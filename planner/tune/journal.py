@@ -34,11 +34,11 @@ Kind = Literal[
     "measured", "out-of-memory", "not-a-number", "hang", "failed", "no-log", "foreign-log",
     "too-few-gpus", "not-installed", "refused", "time-over", "lost", "interrupted",
 ]  # fmt: skip
-# Ends that every further trial would have, too.
+# Ends that every further trial would have too.
 SETUP: tuple[Kind, ...] = ("no-log", "foreign-log", "too-few-gpus", "not-installed", "refused")
-# Ends that tell how long a step takes, or that memory is not enough.
+# Ends that give a step time, or show that memory is not enough.
 TELLING: tuple[Kind, ...] = ("measured", "out-of-memory")
-# Ends that say something of the plan.
+# Ends that say something about the plan.
 OF_THE_PLAN: tuple[Kind, ...] = (
     "measured", "out-of-memory", "not-a-number", "hang", "failed", "time-over",
 )  # fmt: skip

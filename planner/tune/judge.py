@@ -23,7 +23,7 @@ KNOWN = 0.01
 _SILENT_STEPS, _SILENT_S = 20.0, 120.0
 # Seconds to wait for a job that the scheduler no longer knows.
 LOST_S = 120.0
-# Killed by a signal: usually the system's, for want of host memory.
+# Killed by SIGKILL, usually by the system because host memory ran out.
 _KILLED = "exit status 137"
 
 

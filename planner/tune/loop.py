@@ -28,9 +28,9 @@ Say = Callable[[str], None]
 
 # Failures in a row after which the setup is at fault, not the plans.
 MOST_FAILURES = 3
-# A job that an earlier driver may just have submitted shows up within this time.
+# A job that an earlier driver has just submitted shows up within this time.
 _SETTLE_S = 10.0
-# A job that is asked to end has so long, then it is ended.
+# Time for a job to end when asked; after that it is killed.
 _GRACE_S = 60.0
 _MOST_PAUSE_S = 60.0
 
@@ -107,7 +107,7 @@ class Driver:
     after: Callable[[], None] = lambda: None
     follow: Callable[[Path], FollowedLog] = FollowedLog
     _began: float = field(default=0.0, init=False)
-    # How the trials ended that this driver followed.
+    # Ends of the trials that this driver followed.
     _done: list[Ended] = field(default_factory=list, init=False)
 
     def run(self) -> Ending:
@@ -319,7 +319,7 @@ class Driver:
             return ""
         while True:
             try:
-                # Also of a job that the scheduler has lost: it may find it again.
+                # This includes a job that the scheduler has lost, because it may find it again.
                 self._asked(lambda force=force: self.runner.cancel(folder, name, force=force))  # type: ignore[misc]
             except RefusedError as error:
                 if not said:

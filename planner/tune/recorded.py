@@ -18,11 +18,11 @@ from planner.tune.candidates import Candidate, recorded_candidates
 from planner.tune.errors import Array
 from planner.tune.groups import Group, group_of
 
-# The fewest runs of a group.
+# Fewest runs in a group.
 FEWEST_RUNS = 12
-# What a trial takes: seconds until its first step, and steps.
+# Cost of a trial: seconds until its first step, and its number of steps.
 START_S, STEPS = 300.0, 20
-# Columns that say where a row is from, and figures that follow from others.
+# Columns with the origin of a row, and figures that follow from others.
 _NO_FACTS = frozenset(
     {
         "source_ref", "notes", "tflops_per_gpu", "tokens_per_s_per_gpu", "mfu_pct", "peak_mem_gb",

@@ -39,7 +39,7 @@ from planner.tune.strategies import (
 
 # Trials after which regret is reported.
 TRIALS = (0, 1, 2, 3, 5, 10)
-# Regrets at which GPU-seconds are compared.
+# Levels of regret at which GPU-hours are compared.
 LEVELS = (0.05, 0.03, 0.02, 0.01, 0.005)
 LOOP, ORDER = "planner tune", "order of the prediction"
 STRATEGIES: dict[str, Strategy] = {

@@ -15,13 +15,13 @@ from planner.tune.errors import Array
 from planner.tune.recorded import Sweep
 from planner.tune.value import best_trial
 
-# Trials that are played at most.
+# Most trials that are played.
 MOST = 10
-# Seconds of the job that is tuned for.
+# Assumed seconds of the job that is tuned.
 REST_S = 30 * 86_400.0
-# How often ways that draw lots are played.
+# Repetitions of random strategies.
 REPEATS = 20
-# Trials that TPE draws at random first: its usual ten are all that are played.
+# Random trials at the start of TPE: its usual ten would be all that are played.
 _TPE_START = 3
 
 

@@ -34,9 +34,9 @@ from planner.launch.settings_text import filled
 from planner.tune.runners.process import TRIAL_SCRIPT
 from planner.tune.runners.slurm import BATCH
 
-# Steps of a short run at most: it ends before where its step time is known.
+# Most steps of a short run; it ends earlier once its step time is known.
 MOST_STEPS = 50
-# Steps of a learning rate's warm-up, if a run has more.
+# Warm-up steps of the learning rate, if a run has more.
 _WARMUP_STEPS = 5
 # Lines of a batch script that the driver decides.
 _OURS = ("--job-name", "--time", "--signal", "--requeue", "--open-mode", "--output")

@@ -29,16 +29,16 @@ from planner.job.quantities import HOUR_S
 from planner.tune.belief import Belief
 from planner.tune.errors import Array
 
-# Quantiles of a trial's outcome that are looked at, and draws that say how likely a plan is best.
+# Number of quantiles of a trial's outcome, and of draws for the probability that a plan is best.
 _OUTCOMES, _DRAWS = 15, 2000
 # Variance of ln(measured step) in a trial.
 _NOISE = 1e-4
 _QUANTILES = np.array(
     [NormalDist().inv_cdf((place + 0.5) / _OUTCOMES) for place in range(_OUTCOMES)]
 )
-# The plan recommended now is what would run without a trial: it is tried first unless another
-# trial is worth so many times as much. Without this, trials that teach sometimes leave the best
-# plan, recommended from the start, behind what they happened to measure.
+# The plan recommended now would run without any trial, so it is tried first unless another trial is
+# worth this many times as much. Without this rule, informative trials sometimes leave the best
+# plan, recommended from the start, behind a plan that they happened to measure.
 _OF_RECOMMENDED = 2.0
 
 

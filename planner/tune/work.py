@@ -25,7 +25,7 @@ from planner.tune.loop import Ending
 from planner.tune.outcome import Written, learnt_cluster, measured_rows, tuned_study
 from planner.tune.trial import ShortRun, missing_settings, short_launch, trial_files
 
-# Candidates whose smaller forms are candidates too: each brings a few.
+# Number of candidates whose smaller forms are candidates too: each adds a few.
 _SHRUNK = 4
 
 

@@ -30,7 +30,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS searches (key TEXT PRIMARY KEY, record TEXT, error TEXT);
 """
-# What all records depend on; another value of one of them would mix two models in one table.
+# All records depend on these; a different value would mix two models in one table.
 _SAME = ("planner", "sources")
 
 
@@ -162,7 +162,7 @@ def read_only(folder: Path, file: Path) -> Journal:
     return Journal(path, sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
 
 
-# Column -> its type in Arrow, its unit and what it means: of rows, and of where each was searched.
+# Column -> its Arrow type, unit and meaning: for results, and for their provenance.
 _COLUMNS = shipped_toml("planner.compare.sweep", "columns.toml")
 FIGURES, PROVENANCE = _COLUMNS["figures"], _COLUMNS["provenance"]
 _GROUP = 5_000

@@ -38,11 +38,11 @@ from planner.compare.sweep.work import (
 from planner.job.errors import CannotTellError, UsageError, demand_installed
 
 EngineName = Literal["local", "ray", "dask"]
-# A cluster that is there answers within this time.
+# A running cluster answers within this time.
 ANSWERS_WITHIN_S = 10.0
-# What listens there has let this process in within this time, if it is such a cluster at all.
+# A running cluster of the right kind lets this process join within this time.
 _LETS_IN_WITHIN_S = 40.0
-# Tasks handed out for each that runs on another machine, so that no worker waits for the next.
+# Tasks handed out per running one on another machine, so that no worker has to wait for the next.
 _AHEAD = 4
 
 
@@ -172,14 +172,14 @@ def _dask(common: Common, address: str) -> Iterator[Engine]:
 
     connect = partial(distributed.Client, address, timeout=ANSWERS_WITHIN_S, set_as_default=False)
     with _let_in(connect, address) as client:
-        # One object for all workers, and results that nobody finds again by their arguments.
+        # One shared object for all workers, without caching of results by their arguments.
         shared = client.scatter(common, broadcast=True, hash=False)
         run: Any = partial(client.get_executor(pure=False).submit, search_point, shared)
         workers = len(client.scheduler_info(n_workers=-1)["workers"])
         yield Engine(run, _AHEAD * max(1, workers))
 
 
-# So many failures and nothing else: something is wrong with all of them.
+# After this many failures and no success, something is wrong with all searches.
 _ALL_FAIL = 20
 
 

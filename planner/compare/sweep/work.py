@@ -42,10 +42,11 @@ from planner.job.written import picked
 from planner.predict.plan_text import configuration_text
 from planner.search.launchable import LaunchNotes
 
-# A label of an axis and the options that it stands for.
+# A label of an axis, and the options that it sets.
 Value = tuple[str, Mapping[str, Any]]
 
-# Names that a catalogue may lack come in lists of this length at most; numbers may come in longer.
+# Lists of names, which the catalogue may lack, have at most this length; lists of numbers may be
+# longer.
 _TRIED = 100
 
 
@@ -152,7 +153,7 @@ def _entered(grid: Grid, chosen: Mapping[str, Value]) -> EnteredOffer:
     return enter(offer, with_batch(request)[0], None, None)
 
 
-# One search at a time in a process: workers with several threads would share its memory and cores.
+# One search at a time per process: workers with several threads would share its memory and cores.
 _alone = threading.Lock()
 
 

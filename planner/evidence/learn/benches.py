@@ -41,7 +41,7 @@ KINDS = ("gemm", "attention", "copy", "optimizer", *COLLECTIVES)
 _RANK = re.compile(r"^#\s*Rank\s+\d+\s.*?\bon\s+(\S+)\s+device")
 _TEST = re.compile(r"(all_reduce|all_gather|reduce_scatter|alltoall)(?:_perf)?")
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6}
-# No kernel is shorter.
+# Shortest time of a kernel, s.
 _SHORTEST_S = 1e-9
 _NEEDED = {
     "gemm": ("m", "n", "k"),
@@ -98,7 +98,7 @@ def read_nccl(path: Path) -> list[Bench]:
             kind, told = _collective(line), True
         elif line.startswith("#"):
             words = line.split()
-            # Old ones print no root before the time.
+            # Old versions print no root before the time.
             time_at = words.index("time") - 1 if {"size", "time"} <= set(words) else time_at
         elif (cells := line.split()) and len(cells) >= 8 and cells[0].isdecimal():
             if kind is None and not told:

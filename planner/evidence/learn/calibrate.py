@@ -49,19 +49,19 @@ from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import ranges
 from planner.predict.uncertainty.shipped import shipped_tables
 
-# The first round is linear across the prior's spreads, the others about the result before: the
-# model is linear enough that the third is the last.
+# The first round is linear across the prior's spreads, the others about the last result: the model
+# is so linear that the third is the last.
 _ROUNDS = 3
-# A factor that is nearer to 1 is no change.
+# A factor nearer to 1 than this counts as no change.
 _CHANGE = 1e-3
-# Runs determine a parameter where its posterior is narrower than this share of its prior.
+# Runs determine a parameter if its posterior is narrower than this share of its prior.
 DETERMINED = 0.8
 # A run that weighs less than this is an outlier: the fit leaves most of it aside, and says so.
 ODD = 0.3
-# Each run is compared with each other.
+# A limit, because each run is compared with every other.
 MOST_RUNS = 1_000
-# A measurement that is further off what is predicted is a slip of the pen, as milliseconds for
-# seconds are, or of another run.
+# A measurement further from its prediction is a mistake (such as milliseconds for seconds) or
+# belongs to another run.
 MOST_TIMES, _BEYOND = 100, 10.0
 
 
@@ -122,9 +122,9 @@ def fit_figure(
         posterior = best_posterior(found.slopes, found.residuals, prior, like)
         about = _factors(found, posterior)
     factors = explain(found.slopes, found.residuals, prior, like)
-    # Benchmarks are no steps: what they teach of steps, runs alone can tell.
+    # Benchmarks are not steps: only runs can tell whether a correction improves steps.
     share = trust(before, posterior.left_out[: len(runs)])
-    # What is refused is shown, and taken where the user insists, as a whole.
+    # A refused correction is shown in full, and also used in full if the user insists.
     taken = 1.0 if share == 0.0 else share
     posterior = posterior.shrunk(taken, np.concatenate([before, more.residuals]))
     after = measured - predicted_logs(runs, figure, _factors(found, posterior), LearningModel)

@@ -46,11 +46,11 @@ from planner.job.errors import UsageError
 from planner.job.quantities import GIB
 
 PLAN_FILE = "plan.json"
-# What a log is of; None where nothing tells.
+# Gives the configuration of a log; None if it is unknown.
 Configured = Callable[[TrainingLog], MappedRow | None]
-# So many first lines tell a trace from a trainer_state.json.
+# Number of first lines that tell a trace from a trainer_state.json.
 _BEGINNING = 10
-# Schedulers end the names of logs as they like (`job.o12345`), so all others are logs; what has no
+# Schedulers use any ending for logs (`job.o12345`), so all other names are logs; a name without an
 # ending may be standard input.
 _CSV_SUFFIXES = (".csv", "")
 
@@ -73,7 +73,7 @@ def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
     benches: list[Bench] = []
     traced: list[Traced] = []
     notes: list[str] = []
-    # Traces in one folder are of ranks of one run.
+    # Traces in one folder are from the ranks of one run.
     ranks: dict[Path, list[RankTrace]] = defaultdict(list)
     for path in paths:
         for file in _files(path):
@@ -234,7 +234,7 @@ def _cells(log: TrainingLog, mapped: MappedRow, seconds: float) -> dict[str, str
     return cells
 
 
-# A term below this share of the step, traced or predicted, says nothing.
+# A term below this share of the step, traced or predicted, is ignored.
 _LEAST_SHARE = 0.05
 # Columns of STEP_* that make up a term, with their signs: kernels run without the waits for the
 # CPU, which are idle time in a trace.

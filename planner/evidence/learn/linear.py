@@ -16,7 +16,7 @@ from planner.job.job import Job
 from planner.predict.calibrated import Configurations, configurations, covariance
 from planner.predict.cost_model import Columns, CostModel
 
-# Change of a log at which derivatives are taken: far above rounding, near linear.
+# Step in a logarithm for derivatives: far above rounding, nearly linear.
 _STEP = 0.05
 
 Factors = Mapping[str, float]
@@ -129,7 +129,7 @@ def tangent(
     at = dict(about or {})
     steps = np.maximum(_STEP, np.zeros(len(parameters_of(figure))) if widths is None else widths)
     base = logs_of(at)
-    # Faster links and shorter waits rather than longer ones: shares have upper limits.
+    # Steps go towards faster links and shorter waits, because shares have upper limits.
     trials = (
         at | {one.name: at.get(one.name, 1.0) * math.exp(-step)}
         for one, step in zip(parameters_of(figure), steps, strict=True)

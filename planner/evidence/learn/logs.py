@@ -29,18 +29,18 @@ from hardware.files import (
 from planner.job.errors import UsageError
 from planner.job.quantities import GIB, share
 
-# A line beyond is cut: no framework prints its figures so far to the right.
+# Longer lines are cut: no framework prints its figures so far to the right.
 LONGEST_LINE = 1 << 16
-# So many last steps of a log are kept.
+# Number of last steps of a log that are kept.
 MOST_STEPS = 100_000
 _KINDS = ("step_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
-# Colours, and what mpirun --tag-output puts before a line.
+# Colours, and the tag that mpirun --tag-output puts before a line.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAG = re.compile(r"\[\d+,\d+\]<\w+>:")
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _BYTES = {"mib": 2.0**20, "gib": GIB}
-# What a pattern's N stands for.
+# Replaces the N in a pattern.
 _NUMBER = r"(?:[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 
 
@@ -137,7 +137,8 @@ def mlperf(line: str, found: LogFigures) -> None:
 
 
 READERS = (*_PATTERNS, "MLPerf")
-# Python writes losses and gradient norms that are no number so, which JSON has no word for.
+# Python writes losses and gradient norms that are not numbers in this way, for which JSON has no
+# word.
 _NOT_A_NUMBER = re.compile(r"(:\s*)(?:NaN|-?Infinity)\b")
 TRAINER_STATE = "Hugging Face trainer_state.json"
 WRITERS: Mapping[str, Sequence[str]] = _TABLES["writers"]
@@ -243,11 +244,13 @@ def _trainer_state(path: Path) -> TrainingLog:
     return TrainingLog(path, TRAINER_STATE, figures)
 
 
-# The first steps compile, allocate and fill caches: those beyond this times the later median.
+# The first steps compile, allocate and fill caches: drop those that take longer than this times the
+# later median.
 _WARM = 1.15
-# In a run of at least this number of steps, the first is always dropped.
+# In a run with at least this number of steps, the first is always dropped.
 _ENOUGH = 3
-# Odd steps lie farther from the median than both limits: in scaled absolute deviations, as a share.
+# Odd steps are farther from the median than both limits: in scaled absolute deviations, and as a
+# share.
 _DEVIATIONS, _LEAST_SHARE = 4.0, 0.05
 # A normal distribution's standard deviation over its median absolute deviation.
 _SCALE = 1.4826

@@ -40,24 +40,24 @@ _ROUNDS = 15
 # Noise of an unknown cluster's runs over the scatter of published ones about their fits, with many
 # runs and with one. Chosen by `planner.evidence.learn.study`: with less, single runs mislead.
 _DOUBT, _DOUBT_OF_ONE = 0.8, 2.5
-# Pairs of u and v that say what factors may be: as on published clusters or beyond (u = 2), and
-# whatever is left to likeness, so that it does not take the credit of a factor.
+# Pairs of u and v for the range of factors: as on published clusters or wider (u = 2), with any
+# amount of likeness, so that likeness does not explain away a factor.
 _EXPLAINING = tuple((u, v) for u in (1.0, 2.0) for v in (1.0, 0.25, 0.0))
-# Those that predict, and the logs of their odds. Whole steps tell one factor from another so badly,
-# and on most clusters so few differ (u = 0.2), that the full spreads alone make single clusters
-# worse by a half. Odds below e⁻¹⁰ leave published clusters as they are, and find made-up factors.
+# Pairs for predictions, and the logs of their odds. Whole steps tell factors apart so badly, and on
+# most clusters so few differ (u = 0.2), that the full spreads alone make single clusters worse by a
+# half. Odds below e⁻¹⁰ leave published clusters as they are, and still find made-up factors.
 _PREDICTING = ((0.2, 1.0), *_EXPLAINING)
 _ODDS = (0.0, 0.0, *(-12.0 for _ in _EXPLAINING[1:]))
-# Two more runs count among those that judge a calibration, for published clusters gain: the logs of
-# their errors fall by these (34 clusters: by 0.2 of three runs, 0.5 of ten, the mean), errors below
-# `_SMALL` being alike; and by how much they lower the sum of errors. A calibration is taken whole
-# where the mean gain is `_SURE` standard errors.
+# Two pseudo-runs are added to those that judge a calibration, because published clusters gain from
+# one: the logs of their errors fall by these amounts (34 clusters: by 0.2 of three runs, 0.5 of
+# ten, the mean). Errors below `_SMALL` count as equal. `_SUM` is added to the sum of errors before
+# they are compared. A calibration is taken in full if the mean gain is `_SURE` standard errors.
 _GAINS, _SMALL, _SUM, _SURE = (0.0, 0.6), 0.02, 0.04, 2.0
-# Repeats of one configuration scatter by 4 % (standard deviation, median of 11 published clusters):
-# of runs that are nearer to their predictions a share is taken by how far they are off, at least
+# Repeats of one configuration scatter by 4 % (standard deviation, median of 11 published clusters).
+# Of runs nearer to their predictions, a share is taken that depends on their distance, at least
 # `_LEAST`.
 _SCATTER, _LEAST, _NOTHING = 0.04, 0.5, 1e-9
-# What a run shows of the width of bars counts at most so many variances.
+# A run's squared error, in variances, is limited to this when the width of bars is estimated.
 _MOST_SHOWN = 25.0
 
 
@@ -165,7 +165,7 @@ def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
     from the others."""
     logs = np.array(odds)
     for place, one in enumerate(each):
-        # Student's density of `_TAIL` degrees, but for its constant.
+        # Student's density with `_TAIL` degrees, without its constant.
         tails = 0.5 * (_TAIL + 1.0) * np.log1p(one.left_out**2 / (_TAIL * one.expected))
         logs[place] -= float((0.5 * np.log(one.expected) + tails).sum())
     return np.asarray(np.exp(logs - logs.max()))
@@ -207,7 +207,7 @@ def solve(
     for _ in range(_ROUNDS):
         each = noise / weights
         inverse = np.linalg.inv(kernel + np.diag(each))
-        # What is fitted has the variance K - K·C⁻¹·K = E - E·C⁻¹·E, of which the diagonal is taken.
+        # The fitted part has the variance K - K·C⁻¹·K = E - E·C⁻¹·E, of which the diagonal is used.
         fitted = each - each**2 * np.diag(inverse)
         squares = (each * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
         weights = (_TAIL + 1.0) / (_TAIL + squares / noise)
@@ -234,7 +234,7 @@ def trust(before: Array, left_out: Array) -> float:
         return 0.0
     gains = np.append(np.log((errors + _SMALL) / (rest + _SMALL)), _GAINS)
     sure = _SURE * float(gains.std(ddof=1)) / math.sqrt(len(gains))
-    # What runs show each other far more exactly than repeats agree is no noise.
+    # If runs predict each other far better than repeats agree, the scatter is smaller than usual.
     scatter = min(_SCATTER, 2.0 * float(rest.mean()) + _NOTHING)
     real = min(1.0, max(_LEAST, float(np.median(errors)) / scatter))
     return real * min(1.0, max(0.0, float(gains.mean())) / sure)

@@ -32,12 +32,13 @@ from planner.evidence.runs.rows import grouped, spread_out
 
 _FILE = "data/learning_priors.toml"
 FIGURES: tuple[Figure, ...] = ("time", "memory")
-# Spread before any cluster is seen; and limits: beyond, the linear picture is no guide.
+# Spread before any cluster is seen, and its limits: beyond them the linear model is not valid.
 _START, _LEAST, _MOST = 0.15, 1e-3, 0.5
 _NOISE = 0.1
 _ROUNDS = 60
 _TAIL = 4.0
-# Smaller clusters say little of spreads; at most this number of runs of a cluster, evenly spread.
+# Smaller clusters say little about spreads; of larger ones at most this number of runs is used,
+# evenly spread.
 _FEWEST, _MOST_RUNS = 3, 40
 
 

@@ -26,12 +26,13 @@ from planner.predict.cost_tables import half_precision, job_pieces
 
 Progress = Callable[[str, int, int], None]
 _WARM, _TIMED = 5, 20
-# Bytes of the copies. Each takes longer than its launch from Python, 16 us on an H200's host.
+# Bytes of the copies. Each takes longer than its launch from Python, which is 16 us on an H200's
+# host.
 _COPIES = (2**26, 2**28, 2**31)
-# Weights that one update changes, likewise (85 us). fp32: AdamW reads weight, gradient and two
-# moments and writes all but the gradient.
+# Weights that one update changes, for the same reason (85 us). fp32: AdamW reads weight, gradient
+# and two moments and writes all but the gradient.
 _UPDATES, _UPDATE_BYTES = (2**25, 2**28), 28
-# Bytes of collectives: from latency to bandwidth.
+# Bytes of collectives, from latency-bound to bandwidth-bound.
 _EXCHANGES = (2**16, 2**20, 2**24, 2**28)
 COLUMNS = (
     "kind", "m", "n", "k", "batch", "seq", "heads", "head_dim", "causal", "backward", "bytes",

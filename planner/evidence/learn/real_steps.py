@@ -57,7 +57,8 @@ def _measured(
     torch: Any, layers: int, width: int, heads: int, mbs: int, half: str
 ) -> tuple[float, float]:
     """(Median seconds of a step, bytes in use on the whole GPU after the last one.)"""
-    # What benchmarks or the model before left in cycles would count as this one's.
+    # Memory that benchmarks or the previous model left in reference cycles would count as this
+    # one's.
     gc.collect()
     torch.cuda.empty_cache()
     model = gpt(torch, layers, width, heads).to("cuda")

@@ -35,7 +35,7 @@ from planner.evidence.learn.suggest import Unknown, most_telling
 from planner.predict.uncertainty.shipped import shipped_tables
 
 Indices = NDArray[np.int64]
-# With fewer runs, a cluster's remaining ones are too few to judge by.
+# With fewer runs, too few would remain for judging.
 FEWEST_RUNS = 12
 DRAWS = 40
 _SEED = 19

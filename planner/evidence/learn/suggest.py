@@ -34,13 +34,13 @@ from planner.predict.configuration import decided_request
 from planner.predict.plan import Degrees, Plan
 
 MOST_RUNS = 3
-# Plans of a file that are decided between.
+# Number of a file's plans that are compared.
 _PLANS = 4
-# Steps of a short run, and what starting it takes.
+# Steps of a short run, and the seconds that starting it takes.
 _STEPS, _START_S = 50, 300.0
 # A cheaper run is chosen if it shrinks the error bars by this share of the best one's shrinkage.
 _NEARLY = 0.8
-# One that leaves more than this of the error bar is not worth its start.
+# A run that leaves more than this share of the error bar is not worth its start.
 _WORTH = 0.98
 
 
@@ -66,7 +66,7 @@ def suggest(
         planned_row(row, decided_request(request, plan).resolve(), plan) for plan in plans[:_PLANS]
     ]
     targets = _costed(mapped)
-    # Those that fit, each configuration once.
+    # Candidates that fit, each configuration once.
     unique = {_text(shape): shape for one in mapped for shape in _shorter(one)}
     candidates = [one for one in _costed(unique.values()) if one.fits is not False]
     unknown = _unknown(known.runs if known else (), [*targets, *candidates])

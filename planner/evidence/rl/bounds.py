@@ -26,10 +26,10 @@ from planner.evidence.rl.rows import Figure, RlRow
 from planner.job.quantities import GIB
 from planner.predict.rl.plan import PhaseName
 
-# Nodes of four GPUs in these tests are GB200's, of eight H100's.
+# In these tests, nodes with four GPUs have GB200s, nodes with eight H100s.
 _GPUS = {4: "GB200", 8: "H100"}
 _FRAMEWORK = "NeMo-RL"
-# Of adapters, as its recipes have it (examples/configs/sft.yaml, lora_cfg).
+# Rank of adapters in its recipes (examples/configs/sft.yaml, lora_cfg).
 _RANK = 8
 _OF_TRAINING: tuple[PhaseName, ...] = ("update", "reference", "reward")
 
@@ -99,7 +99,7 @@ def run_of(row: RlRow) -> RlRow:
             "minibatches": "1",
         }
     elif not name.startswith("grpo"):
-        # Log-probabilities of a reference are read ahead of the timer of a step
+        # The reference's log-probabilities are computed before the timer of a step starts
         # (nemo_rl/algorithms/dpo.py, add_ref_logprobs_to_data).
         cells |= (_of_pairs(row, batch) if name.startswith("dpo") else _alone(batch)) | alone
     if "lora" in name:

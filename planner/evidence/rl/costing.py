@@ -74,7 +74,7 @@ def _binding(step: RlStep, layout: RlLayout) -> tuple[Phase, ...]:
 def _transfer_alone(mapped: RlMapped) -> Costed:
     job, layout = mapped.job, mapped.layout
     way = layout.way or usual_way(job, colocated=layout.placement == "colocated")
-    # A trainer shards or splits all weights of the policy.
+    # The trainer shards or splits all of the policy's weights.
     shard_bytes = 2.0 * parameter_count(job.policy).total / layout.trainer_gpus
     moved = transfer(job, layout.engine, way, shard_bytes)
     phase = with_bar(Phase("transfer", "trainer", moved.seconds, moved.terms, {}), job)

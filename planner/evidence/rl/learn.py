@@ -25,9 +25,9 @@ from planner.evidence.rl.rows import Timed
 from planner.job.errors import CannotTellError, UsageError
 from planner.predict.rl.errors import KINDS, learnt
 
-# A measurement that is further off what is predicted is a slip of the pen, or of another run.
+# A measurement further from its prediction is a mistake or belongs to another run.
 _MOST_TIMES = 100.0
-# A time counts for a kind of phase that makes up at least this share of it.
+# A time belongs to a kind of phase that makes up at least this share of it.
 _LEAST_SHARE = 0.6
 
 

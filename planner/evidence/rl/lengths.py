@@ -24,18 +24,18 @@ from planner.predict.ops.table import parameter_count
 # mean grows with the power 0.52 of the limit, 170 tokens at 300; runs differ by this much in ln.
 _AT, _MEAN_AT, _POWER = 300.0, 170.0, 0.52
 OPEN_DEVIATION = 0.75
-# The most of a limit that answers take on average.
+# Largest mean length of answers, as a share of the limit.
 _MOST = 0.8
-# Prompts where no mean is stated: questions of school and contest mathematics.
+# Mean prompt length if none is stated: questions of school and contest mathematics.
 _PROMPT = 150
 _PROMPT_SIGMA = 0.4
-# Spread of answers about their mean, and others that suit as well.
+# The usual spread of answers about their mean, and two other plausible ones.
 SIGMAS = (0.6, USUAL_SIGMA, 1.1)
 # E(l²)/E(l) over the mean of answers of the usual spread.
 _ATTENDED = exp(USUAL_SIGMA**2)
 _LONGEST_PROMPT = 4
-# Limits are powers of two. An unknown limit of samples with a counted mean is the smallest one that
-# exceeds the mean by this factor, and no less than the usual one of recipes.
+# Limits are powers of two. If a mean was counted but no limit stated, the limit is the smallest one
+# that exceeds the mean by this factor, and at least the recipes' usual one.
 _LEAST_OF_COUNTED, _USUAL_LIMIT = 1.2, 4096
 
 

@@ -29,9 +29,9 @@ _PAIR = re.compile(
     r"""(?P<name>[A-Za-z_][\w./ :-]*?)['"]?\s*[:=]\s*(?:np\.float\d+\(|tensor\()?"""
     r"""(?P<value>[-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)(?![\w.]*/)"""
 )
-# Names are looked for behind what else separates them.
+# Separators, after which a name may start.
 _BETWEEN = re.compile(r"""\s-\s|[,{}]\s*['"]?|•\s*|['"]\s*data['"]\s*:\s*\{""")
-# More steps than these of a log say nothing new.
+# Most steps that are read from a log; more say nothing new.
 _MOST_STEPS = 100_000
 
 

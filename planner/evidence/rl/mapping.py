@@ -55,18 +55,18 @@ from planner.predict.configuration import Configuration, even_layout
 from planner.predict.plan import Degrees
 from planner.predict.rl.plan import RlLayout
 
-# Frameworks as tables name them, by the one whose loop they share.
+# Frameworks as tables name them, and the modelled framework whose training loop they share.
 _FRAMEWORKS = (
     # AReaL, ROLL, SkyRL, RLinf and EasyR1 have verl's trainers and engines.
     ("verl|rllm|areal|^roll\\b|skyrl|rlinf|easyr1", "verl"),
     ("nemo-?(rl|aligner)", "nemo-rl"),
-    # DeepSpeed beside vLLM's Ray engines.
+    # DeepSpeed with vLLM's Ray engines.
     ("openrlhf|open-?instruct", "openrlhf"),
     ("slime|vime", "slime"),
     ("trl", "trl"),
     ("prime-?rl", "prime-rl"),
 )
-# What trains, as tables name it, by the framework's word.
+# Trainers as tables name them, and the framework's word for them.
 _TRAINERS = (
     ("megatron-?fsdp", ""),
     ("megatron", "megatron"),
@@ -88,11 +88,11 @@ _PADDED_UNTIL = "2025-01-01"
 # of `gradient_checkpointing_kwargs`, which is null (single_controller/base/megatron/worker.py).
 _USUAL_RECOMPUTE = "full"
 _SWITCHED = "gradient checkpointing"
-# Notes that have all of a recipe and no packing among it.
+# Notes that give a complete recipe without packing.
 _UNPACKED = r"^(?!.*(sequence packing|dynamic batching)).*logprob mbs"
-# Rows of one sample each, which Megatron's profiles do not list.
+# Packings with rows of one sample each, which Megatron's profiles do not list.
 _OF_SAMPLES = ("padding-free", "limit", "longest")
-# The batch of a run that moves or trains only, whose samples say nothing.
+# Batch for a run that only transfers weights or only trains; its samples do not matter.
 _ANY_SAMPLES = 2
 _ANY_PROMPTS = 64
 
@@ -376,7 +376,8 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
     if (nemo and not row.notes_say(_UNPACKED)) or (not nemo and row.is_trainer_alone):
         return "pack-varlen", lengths.longest
     if nemo and row.is_trainer_alone:
-        # To the longest of the batch, which of unknown samples is any up to the limit.
+        # Padded to the longest of the batch, which may have any length up to the limit if samples
+        # are unknown.
         return "longest", lengths.longest
     padded = nemo or (row.text("date") or _PADDED_UNTIL) < _PADDED_UNTIL
     by_samples = row.text("train_mbs") or row.notes_say("no dynamic batching")

@@ -17,8 +17,8 @@ from planner.evidence.rl.rows import RlRow
 from planner.evidence.runs.rows import grouped
 from planner.job.quantities import stated
 
-# Two runs closer than this are a tie, as repeats of one configuration are (5 % within a batch of
-# jobs); a prediction of a tie is right within what repeats on other days show.
+# Two runs closer than `TIE` count as equal, like repeats of one configuration (5 % within a batch
+# of jobs); the prediction of a tie is right within `NEAR`, the scatter of repeats on other days.
 TIE, NEAR = math.log(1.05), math.log(1.16)
 _SAME = (
     "source", "software", "model", "gpu", "prompts_per_step", "samples_per_prompt",

@@ -23,11 +23,12 @@ from planner.job.quantities import GIB
 from planner.predict.rl.errors import KINDS, Ends, joined, kind_ends, learnt_phase, rl_errors
 from planner.predict.rl.plan import Phase
 
-# Of a normal distribution, three values of the same mean and variance: the middle one with a weight
-# of two thirds, the others so many standard deviations from it (Gauss and Hermite's of order 3).
+# Three values with the mean and variance of a normal distribution: the middle one with a weight of
+# two thirds, the others this many standard deviations from it (Gauss-Hermite quadrature of order
+# 3).
 _OUTER, _MIDDLE_WEIGHT = math.sqrt(3.0), 2.0 / 3.0
 RESPONSE_LENGTH = "response length"
-# Beyond this a prediction of a value that a row may have had is of no run that worked.
+# Differences in ln are limited to this: no run with a larger one would have worked.
 _MOST_LOG = 3.0
 _BESIDE_TORCH = ("context", "communication", "process", "beside torch")
 

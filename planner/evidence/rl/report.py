@@ -68,7 +68,7 @@ class RlSummary:
         return sum(one.is_right is True for one in self.pairs)
 
 
-# Rows of which the source itself says that they are not as they should be.
+# Rows that their own source calls wrong.
 _DOUBTED = "abnormal|probably wrong|one figure for two sizes"
 
 

@@ -19,18 +19,18 @@ from planner.evidence.runs.rows import MeasuredRow
 from planner.job.errors import UsageError
 from planner.predict.rl.plan import PhaseName
 
-# Columns by which a table of such runs is known, and one of upper bounds.
+# Columns that identify a table of such runs, and a table of upper bounds.
 RUN_COLUMNS = ("framework", "model", "num_gpus", "rollout_tp", "generation_s", "step_s")
 BOUND_COLUMNS = ("model", "step_s_bound", "mem_gb_bound", "rollout_tp")
 Figure = Literal["step", "generation", "training", "logprobs", "transfer", "memory"]
 FIGURES: tuple[Figure, ...] = (
     "step", "generation", "training", "logprobs", "transfer", "memory"
 )  # fmt: skip
-# The runs that ship.
+# The shipped runs.
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "rl_runs"
 
 _NUMBER = r"([\d.]+)"
-# A whole rollout, with the hand-over of weights before it and the engine's sleep behind it.
+# A whole rollout, including the transfer of weights before it and the engine's sleep after it.
 _ROLLOUT: tuple[PhaseName, ...] = ("transfer", "wake", "generation", "sleep")
 
 
@@ -112,7 +112,8 @@ class RlRow(MeasuredRow):
             return None
         whole = self.noted(r"rollout phase incl\. weight resharding/wake N s")
         if self.resamples and whole:
-            # The timer of one of several batches, or of all: their sum is in the rollout's.
+            # The timer covers one of several batches, or all of them; the rollout's timer covers
+            # their sum.
             return Timed("generation", whole, _ROLLOUT)
         if pure := self.noted(r"pure generate N s inside gen"):
             return Timed("generation", pure, ("generation",))
@@ -120,7 +121,7 @@ class RlRow(MeasuredRow):
             return Timed("generation", seconds, (*_ROLLOUT, "old_logprobs"))
         if self.notes_say("is pure generate time"):
             return Timed("generation", seconds, ("generation",))
-        # verl's timer `gen` holds waking and the hand-over until 2026.
+        # verl's timer `gen` includes waking and the transfer of weights until 2026.
         is_verl = self.says("framework", "verl")
         return Timed("generation", seconds, _ROLLOUT if is_verl else ("generation",))
 

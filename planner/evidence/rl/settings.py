@@ -21,13 +21,14 @@ _GRAPHS_SINCE = "2025-08-01"
 _WEIGHTS_OF_ROOM = 0.7
 # verl took vLLM's second engine in July 2025, and its asynchronous scheduler with 2026.
 _SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
-# Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
+# Sequences that verl's engines ran at once in old versions (rollout.yaml).
 _SEQUENCES_OF_OLD = 1024
-# What vLLM takes where its engine is neither that of `LLM` nor of its server: SchedulerConfig's
-# defaults (vllm/config/scheduler.py, engine/arg_utils.py, _set_default_args), as in NeMo-RL's
-# asynchronous workers (models/generation/vllm/vllm_worker_async.py, AsyncLLM.from_engine_args).
+# vLLM's defaults if its engine is neither that of `LLM` nor that of its server: those of
+# SchedulerConfig (vllm/config/scheduler.py, engine/arg_utils.py, _set_default_args), as in
+# NeMo-RL's asynchronous workers (models/generation/vllm/vllm_worker_async.py,
+# AsyncLLM.from_engine_args).
 _BARE_SEQUENCES, _BARE_CHUNK = 128, 2048
-# Words of notes, and the way of the weights that they mean.
+# Patterns in notes, and the way of transferring weights that they mean.
 _WAYS: Mapping[str, str] = {
     r"\bdelta\b": "delta",
     "without checkpoint engine|full broadcast": "broadcast",
@@ -54,7 +55,7 @@ class Taken:
 
 
 USUAL = Taken()
-# The usual GPU of unstated ones, before the date below and since.
+# The usual GPU if none is stated, before the date below and since.
 _GPUS = ("A100", "H100")
 _SINCE = "2025-07-01"
 

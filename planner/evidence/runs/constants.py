@@ -78,7 +78,7 @@ def _profile(
 
     def read(profile: FrameworkProfile) -> float:
         value = getattr(getattr(profile, table), field)
-        # At the peak beyond what is kept (`planner.predict.cost_tables`).
+        # Memory at the peak beyond the kept activations (`planner.predict.cost_tables`).
         kept = profile.saved.logits_saved_bytes if core == "logits_transient_bytes" else 0.0
         return float(value) - kept
 
@@ -130,7 +130,8 @@ _OTHERS = (
         frozenset({"straggler_share"}),
         lambda: float(load_curve_table().straggler_share.value),
         lambda job: job.cluster.num_gpus > job.cluster.scale_up_domain_gpus,
-        # Runs that it was not fitted on grow by 0.9 % a doubling: MPT on 8 to 128 A100, MegaScale.
+        # In runs that it was not fitted to, time grows by 0.9 % per doubling: MPT on 8 to 128 A100,
+        # MegaScale.
         prior=0.009,
     ),
     Constant(

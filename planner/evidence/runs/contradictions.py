@@ -15,7 +15,7 @@ from functools import cache
 from planner.evidence.runs.model import UnpredictableRowError, experts_text
 from planner.evidence.runs.rows import MeasuredRow, recompute_named, words_of, yes_or_no
 
-# How columns of `known` write yes and no.
+# Spellings of yes and no in the columns of `known`.
 _SPELLINGS: dict[bool | None, tuple[str, ...]] = {True: ("y",), False: ("n", "none"), None: ()}
 _WIDE = r"\b(tf32|fp32|float32)\b"
 

@@ -27,9 +27,9 @@ from planner.predict.uncertainty.open_mixture import (
     total_doubt,
 )
 
-# Predictions of one row beside the first, at most.
+# Most predictions of one row besides the first.
 MOST_PREDICTIONS = 12
-# Spread of a fact whose silence is given: these come before those that rows tell of.
+# Spread of a fact whose silence is given: such facts come before those with fitted silence.
 _WIDE = 1.0
 _FIGURES: tuple[Figure, ...] = ("time", "memory")
 

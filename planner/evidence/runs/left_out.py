@@ -78,7 +78,7 @@ def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     factors, sources = left_out_factors(), measured_by()
     everyone = frozenset(factors).union(*sources.values())
     known = [item for item in predictions if item.row.source in everyone and not item.error]
-    # Rows whose source is the only one that has measured their framework.
+    # Rows from the only source that has measured their framework.
     alone = [
         index
         for index, item in enumerate(known)

@@ -11,29 +11,29 @@ from planner.job.length_text import lengths_of_mean, read_lengths
 from planner.job.sample_rows import longest_of
 from planner.job.samples import Lengths, Packing, Samples, lengths_of
 
-# Samples of a micro-batch behind each other, attention within each: nothing is padded.
+# Samples of a micro-batch are concatenated, with attention within each: nothing is padded.
 _UNPADDED = r"padding[- ]free"
-# A sample by itself, or the samples of a micro-batch as long as the longest of them.
+# Single samples, or samples padded to the longest of their micro-batch.
 _LONGEST = r"padded to (the )?longest|single sample"
-# Every sample as long as the limit.
+# Every sample is as long as the limit.
 _TO_LIMIT = r"padded( or (cut|truncated))? to (\d|(the )?(limit|max))"
 # Forms of the column `lengths`: `mean 3234 std 2548 max 19548`, or with padding, `padded mean about
 # 410 at micro-batch 8`.
 _SPREAD = r"mean (\d+) std (\d+)(?:.* max (\d+))?"
 _PADDED = r"padded mean (?:about )?(\d+) at micro-batch (\d+)"
-# What an open fact puts into `length_mean` and `lengths` (`open_facts.toml`): the mean of a sample
-# and the longest as shares of the limit, or how much they differ about a stated mean.
+# Cells that an open fact puts into `length_mean` and `lengths` (`open_facts.toml`): mean and
+# maximum of a sample as shares of the limit, or the spread about a stated mean.
 _OF_LIMIT = r"^([\d.]+) to ([\d.]+) of the limit$"
 _SIGMA = r"^sigma ([\d.]+)$"
-# The same of `length_max`, where images are stated and the text beside them is not.
+# The same for `length_max`, if images are stated but their text is not.
 _BESIDE = r"^images and (\d+)$"
-# Standard deviation of ln(length) of a data set, where the row does not tell: what fms-acceleration
-# padded and joined without padding (Alpaca, OrcaMath; 4 and 8 samples together) is 1.44 to 1.81
-# times as long padded, which 0.35 to 0.55 gives.
+# Standard deviation of ln(length) of a data set if the row does not state it: the data that
+# fms-acceleration ran padded and unpadded (Alpaca, OrcaMath; 4 and 8 samples together) is 1.44 to
+# 1.81 times as long padded, which 0.35 to 0.55 gives.
 _SIGMA_OF_SETS = 0.55
-# Of samples of which the limit alone is known, unless told otherwise: the mean as a share of it.
+# The usual mean, as a share of the limit, of samples with only a known limit.
 _USUAL_FILL = "0.3 to 1 of the limit"
-# Samples of a data set of some tens of thousands, whose longest a run meets.
+# Assumed number of samples that a run meets: a data set of some tens of thousands.
 _SEEN = 20_000
 
 

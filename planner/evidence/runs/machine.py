@@ -64,7 +64,7 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
     text = re.sub(_GIGABIT, "gbps", cell)
     kind = named("fabric", cell.lower())
     found = next((match for rate in _RATES if (match := re.search(rate, text.lower()))), None)
-    # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
+    # A rate that may be a NIC's or a node's, or one in bytes.
     unread = found is None and re.search(r"\d\s*(gbps|GB)", text) is not None
     sharp = re.search(r"\bsharp(v\d)?\b", cell, re.I) is not None
     if sharp and kind is None:
@@ -123,7 +123,7 @@ def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Clust
     cluster = parse_gpus(f"{count}x{_nodes(name, fabric.kind if fabric else None)}")
     if per_node:
         cluster = _in_nodes_of(cluster, per_node)
-    # A stated rate is that of the stated node.
+    # A stated rate belongs to a node of the stated size.
     return cluster if fabric is None else fabric.applied(cluster)
 
 
@@ -174,7 +174,7 @@ def cluster_of(row: MeasuredRow) -> Cluster:
     over_pcie = re.search(_OVER_PCIE, row.fact("fabric")) is not None
     fabric = None if over_pcie else fabric_of(row)
     known = _gpu_of(name, row.number("gpu_mem_gb"))
-    # At the power that the row states, where that is a part of its own.
+    # The variant with the stated power, if the catalogue has it as a separate GPU.
     limited = f"{known}-{row.integer('power_w')}W"
     gpu = limited if limited in gpu_names() else known
     try:

@@ -62,7 +62,7 @@ _UNSHARDED = (
 # A `kernel` of plain torch operators (transformers' `attn_implementation` says eager).
 _UNFUSED = ("torch", "eager")
 
-# From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
+# From this ZeRO stage on, data parallelism by itself is a usual way to train a large model.
 _SHARDED = 2
 
 
@@ -136,7 +136,7 @@ def map_row(row: MeasuredRow) -> MappedRow:
         memory_gap(row, fetches=weights_home(job.framework, job.optimizer_setting) != "gpu"),
         time_gap(row), recomputed_share(row, mode, job),
     )  # fmt: skip
-    # Where the states of a paged optimizer are, the driver decides.
+    # The driver decides where the states of a paged optimizer are.
     return replace(mapped, job=settled(mapped).job) if job.optimizer.paged else mapped
 
 
@@ -195,7 +195,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
         gbs = mbs * dp
     if gbs < mbs * dp:
         mbs = max(1, gbs // dp)
-    # A batch that mbs·dp does not divide ends with a smaller micro-batch.
+    # If mbs·dp does not divide the batch, the last micro-batch is smaller.
     grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
     if pp > 1:
         # NeMo AutoModel fills and drains the pipeline once for each local batch.
@@ -272,9 +272,9 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     if "pax" in (row.text("framework") or "").lower():
         # XLA fuses no attention; Transformer Engine brings a fused one (JAX-Toolbox, Pax README).
         return "te" not in re.split(r"\W+", (row.text("precision") or "").lower())
-    # FlashAttention's kernels take 16 bits alone: what a script without a library says nothing of,
-    # in fp32 or TF32, is attention written out (four peaks of one source: 23 to 31 % light with
-    # fused attention, 1 to 6 % heavy so).
+    # FlashAttention's kernels only take 16 bits. So a script in fp32 or TF32 that names no library
+    # is assumed to have unfused attention (four peaks of one source: predicted 23 to 31 % too low
+    # with fused attention, 1 to 6 % too high with unfused).
     wide = row.says("precision", "fp32|tf32") and row.says("framework", "^plain pytorch")
     return wide or profile.attention == "eager"
 
@@ -309,8 +309,8 @@ def _attention_kernel(
     curves = load_compute_curves(cluster.gpu).curves
     if kernel == "auto" or kernel in curves.attention:
         return kernel
-    # Triton's kernels of FlashAttention 1 were measured on Ampere alone; FlashAttention-2 runs on
-    # no GPU before it.
+    # Triton's kernels of FlashAttention 1 were only measured on Ampere; FlashAttention-2 runs on no
+    # earlier GPU.
     return "flash2" if "flash2" in curves.attention else curves.default_attention
 
 

@@ -12,25 +12,27 @@ from planner.job.quantities import stated
 from planner.job.specs import FfnKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 from planner.predict.ops.table import parameter_count
 
-# What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
+# The vocabulary of a row that states none: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
 _GATED = {"swiglu", "geglu", "silu", "gated"}
 # Reasons in `words.toml`, and the column that may give one: a framework's name may say LoRA.
 _REFUSED = (
     ("tuning", "tuning"), ("tuning", "framework"),
 )  # fmt: skip
-# Attention kernels start here; less is a misprint, and the row takes the usual width.
+# Smallest head that attention kernels support; less is a misprint, and the row takes the usual
+# width.
 _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
-# A `mixer` that is attention, in whichever words; any other is refused, not priced as attention.
+# Words for a `mixer` that is attention; any other is refused rather than priced as attention.
 _OF_ATTENTION = r"^(?!.*(linear|lightning|delta)).*(attention|window|\b(m[hq]a|gqa|mla)\b)"
-# Attention beside FFN: behind two norms (GPT-NeoX) or one.
+# Attention parallel to the FFN, after two norms (GPT-NeoX) or one.
 _BLOCKS: dict[str, Literal["pre", "single", "parallel"]] = {
     "parallel": "parallel", "single": "single",
 }  # fmt: skip
-# Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
+# Up to this number of experts, each is as wide as a dense FFN (Mixtral, Grok); if there are more,
+# they are narrower.
 _COARSE_EXPERTS = 16
-# A count of parameters, as sources round it, is that of a model within this share.
+# A rounded number of parameters belongs to a model within this share.
 _SAME_COUNT = 0.05
 
 
@@ -77,7 +79,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         )
     samples = _number("samples", row.text("sequences") or "")
     if samples and not kinds:
-        # Half of its sample is before a token, on average.
+        # On average, half of a token's sample precedes it.
         kind = LayerKind(ffn="moe" if moe else "dense", attention="sliding")
         window, kinds = max(1, samples // 2), (kind,) * layers
     kinds = hybrid or kinds

@@ -28,7 +28,7 @@ from planner.predict.shapes import rule_context
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 
-# Facts of a job that no condition of `--require` names.
+# Facts about a job that conditions of `--require` cannot name.
 Size = Literal["ungated", "16 bits", "several micro-batches"]
 _16_BITS = 16
 
@@ -188,7 +188,7 @@ def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[st
         return None
     if prediction.row.text(PLAN_COLUMN):
         return ()
-    # What nobody can read is not known.
+    # Words that the column does not know count as not stated.
     row, _ = in_known_words(prediction.row)
     values = shape_values(mapped.columns, rule_context(mapped.job))
     return tuple(

@@ -26,9 +26,9 @@ from hardware.frozen import Frozen
 from planner.evidence.runs.rows import MeasuredRow, grouped
 
 FILE = "open_priors.toml"
-# Sources that the wider group counts as.
+# Number of sources that the wider group counts as.
 _PRIOR_SOURCES = 2.0
-# What differs between years before is not told apart.
+# Years before this one are not distinguished.
 _FIRST_YEAR = 2023
 _TOLERANCE = 1e-3
 

@@ -39,11 +39,11 @@ from planner.predict.uncertainty.intervals import fit_probability, plan_conditio
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt, OpenFact
 
-# Terms that follow the length of a micro-batch and are made anew for each.
+# Terms that depend on the length of a micro-batch and are allocated anew for each.
 _OF_LENGTH = [f.STAGE_LOGITS, f.STAGE_WORKING]
-# Of what layers keep for backward, the part that counts as such: blocks of a few sizes, each as
-# often as there are layers, take each other's place. By torch's rules on the blocks of trainings of
-# 14 and 16 layers 1.3 to 1.75 times what they need stays, with recomputation 2.2 to 3.2.
+# Share of the layers' kept activations that counts as uneven: blocks of a few sizes, each as often
+# as there are layers, replace each other. By torch's rules on the blocks of trainings of 14 and 16
+# layers, 1.3 to 1.75 times the needed bytes stay, with recomputation 2.2 to 3.2.
 _OF_LAYERS = 0.12
 
 
@@ -165,7 +165,7 @@ class Prediction:
             # Torch allocates the workspaces of its libraries too.
             per_stage = per_stage + self.job.workspace_bytes
         elif kind is not None:
-            # Blocks that the allocator keeps on each stage without need, as far as there is room.
+            # Unused blocks that the allocator keeps on each stage, as far as there is room.
             room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
             cached = self.stages[:, f.STAGE_CACHED] + self._uneven_blocks(self.stages)
             per_stage = per_stage + np.minimum(cached, room)
@@ -305,7 +305,7 @@ def _uncosted(row: MeasuredRow) -> Prediction:
         demand_measurements(row)
         mapped, completed = _mapped(row)
     except ValidationError as error:
-        # What the first field that a row's model or degrees got wrong is, in one line.
+        # The first wrong field of the row's model or degrees, in one line.
         return Prediction(row, error=": ".join(filter(None, first_error(error))))
     except (UnpredictableRowError, ValueError) as error:
         return Prediction(row, error=str(error))
@@ -335,7 +335,7 @@ _OF_A_MODEL = (
 
 def _group_key(job: Job) -> Hashable:
     """Rows with equal keys share a cost model: everything of the job but its batch."""
-    # One object per variant: `planner.evidence.runs.mapping` caches them.
+    # Identity is enough: `planner.evidence.runs.mapping` caches one object per variant.
     return id(job.cluster), id(job.framework), *(getattr(job, name) for name in _OF_A_MODEL)
 
 
@@ -352,7 +352,7 @@ def _kernel_layout(model: CostModel, member: MappedRow) -> KernelLayout:
     """Counts of pieces per stage, as far as the row states them."""
     found = member.kernel_layout(model)
     counts, recomputed, kinds = found.counts, found.recomputed, len(member.job.model.piece_kinds)
-    # A source may say on which stage the LM head lives (nanotron packs it greedily).
+    # A source may state the stage of the LM head (nanotron packs it greedily).
     stated = member.row.integer("head_stage")
     if stated is not None and 0 <= stated < counts.shape[1]:
         counts[kinds + 1] = 0.0
@@ -363,7 +363,8 @@ def _kernel_layout(model: CostModel, member: MappedRow) -> KernelLayout:
 
 
 _CANDIDATES = (1, 2, 4, 8)
-# A larger micro-batch costs memory: one that gains less than this share of the time is not taken.
+# A larger micro-batch costs memory, so one that saves less than this share of the time is not
+# taken.
 LEAST_GAIN = 0.02
 
 
@@ -379,7 +380,7 @@ def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
             one_map_row = map_row(trial)
         except (UnpredictableRowError, ValueError):
             continue
-        # Smaller where a rank's share of the batch is.
+        # The micro-batch is smaller if a rank's share of the batch is.
         if one_map_row.degrees.mbs == size and one_map_row.batch_share == 1.0:
             found.append(one_map_row)
     return found

@@ -20,7 +20,7 @@ from planner.predict.uncertainty.interval_score import Array, interval_scores
 from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
 
 _UNIT: dict[Figure, float] = {"time": 1.0, "memory": 2.0**30}
-# Below this many runs a rank correlation says nothing.
+# With fewer runs, a rank correlation says nothing.
 _FEWEST_RANKED = 3
 
 
@@ -108,7 +108,7 @@ class FamilyReport:
     picks: PickSummary | None
 
 
-# Means over sources, each of which weighs the same, by name: the figure and its field.
+# Means over sources with equal weights, by name: the figure and its field.
 _MEANS = {
     **{
         f"{figure}_{name}": (figure, name)
@@ -208,7 +208,7 @@ def time_interval(
     at, full_s = prediction.conditions, prediction.full_step_time_s
     doubt = prediction.doubt_of("time")
     interval = step_time_interval(prediction.job, seconds, without, at, doubt)
-    # Said at first sight, another step may have been.
+    # The prediction at first sight may be a different step time.
     times = seconds / (prediction.step_time_s or seconds)
     full_s = None if full_s is None else full_s * times
     return with_full_memory(interval, seconds, full_s, prediction.full_chance)

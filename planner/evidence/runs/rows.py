@@ -31,7 +31,8 @@ Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-# Each figure: its measured column, and the column of its prediction before the row was known.
+# For each figure: its measured column, and the column of its prediction before anything was learnt
+# from the row.
 FIRST_SIGHT: dict[Figure, tuple[str, str]] = {
     "time": ("step_time_s", "first_sight_s"),
     "memory": ("peak_mem_gib", "first_sight_gib"),
@@ -40,9 +41,10 @@ MEASURED_COLUMNS = {measured: figure for figure, (measured, _) in FIRST_SIGHT.it
 PLAN_COLUMN = "plan_file"
 _FIGURES = ("time", "memory", "fit")
 
-# The runs that ship, a file a source.
+# The shipped runs, one file per source.
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "runs"
-# Those of fine-tuning, which the fits of constants and of full training's error bars do not read.
+# Shipped fine-tuning runs, which the fits of constants and of full training's error bars do not
+# read.
 TUNED_RUNS = PUBLISHED.with_name("tuned_runs")
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 

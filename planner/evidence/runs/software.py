@@ -29,7 +29,7 @@ Tables = dict[str, Mapping[str, Any]]
 Condition = Callable[[MeasuredRow], bool]
 
 
-# Words of `precision` by which products run under autocast.
+# Words in `precision` that mean autocast.
 _AUTOCAST = r"(?<!no )\b(amp|autocast)|mixed"
 
 
@@ -186,7 +186,7 @@ UNFUSED_MEGATRON = "megatron-lm-2022"
 GENERIC_3D = "generic-3d"
 _FULLY_SHARDED = 3
 
-# Trainers that shard by themselves, unless a row says that DeepSpeed does it for them.
+# Trainers with their own sharding, unless a row says that DeepSpeed does it for them.
 _UNDER_DEEPSPEED = ("hf-transformers", "hf-fsdp2")
 _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
 
@@ -198,7 +198,7 @@ def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tupl
     """
     row = _with_usual_compiling(row)
     name, assumed = _name(row)
-    # A variant may name another profile than the framework's.
+    # A variant may replace the framework's profile by another.
     name = next((one.use for one in _variants() if one.use and one.applies(name, row)), name)
     if precision in FP32_PRECISIONS and precision not in load_framework(name).precisions:
         raise UnpredictableRowError(f"{name} in {precision} is not modelled")
@@ -247,16 +247,17 @@ def _is_of_2022(row: MeasuredRow) -> bool:
     return _ran_before_hopper(row) and not row.says("flash", "^y") and not gated
 
 
-# For a framework that no name tells, first match wins: what its row states, and the profile of such
-# mechanisms. Zero-bubble schedules, and what only Megatron-Core and its kin have: a choice of
-# layers, the distributed optimizer, tensor parallelism's overlap.
+# Rules for an unknown framework; the first match wins. Each has a condition on the row and the
+# profile with such mechanisms. Here: zero-bubble schedules, and mechanisms that only Megatron-Core
+# and its relatives have (a choice of layers, the distributed optimizer, tensor parallelism's
+# overlap).
 _MEGATRON_RULES: Rules = (
     (says("schedule", "^(zb|zero-?bubble)"), "zero-bubble"),
     (says("transformer_impl", "."), "megatron-core"),
     (says("zero", r"dist(ributed)?[- _]?opt"), "megatron-core"),
     (says("overlap", r"(?<![-\w])tp\b"), "megatron-core"),
 )
-# DeepSpeed's was the only ZeRO beside Megatron's degrees in its first years.
+# DeepSpeed's was the only ZeRO used with Megatron's degrees in its first years.
 _OF_2022: Rules = (
     (lambda row: _is_of_2022(row) and _zero(row) > 0, "megatron-deepspeed"),
     (_is_of_2022, UNFUSED_MEGATRON),
@@ -275,14 +276,14 @@ def _in_16_bits(row: MeasuredRow) -> bool:
 
 
 _PLAIN_RULES: Rules = (
-    # A script of its own around DistributedDataParallel; compiled, its loss is in the graph.
+    # A custom script around DistributedDataParallel; if compiled, its loss is in the graph.
     (lambda row: _under_ddp(row) and _compiled(row), "nanogpt"),
     (_in_16_bits, "torchtune"),
     (_under_ddp, "hf-transformers"),
     (says("tuning", "sft"), "torchtune"),
-    # Whole models in plain fp16, without autocast, were Megatron's too.
+    # Whole models in plain fp16, without autocast, were trained by Megatron too.
     *((lambda row, of=of: row.says("precision", "^fp16$") and of(row), to) for of, to in _OF_2022),
-    # Its stages are no compiled model's.
+    # Compiled models with ZeRO beyond stage 1 are not nanoGPT's.
     (lambda row: _zero(row) <= 1 and _compiled(row), "nanogpt"),
     (lambda row: _zero(row) > 0, "deepspeed"),
 )
@@ -293,8 +294,8 @@ def by_mechanism(row: MeasuredRow) -> str:
     low = row.says("precision", "fp8|fp4")
     by_degrees = any((row.integer(name) or 1) > 1 for name in _DEGREES)
     if _zero(row) == _FULLY_SHARDED:
-        # Shards of single parameters, which FSDP2 brought, compose with degrees and float8; a
-        # choice of single ops to keep (torch.utils.checkpoint's contexts) is as young.
+        # FSDP2 introduced shards of single parameters, which compose with degrees and float8; a
+        # choice of single ops to keep (torch.utils.checkpoint's contexts) is equally recent.
         per_op = row.says("recompute", "selective-op|per-op")
         if by_degrees or low or per_op or row.says("zero", "fsdp2"):
             return "torchtitan"

@@ -17,9 +17,9 @@ from planner.job.job import Job
 from planner.predict.cost_tables import gpu_inputs
 from planner.predict.plan import Degrees
 
-# Of a stage under the interleaved schedule.
+# Fewest chunks of a stage under the interleaved schedule.
 _FEWEST_CHUNKS = 2
-# Profile whose recipes interleave wherever they have pipelines, and layers of a chunk there.
+# Profile whose recipes interleave every pipeline, and its layers per chunk.
 _INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
 
 
@@ -128,13 +128,13 @@ def states_dropout(row: MeasuredRow) -> bool | None:
     return None if hidden is None else float(hidden[1]) > 0.0
 
 
-# Words of `state_precision`, and the keys of an optimizer's spelling.
+# Words in `state_precision`, and the keys of an optimizer's spelling for them.
 _STATE_KEYS = {
     "main_grads": "grad", "main_params": "master", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq",
 }  # fmt: skip
 
 
-# Whose Adam it is, before the name.
+# Makers of an Adam, which may precede its name.
 _MAKERS = "distributed|fused|torch|apex|deepspeed|megatron|bnb|bitsandbytes"
 
 
@@ -187,7 +187,7 @@ def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
         )
     if job.model.heads % degrees.tp:
         raise UnpredictableRowError(f"tp {degrees.tp} does not divide {job.model.heads} heads")
-    # Embedding and loss may have separate stages.
+    # Embedding and loss may have their own stages.
     blocks, most = degrees.pp * degrees.vpp, job.model.layers + 2
     if blocks > most and row.text("layers_per_stage") is None:
         named = f"pp·vpp = {blocks}" if degrees.vpp > 1 else f"pp {degrees.pp}"

@@ -13,17 +13,17 @@ from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
 from planner.job.tuning import Tuning, read_tuning
 from planner.job.tuning_checks import checked
 
-# peft's rank where a script gives none (src/peft/tuners/lora/config.py, LoraConfig.r).
+# peft's rank if a script gives none (src/peft/tuners/lora/config.py, LoraConfig.r).
 _USUAL_RANK = 8
-# Whose 4-bit weights have scales in 8 bits, whatever a row says (unsloth/models/llama.py,
-# bnb_4bit_use_double_quant; torchtune's are torchao's NF4).
+# Frameworks whose 4-bit weights have scales in 8 bits, whatever a row says
+# (unsloth/models/llama.py, bnb_4bit_use_double_quant; torchtune's are torchao's NF4).
 _DOUBLES = "unsloth|torchtune"
 # Tools that adapt every linear layer unless told otherwise (LLaMA-Factory and ms-swift since 2024).
 _ADAPTS_ALL = "llama-?factory|swift|unsloth"
 _TABLES = ("embeddings", "head")
 _TRAINS_TABLES = "unsloth"
 _OF_BLOCKS = ("gate", "up", "down")
-# Words between names of layers.
+# Filler words between names of layers.
 _FILLERS = ("and", "default", "layers", "modules", "the")
 
 

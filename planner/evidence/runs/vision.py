@@ -25,11 +25,12 @@ _CALLED = (
     (re.compile(r"^internvl-chat-v1[._]5$", re.IGNORECASE), "internvl2-26b"),
     (re.compile(r"^phi3-vision-128k", re.IGNORECASE), "phi-3.5-vision"),
 )
-# The size of an image if neither size nor tokens are stated (COCO's); a size in an open fact.
+# The size of an image if neither size nor tokens are stated (COCO's), and the form of a size in an
+# open fact.
 _USUAL_IMAGE = "1x640x480"
 _SIZED = r"^one of (\d+x\d+)$"
 _OTHER = r"\b(audio|speech)"
-# Towers by the words of a cell; projectors are called so, or mergers and aligners.
+# Words for towers; projectors are also called mergers or aligners.
 _TOWER = r"vision|\bvit\b"
 _PROJECTOR = r"projector|merger|aligner"
 

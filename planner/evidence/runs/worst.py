@@ -113,7 +113,7 @@ def _why(prediction: Prediction) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-# Picks this near to the best measured throughput are as good as it.
+# Picks this close to the best measured throughput count as good.
 GOOD = 0.95
 MEMORY = "memory: the best was not sure to fit"
 OUT = "memory: the pick ran out"

@@ -23,9 +23,9 @@ from planner.job.errors import UsageError
 Event = dict[str, Any]
 
 _CHUNK = 1 << 20
-# No event is longer: a buffer beyond holds something else.
+# No event is longer: a larger buffer contains something else.
 _LONGEST_EVENT = 1 << 24
-# Numbers and words (null, Infinity) that a buffer's end may cut.
+# Longest number or word (null, Infinity) that a buffer's end may cut.
 _LONGEST_WORD = 64
 # Before the events there are device properties and process groups.
 _LONGEST_HEADER = 1 << 24
@@ -33,7 +33,7 @@ _LONGEST_HEADER = 1 << 24
 _LIST = re.compile(r"\s*\[(?=\s*[{\]])")
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(r'"rank"\s*:\s*(\d{1,9})')
-# Bytes that a compressed trace may unpack to: in all, by its size, and any file.
+# Most bytes that a compressed trace may unpack to: in total, times its size, and in any case.
 _MOST_UNPACKED, _MOST_RATIO, _LEAST_UNPACKED = 1 << 36, 200, 1 << 26
 _BETWEEN = " \t\r\n,"
 _EXPECTED = "give a trace of torch.profiler (export_chrome_trace, or tensorboard_trace_handler)"

@@ -9,7 +9,7 @@ from statistics import median
 from hardware.files import shipped_toml
 from planner.evidence.traces.rank import READS, RankTrace
 
-# Below these shares of a step a pattern is not worth a change.
+# Patterns below these shares of a step are not worth a change.
 _WORTH = 0.02
 _GAPS = 0.05
 _APART = 0.05
@@ -61,7 +61,7 @@ def _calls(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     seconds = median(rank.idle_synchronised_s for rank in ranks)
     names = sorted({name for rank in ranks for name in rank.calls})
     calls = {name: median(rank.calls.get(name, 0.0) for rank in ranks) for name in names}
-    # `item` calls the dense one.
+    # `item` calls the dense one, which would count twice.
     reads = sum(calls.get(name, 0.0) for name in READS if not name.endswith("_dense"))
     named = ", ".join(f"{name} ×{count:g}" for name, count in calls.items() if count >= 1.0)
     if reads >= 1.0:

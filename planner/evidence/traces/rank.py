@@ -31,10 +31,10 @@ _HOST_MEMORY = re.compile(r"\b(pinned|pageable)\b", re.IGNORECASE)
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$")
 # Operators that wait for the GPU to hand a number to the CPU.
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
-# A gap below is the GPU's time between two kernels that were both issued long before.
+# A shorter gap is the GPU's time between two kernels that were both issued long before.
 _SHORT_GAP_S = 2e-6
 _MICRO = 1e-6
-# Starts and ends that are looked at together: what a step holds beyond is cut in pieces of time.
+# Most starts and ends that are processed at once: a step with more is cut into pieces of time.
 _AT_ONCE = 1_000_000
 _NONE = np.zeros((0, 2))
 

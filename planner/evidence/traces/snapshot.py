@@ -22,20 +22,21 @@ from hardware.errors import HardwareError
 from hardware.files import demand_file, shipped_toml
 from planner.job.errors import UsageError
 
-# A snapshot with hundreds of thousands of events has some hundred MB.
+# A snapshot with hundreds of thousands of events has a few hundred MB.
 MOST_BYTES = 1 << 30
-# Memory that objects take by the bytes that spell them, and what any file may take.
+# Memory that objects take per byte of the file, and that any file may take.
 _MOST_EXPANSION, _LEAST_BYTES = 64, 1 << 28
 _ALLOCATED, _FREED = "alloc", "free_completed"
 _CATEGORIES = shipped_toml("planner.evidence.traces", "names.toml")["categories"]
 OTHER = "other"
-# What damaged pickles raise; no memory, or an overflow, where a stated length is not there.
+# Errors that damaged pickles raise; MemoryError or OverflowError if a stated length is not in the
+# file.
 _DAMAGED = (
     EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
     RecursionError,
 )  # fmt: skip
 _SHOWN_FRAMES = 3
-# Beyond any stack and name that a program has.
+# More than any program's stack and names.
 _MOST_FRAMES, _LONGEST_NAME = 1000, 1000
 
 
@@ -119,7 +120,7 @@ sys.path.append(sys.argv[1])
 from planner.evidence.traces.snapshot import answer
 answer(*sys.argv[2:])
 """
-# Processor time that a file may take, and how often as long where the processors are busy.
+# Processor time that a file may take, and the factor on it for elapsed time on busy processors.
 _LEAST_S, _S_PER_BYTE, _PATIENCE = 5.0, 1e-6, 20.0
 
 

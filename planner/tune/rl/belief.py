@@ -32,14 +32,14 @@ from planner.tune.fits import Memory, margin_of
 from planner.tune.rl.candidates import RlCandidate
 from planner.tune.rl.follow import AND
 
-# Of a step: what lies between its phases, and how further runs of it scatter.
+# Relative noise of a step: the time between its phases, and the scatter of repeated runs.
 _BETWEEN = 0.03
-# A phase's time, of a few steps.
+# Relative noise of a phase's time over a few steps.
 _PHASE_NOISE = 0.03
-# Of what is left of a plan's sampling, the part that engines of equal degrees share, whatever their
-# KV cache and number of sequences: taken, not measured.
+# Share of the rest of a plan's sampling error that engines with equal degrees have in common,
+# whatever their KV cache and number of sequences: assumed, not measured.
 _OF_DEGREES = 0.9
-# A time farther off is of something else.
+# A time farther from the prediction measures something else.
 _MOST = math.log(100.0)
 _OF_TRAINER = ("training", "reading")
 

@@ -22,7 +22,7 @@ from planner.search.rl.plans import layout_of
 from planner.search.rl.result import RlResult
 from planner.tune.candidates import LEAST_FIT, MOST_CANDIDATES, configuration_key
 
-# Plans whose neighbours are candidates, too: each brings some ten.
+# Number of plans whose neighbours are candidates too: each adds about ten.
 _WITH_NEIGHBOURS = 3
 
 

@@ -10,7 +10,7 @@ from planner.evidence.rl.logs import Names, names_in, pairs_of, times_in
 from planner.job.errors import UsageError
 from planner.tune.follow import FollowedLog
 
-# Between the names of phases that one time is of.
+# Separator of the names of the phases that a time covers.
 AND = "+"
 
 

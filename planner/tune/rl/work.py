@@ -29,10 +29,10 @@ from planner.tune.runners.process import TRIAL_SCRIPT
 from planner.tune.runners.slurm import BATCH
 from planner.tune.trial import ShortRun, batch_script, once_script
 
-# A step takes minutes, and its time varies with the answers.
+# Looser than for training: a step takes minutes, and its time varies with the answers.
 RL_SHORT = ShortRun(steps=12, limit_s=7200.0)
 _KNOWN = 0.03
-# Until engines have loaded weights and captured graphs, on both sides.
+# Seconds until the engines have loaded weights and captured graphs, and the trainer is ready.
 _START_S = 300.0
 # Default number of steps that a policy is trained for.
 USUAL_RL_STEPS = 300.0

@@ -19,9 +19,9 @@ from planner.launch.contract import NodesAs
 
 State = Literal["pending", "running", "done", "failed", "unknown"]
 LOG = "train.log"
-# Longer answers of a scheduler's command than this do not come.
+# Time limit for an answer of a scheduler's command.
 _ANSWER_S = 60.0
-# What their programs print where nobody answers them.
+# Words that their programs print if the scheduler does not answer.
 _AWAY = (
     "unable to contact slurm", "connection refused", "timed out", "timeout", "unable to connect",
     "connection reset", "zero bytes were transmitted", "no route to host", "i/o timeout",

@@ -15,7 +15,7 @@ from planner.launch.contract import NodesAs
 from planner.launch.launchers import JOB_SET
 from planner.tune.runners.contract import LOG, UNKNOWN, Job, RefusedError, State, called
 
-# Of a pod's log, which is read as a whole; a short run prints far less.
+# Most bytes of a pod's log, which is read as a whole; a short run prints far less.
 _MOST_BYTES = 16 * 2**20
 
 

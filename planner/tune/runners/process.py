@@ -20,9 +20,9 @@ from planner.tune.runners.contract import UNKNOWN, Job
 
 STARTED, JOB_VARIABLE = "started", "PLANNER_TUNE_JOB"
 TRIAL_SCRIPT = "trial.sh"
-# From fork until the script has made its folder.
+# Longest time from the fork until the script has made its folder.
 _STARTS_S = 10.0
-# How often processes are looked for that are to end, and seconds between.
+# Number of searches for processes to end, and seconds between them.
 _ROUNDS, _ROUND_S = 4, 0.05
 
 
@@ -33,7 +33,7 @@ def start(folder: Path, job_name: str, words: Sequence[str]) -> str:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         env={**os.environ, JOB_VARIABLE: job_name},
     )  # fmt: skip
-    # The folder's record is what counts, now and for a later driver; this one reaps its child.
+    # The folder's record decides, now and for a later driver; this driver only reaps its child.
     _CHILDREN.append(process)
     until = time.monotonic() + _STARTS_S
     while not (folder / STARTED / "pid").is_file() and process.poll() is None:
@@ -54,7 +54,7 @@ def find(folder: Path, job_name: str) -> Job:
     if not claim.is_dir():
         return UNKNOWN
     pid = _text(claim / "pid")
-    # The script leaves its status before it ends: looked for after its processes.
+    # The script writes its status before it ends, so look for the status after its processes.
     if any(processes(job_name)) and not _text(claim / "status"):
         return Job("running", pid)
     if status := _text(claim / "status"):
@@ -92,7 +92,7 @@ def processes(job_name: str) -> Iterator[int]:
 
 
 def _is_dead(place: Path) -> bool:
-    # The state stands behind the name in parentheses, which may hold anything.
+    # The state follows the name in parentheses, which may contain anything.
     return (place / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
 
 

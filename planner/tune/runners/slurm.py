@@ -29,9 +29,10 @@ _PENDING = (
 _RUNNING = (
     "RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING",
 )  # fmt: skip
-# Ends that say nothing of the plan.
+# Ends that say nothing about the plan.
 _LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "CANCELLED", "DEADLINE")
-# Reasons of jobs that wait for what the cluster does not have (job_reason_codes of Slurm).
+# Reasons of jobs that wait for resources that the cluster does not have (job_reason_codes of
+# Slurm).
 _NEVER = (
     "PartitionNodeLimit", "PartitionConfig", "BadConstraints", "AssocMaxNodePerJobLimit",
     "AssocMaxGRESPerJob", "QOSMaxNodePerJobLimit", "QOSMaxGRESPerJob", "PartitionTimeLimit",
@@ -102,7 +103,7 @@ def _job(answer: str) -> Job | None:
 
 
 def _told(handle: str, state: str, reason: str) -> Job:
-    # sacct: `CANCELLED by 1000`.
+    # sacct prints, for example, `CANCELLED by 1000`.
     word = (state.split() or [""])[0].rstrip("+")
     words = state if reason in ("", "None") else f"{state} ({reason})"
     if word in _PENDING:
