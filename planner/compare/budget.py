@@ -54,7 +54,7 @@ def shaped(parameters: float) -> ModelSpec:
     extrapolated from the nearest two), and its number of layers makes up the rest."""
     if not LEAST <= parameters <= MOST:
         raise UsageError(
-            f"{parameters:.3g} parameters: shapes are made of {LEAST:.0e} to {MOST:.0e}; give "
+            f"{parameters:.3g} parameters: shapes are made for {LEAST:.0e} to {MOST:.0e}; give "
             "--model NAME for another"
         )
     base = load_model("llama-3-8b").spec
@@ -216,7 +216,9 @@ def budget(
 
 def _check(ask: Ask) -> None:
     if ask.flops is not None and ask.days is not None:
-        raise UsageError("--flops and --days: days on GPUs say the FLOP; leave one of them out")
+        raise UsageError(
+            "--flops and --days: the days on GPUs determine the FLOP; leave one of them out"
+        )
     if ask.days is not None and ask.gpus is None:
         raise UsageError("--days: on which GPUs? give --gpus 512xH100")
     if ask.model is not None and ask.parameters is not None:
@@ -225,7 +227,8 @@ def _check(ask: Ask) -> None:
     if has_budget and ask.has_size and ask.tokens is not None:
         option = "--flops" if ask.flops is not None else "--days"
         raise UsageError(
-            f"{option} with a model and --tokens: two of the three say the third; leave one out"
+            f"{option} with a model and --tokens: two of the three determine the third; leave "
+            "one out"
         )
     if not has_budget and ask.tokens is None:
         raise UsageError(
@@ -234,7 +237,7 @@ def _check(ask: Ask) -> None:
         )
     if not has_budget and ask.tokens == "chinchilla" and not ask.has_size:
         raise UsageError(
-            "--tokens chinchilla: of which model? give --model or --params, or a budget as "
+            "--tokens chinchilla: for which model? give --model or --params, or a budget as "
             "--flops 1e25"
         )
 
@@ -393,7 +396,7 @@ class _Study:
             tokens=tokens,
             flop=tokens.times(per_token),
             loss=law.loss(sized.parameters, tokens) if is_known else None,
-            why_no_loss="" if is_known else "the law is of dense transformers",
+            why_no_loss="" if is_known else "the law covers only dense transformers",
             beyond=law.beyond(sized.parameters, tokens.value),
             best_parameters=law.best_parameters(tokens.value * per_token),
             critical_batch=critical_batch(tokens.value),

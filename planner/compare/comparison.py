@@ -121,7 +121,7 @@ def _check(offers: tuple[Offer, ...], tokens: int, sort: str, settings: Settings
 def check_tokens(tokens: int) -> None:
     """Raise UsageError if there are no tokens to train on."""
     if tokens < 1:
-        raise UsageError(f"{tokens:,} tokens to train on: give a number above 0, as 15T")
+        raise UsageError(f"{tokens:,} tokens to train on: give a number above 0, such as 15T")
 
 
 def enter(
@@ -295,7 +295,9 @@ def scale(
     _check_counts(counts, gpu)
     base, notes = with_batch(request)
     if "scaled" in batches and base.batch_ramp is not None:
-        raise UsageError("--batch-ramp says the batch: with it scale takes --batch fixed alone")
+        raise UsageError(
+            "--batch-ramp determines the batch: with it, scale takes only --batch fixed"
+        )
     plain = Offer(gpus=f"{counts[0]}x{gpu}")
     check_providers(one_settings, (plain,))
     wanted = [(batch, count) for batch in batches for count in counts]
@@ -337,7 +339,7 @@ def scale(
 
 def _check_counts(counts: Sequence[int], gpu: str) -> None:
     if not counts or any(count < 1 for count in counts) or list(counts) != sorted(set(counts)):
-        raise UsageError("give numbers of GPUs in growing order, as 512, 1024, 2048")
+        raise UsageError("give numbers of GPUs in ascending order, such as 512, 1024, 2048")
     if len(counts) > MOST_POINTS:
         raise UsageError(f"{len(counts)} numbers of GPUs: give at most {MOST_POINTS}")
     counted = _COUNTED.match(gpu)

@@ -236,7 +236,7 @@ def decide(
         if not any(least.values()):
             alone = {name: _least(table, order, free, name) for name in least}
         unsure = any(taken.gap for taken in (*least.values(), *alone.values()) if taken)
-        reason = "nothing keeps all limits" + ("; less than is said may do" if unsure else "")
+        reason = "nothing keeps all limits" + ("; smaller values may be enough" if unsure else "")
         return basis.model_copy(
             update={
                 "reason": reason,

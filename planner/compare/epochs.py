@@ -105,7 +105,7 @@ def _cost_text(cluster: Cluster, request: Request, hours: Range) -> str:
     usd = hours.times(drawn_kw * price)
     return (
         f"${_range_text(usd)} of electricity, {drawn_kw:.2g} kW at ${price:.2f} a kWh; no price on "
-        f"demand is known of {cluster.gpu.name}"
+        f"demand is known for {cluster.gpu.name}"
     )
 
 

@@ -184,7 +184,7 @@ def _check(
     check_providers(settings, tuple(offers))
     if samples is None and (limits.deadline_days is not None or limits.budget is not None):
         raise UsageError(
-            "--deadline, --budget: give how many samples are trained on, as --samples 10M"
+            "--deadline, --budget: give the number of samples to train on, such as --samples 10M"
         )
 
 

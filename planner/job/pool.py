@@ -152,7 +152,7 @@ def read_gpus(text: str) -> GpuWords:
 def counts_between(first: int, last: int) -> tuple[int, ...]:
     """`first` doubled repeatedly up to `last`, and `last`. UsageError if they are out of order."""
     if first < 1 or last < first:
-        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
+        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in ascending order")
     counts = [first]
     while counts[-1] * 2 < last:
         counts.append(counts[-1] * 2)

@@ -101,7 +101,7 @@ class Belief:
         if there are no candidates, or if two of them share a key."""
         keys = tuple(one.key for one in candidates)
         if not keys or len(set(keys)) < len(keys):
-            raise UsageError("candidates of a study need a key each, and one candidate at least")
+            raise UsageError("a study needs at least one candidate, each with its own key")
         known = scales or shipped_scales(without)
         predictions = in_common(one.prediction for one in candidates)
         if slopes is None:
@@ -144,7 +144,7 @@ class Belief:
     def place(self, key: str) -> int:
         """The index of a candidate. UsageError for an unknown key."""
         if key not in self._places:
-            raise UsageError(f"{key!r} is no candidate of this study")
+            raise UsageError(f"{key!r} is not a candidate of this study")
         return self._places[key]
 
     @cached_property

@@ -308,19 +308,21 @@ def _demanded(folder: Path, *, anew: bool) -> Path:
     path = folder / NAME
     for each in (path, folder / LOCK):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            raise UsageError(f"{each} is a link, or no file; give another folder")
+            raise UsageError(f"{each} is a link, or not a file; give another folder")
     if not anew and not path.is_file():
-        raise UsageError(f"{folder} holds no study; begin one: planner tune plans.json -o {folder}")
+        raise UsageError(
+            f"{folder} contains no study; begin one: planner tune plans.json -o {folder}"
+        )
     if anew and path.exists():
         raise UsageError(
-            f"{folder} holds a study: --resume {folder} goes on with it, or give another -o"
+            f"{folder} contains a study: --resume {folder} goes on with it, or give another -o"
         )
     if anew:
         if folder.is_dir() and any(each.name != LOCK for each in folder.iterdir()):
             raise UsageError(f"{folder} exists and is not empty; give another folder to -o")
         refuse_folder(folder, force=True)
     elif "trials" not in _tables(path):
-        raise UsageError(f"{path} is no study of planner tune; give another folder")
+        raise UsageError(f"{path} is not a study of planner tune; give another folder")
     return path
 
 

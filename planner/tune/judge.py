@@ -93,7 +93,7 @@ def most_telling(logs: Sequence[FollowedLog]) -> FollowedLog:
 _SAID: Mapping[Kind, str] = {
     "out-of-memory": "it ran out of memory",
     "too-few-gpus": "the machine has fewer GPUs than the plan",
-    "not-a-number": "its loss, or a figure of its log, is no number",
+    "not-a-number": "its loss, or a figure of its log, is not a number",
 }
 
 
@@ -110,8 +110,8 @@ def _by_steps(
     if is_foreign(log.format, facts.framework):
         return Verdict(
             "foreign-log",
-            f"its log is one of {log.format}, the plan one of {facts.framework}: what was started "
-            "is not what the folder says",
+            f"its log is from {log.format}, but the plan is for {facts.framework}: what was "
+            "started is not what the folder says",
         )
     return _measured(found) if found is not None and found.relative_sd <= known else None
 
@@ -180,9 +180,10 @@ def _by_scheduler(look: Look) -> Verdict | None:
     """The verdict on a job that the scheduler does not know, or that waits for resources that do
     not exist."""
     if look.unknown_since is not None and look.now - max(look.unknown_since, look.grew_at) > LOST_S:
-        return Verdict("lost", f"its job is unknown to the scheduler for {seconds(LOST_S)}")
+        return Verdict("lost", f"its job has been unknown to the scheduler for {seconds(LOST_S)}")
     if look.job is not None and look.job.state == "pending" and look.job.never:
         return Verdict(
-            "too-few-gpus", f"it waits for what the cluster does not give: {look.job.reason}"
+            "too-few-gpus",
+            f"it waits for resources that the cluster does not have: {look.job.reason}",
         )
     return None

@@ -141,7 +141,7 @@ class Driver:
         if choice.key is None:
             yield Ending("no trial pays", choice.sentence)
         if (failed := _failures(done)) >= MOST_FAILURES:
-            text = f"{failed} trials in a row told no step time; the last: {done[-1].sentence}"
+            text = f"{failed} trials in a row gave no step time; the last: {done[-1].sentence}"
             yield Ending("failures", text)
         if len(counted(records)) >= self.budget.trials:
             what = f"--trials {self.budget.trials} are done"

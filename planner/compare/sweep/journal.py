@@ -60,7 +60,9 @@ class Journal:
             text = f"{error}; {kept}"
             raise OSError(errno.EIO, text, str(self.path)) from error
         except sqlite3.DatabaseError:
-            raise UsageError(f"{self.path} is no journal of a sweep; --force starts anew") from None
+            raise UsageError(
+                f"{self.path} is not the journal of a sweep; --force starts a new one"
+            ) from None
 
     def records(self, keys: Iterable[str]) -> Iterator[dict[str, Any] | None]:
         """The records of some searches; None for those that are not done."""
@@ -127,9 +129,9 @@ def _refuse_foreign(path: Path, lock_file: Path) -> None:
     """Raise UsageError for links, and for files of these names that are not a sweep's."""
     for each in (path, path.with_name(f"{_NAME}-journal"), lock_file):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            raise UsageError(f"{each} is a link, or no file; give another folder to -o")
+            raise UsageError(f"{each} is a link, or not a file; give another folder to -o")
     if lock_file.exists() and lock_file.stat().st_size:
-        raise UsageError(f"{lock_file} is no lock of a sweep; give another folder to -o")
+        raise UsageError(f"{lock_file} is not the lock of a sweep; give another folder to -o")
     if path.exists() and not _tables(path) <= {"header", "searches"}:
         raise UsageError(f"{path} is a database of something else; give another folder to -o")
 
@@ -158,7 +160,9 @@ def read_only(folder: Path, file: Path) -> Journal:
     """The journal of a folder as it is now. If there is none, UsageError names the sweep's file."""
     path = folder / _NAME
     if not path.is_file():
-        raise UsageError(f"--report: no sweep of {file} has run in {folder} yet; leave it out")
+        raise UsageError(
+            f"--report: no sweep of {file} has run in {folder} yet; leave --report out"
+        )
     return Journal(path, sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
 
 

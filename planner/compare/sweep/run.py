@@ -82,7 +82,7 @@ def demand_answer(address: str) -> None:
     except ValueError:
         host = port = None
     if not host or not port:
-        raise UsageError(f"--address {address}: write HOST:PORT, as 10.0.0.1:6379")
+        raise UsageError(f"--address {address}: write HOST:PORT, such as 10.0.0.1:6379")
     try:
         socket.create_connection((host, port), ANSWERS_WITHIN_S).close()
     except OSError as error:
@@ -111,7 +111,7 @@ def _let_in(connect: Callable[[], Any], address: str) -> Any:
     try:
         return found.result(_LETS_IN_WITHIN_S)
     except TimeoutError:
-        raise _silent(address, f"no word within {_LETS_IN_WITHIN_S:.0f} s") from None
+        raise _silent(address, f"no answer within {_LETS_IN_WITHIN_S:.0f} s") from None
     except (OSError, RuntimeError) as error:
         raise _silent(address, error) from None
 

@@ -110,7 +110,7 @@ def fit_figure(
         if times > MOST_TIMES:
             raise UsageError(
                 f"{run.row.place}: its measured {figure} is over {MOST_TIMES:,} times off "
-                "what is predicted: mend its unit or its configuration, or leave it out"
+                "what is predicted: correct its unit or its configuration, or leave it out"
             )
     prior = shipped_prior(figure)
     like = np.zeros((len(runs) + len(more.residuals),) * 2)
@@ -156,7 +156,7 @@ def calibrate(
     gpus = sorted({one.job.cluster.gpu.name for one in mapped})
     if len(gpus) > 1:
         raise UsageError(
-            f"runs on {' and '.join(gpus)}: a calibration is of one cluster; give each GPU's runs "
+            f"runs on {' and '.join(gpus)}: a calibration covers one cluster; give each GPU's runs "
             "in a file and to a command of their own"
         )
     fits = [fit for figure in FIGURES if (fit := fit_figure(mapped, figure, benches)) is not None]

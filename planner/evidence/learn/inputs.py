@@ -145,7 +145,7 @@ def _trace_steps(ranks: Sequence[RankTrace]) -> TrainingLog:
     unmarked = next((rank.path for rank in ranks if not rank.marked), None)
     if unmarked is not None:
         raise UsageError(
-            f"{unmarked}: no step is marked, so that none has a time: call prof.step() after each"
+            f"{unmarked}: no step is marked, so none has a time: call prof.step() after each"
         )
     steps = [median(each) for each in zip(*(rank.steps for rank in ranks), strict=False)]
     return TrainingLog(ranks[0].path, "torch.profiler", LogFigures(steps))
@@ -189,7 +189,7 @@ def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
     name = mapped.job.framework.name
     if writers is not None and not name.startswith(tuple(writers)):
         raise UsageError(
-            f"{log.path} is a log of {log.format}, the configuration one of {name}: give the "
+            f"{log.path} is a log of {log.format}, but the configuration is for {name}: give the "
             "launch files of the run that wrote the log"
         )
 

@@ -169,7 +169,7 @@ def read_log(path: Path) -> TrainingLog:
     name = likeliest(found)
     if not found[name].values:
         raise UsageError(
-            f"{path}: none of {lines:,} lines tells how long a step took; read are logs of "
+            f"{path}: none of {lines:,} lines tells how long a step took; the formats read are "
             f"{', '.join(READERS)} and {TRAINER_STATE} (a Megatron-LM log needs --log-throughput "
             "or its usual `elapsed time per iteration`, DeepSpeed wall_clock_breakdown)"
         )
@@ -204,7 +204,7 @@ def text_lines(path: Path) -> Iterator[str]:
 def _decoded(stream: IO[bytes], path: Path) -> Iterator[str]:
     while line := stream.readline(LONGEST_LINE):
         if b"\0" in line:
-            raise UsageError(f"{path} is not a text file: it holds a zero byte")
+            raise UsageError(f"{path} is not a text file: it contains a zero byte")
         yield plain_line(line)
 
 
@@ -225,7 +225,7 @@ def _trainer_state(path: Path) -> TrainingLog:
         raise UsageError(str(error)) from None
     history = content.get("log_history") if isinstance(content, dict) else None
     if not isinstance(history, list):
-        raise UsageError(f"{path}: no 'log_history': this is no trainer_state.json")
+        raise UsageError(f"{path}: no 'log_history': this is not a trainer_state.json")
     figures = LogFigures(averaged=True)
     for entry in history:
         # Trainer rounds its rate to three places; steps over seconds are exact.

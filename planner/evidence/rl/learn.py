@@ -118,7 +118,7 @@ def learn(times: Sequence[PhaseTime], notes: Sequence[str], lengths: str = "") -
         if abs(one.log) > math.log(_MOST_TIMES):
             raise UsageError(
                 f"{one.run}: its measured {one.kind} of {one.measured_s:g} s is over "
-                f"{_MOST_TIMES:g} times off what is predicted ({one.predicted_s:g} s): mend its "
+                f"{_MOST_TIMES:g} times off what is predicted ({one.predicted_s:g} s): correct its "
                 "unit or its configuration, or leave it out"
             )
     if not times:
@@ -150,7 +150,7 @@ def demand_one_gpu(clusters: Iterable[Cluster]) -> Cluster | None:
     names = sorted({one.gpu.name for one in found})
     if len(names) > 1:
         raise UsageError(
-            f"runs on {' and '.join(names)}: a calibration is of one cluster; give each GPU's runs "
-            "to a command of their own"
+            f"runs on {' and '.join(names)}: a calibration covers one cluster; give each GPU's "
+            "runs to a command of their own"
         )
     return max(found, key=lambda one: one.num_gpus, default=None)

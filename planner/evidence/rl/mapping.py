@@ -203,7 +203,7 @@ def model_of(row: RlRow) -> ModelSpec:
             plain = known
             break
     if not plain:
-        raise UnpredictableRowError(f"model {text!r} is not one that can be told")
+        raise UnpredictableRowError(f"model {text!r} cannot be identified")
     try:
         return load_model(plain).spec
     except UsageError:
@@ -214,7 +214,7 @@ def _demand_no_tools(row: RlRow) -> None:
     """Raise UnpredictableRowError for samples that wait for tools, because no column states their
     seconds."""
     if row.says("algorithm", r"agent|multi-turn|\bswe\b") or row.says("reward", "environment"):
-        raise UnpredictableRowError("turns of tools, and their seconds, are not stated")
+        raise UnpredictableRowError("the turns of tools and their seconds are not stated")
 
 
 def _batch(row: RlRow) -> tuple[int, int]:
@@ -263,7 +263,7 @@ def _gpus(row: RlRow) -> tuple[int, int]:
     if row.is_transfer_alone and trained is None:
         trained, sampled = (total // 2, total // 2) if total else _gpus_of_degrees(row)
     if not trained or (row.is_separate and sampled is None and not row.is_trainer_alone):
-        raise UnpredictableRowError("GPUs that train, and that sample, are not stated")
+        raise UnpredictableRowError("the numbers of GPUs that train and that sample are not stated")
     return trained, sampled or 0
 
 
@@ -447,7 +447,7 @@ def _assumed(row: RlRow, lengths: RlLengths) -> list[str]:
     if lengths.counted == "open":
         texts.append(f"answers of {lengths.response:,} tokens on average")
     if not row.text("rollout_tp") and not row.is_trainer_alone:
-        texts.append("engines of the fewest GPUs")
+        texts.append("engines with the fewest GPUs")
     if not row.text("kv_fraction"):
         texts.append("the framework's share for the engine")
     return texts

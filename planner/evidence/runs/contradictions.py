@@ -35,7 +35,7 @@ def in_known_words(row: MeasuredRow) -> tuple[MeasuredRow, tuple[str, ...]]:
         if not changed[column] and column in words_of("refusing")["columns"]:
             raise UnpredictableRowError(f"{column} {text!r} is not modelled")
         if not changed[column]:
-            unknown.append(f"{column} not stated ({text!r} is none of its words)")
+            unknown.append(f"{column} not stated ({text!r} is not one of its words)")
     return (replace(row, cells=row.cells | changed) if changed else row), tuple(unknown)
 
 
@@ -57,19 +57,19 @@ def _parallelism(row: MeasuredRow) -> Iterator[str]:
     tp, pp, cp, dp = (row.integer(name) or 1 for name in ("tp", "pp", "cp", "dp"))
     gpus, product = row.integer("num_gpus") or 1, tp * pp * cp * dp
     if row.text("dp") and row.text("num_gpus") and product != gpus and not row.text("doubt"):
-        yield f"dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} = {product}, and num_gpus is {gpus}"
+        yield f"dp·tp·pp·cp = {dp}·{tp}·{pp}·{cp} = {product}, but num_gpus is {gpus}"
     if row.text("pp") and pp == 1 and (row.integer("vpp") or 1) > 1:
         yield f"vpp is {row.integer('vpp')} without pipeline stages; give pp, or vpp 1"
     head = row.integer("head_stage")
     if head is not None and head >= pp:
-        yield f"head_stage {head} is none of the stages 0 to {pp - 1}"
+        yield f"head_stage {head} is not one of the stages 0 to {pp - 1}"
 
 
 def _batch(row: MeasuredRow) -> Iterator[str]:
     mbs, gbs, gpus = (row.integer(name) for name in ("mbs", "gbs", "num_gpus"))
     runs = row.integer("pipeline_runs")
     if runs is not None and runs < 1:
-        yield f"pipeline_runs is {runs}, and must be 1 or more"
+        yield f"pipeline_runs is {runs}, but must be 1 or more"
     if mbs is None or gbs is None or gpus is None:
         return
     tp, pp, cp = (row.integer(name) or 1 for name in ("tp", "pp", "cp"))
@@ -94,8 +94,8 @@ def _precision(row: MeasuredRow) -> Iterator[str]:
     states = row.text("state_precision") or ""
     if row.says("precision", _WIDE) and re.match(r"(bf|fp)16\b", states):
         yield (
-            f"precision {row.text('precision')} with state_precision {states}: products in 32 bits "
-            f"have 32-bit weights; write precision {states.split()[0]}, or state_precision fp32"
+            f"precision {row.text('precision')} with state_precision {states}: 32-bit products "
+            f"need 32-bit weights; write precision {states.split()[0]}, or state_precision fp32"
         )
 
 
@@ -104,7 +104,7 @@ def _recomputation(row: MeasuredRow) -> Iterator[str]:
     if share is None:
         return
     if not 0.0 <= share <= 1.0:
-        yield f"recompute_share is {share:g}, and must be 0 to 1"
+        yield f"recompute_share is {share:g}, but must be 0 to 1"
     if share and text and recompute_named(text).startswith("none"):
         yield f"recompute_share is {share:g} with recompute {text}"
 

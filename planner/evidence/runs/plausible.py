@@ -99,7 +99,7 @@ def parse_priors(
     found = {}
     for fact, given in content.items():
         if fact not in values:
-            raise HardwareError(f"{FILE}: {fact} is no fact with values of open_facts.toml")
+            raise HardwareError(f"{FILE}: {fact} is not a fact with values in open_facts.toml")
         try:
             found[fact] = Prior(**given)
         except ValidationError as error:

@@ -106,7 +106,7 @@ class MeasuredRow:
             return None
         if value != (whole := round(value)):
             raise UsageError(
-                f"{self.file} line {self.line}, column {column}: {value:g} is no whole number"
+                f"{self.file} line {self.line}, column {column}: {value:g} is not a whole number"
             )
         return whole
 

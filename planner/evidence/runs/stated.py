@@ -55,7 +55,7 @@ def block_layers(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, 
         raise UnpredictableRowError(f"layers_per_stage adds up to {sum(blocks)} of {layers} layers")
     if len(blocks) != degrees.pp * degrees.vpp:
         raise UnpredictableRowError(
-            f"layers_per_stage lists {len(blocks)} blocks, and pp·vpp = {degrees.pp}·{degrees.vpp} "
+            f"layers_per_stage lists {len(blocks)} blocks, but pp·vpp = {degrees.pp}·{degrees.vpp} "
             f"= {degrees.pp * degrees.vpp}; list one for each stage and chunk, or leave vpp out"
         )
     return blocks
@@ -167,10 +167,10 @@ def demand_counts(row: MeasuredRow) -> None:
     """Raise UnpredictableRowError for a count that is too small or too large."""
     for column, least in words_of("least").items():
         if (value := row.integer(column)) is not None and value < least:
-            raise UnpredictableRowError(f"{column} is {value}, and must be {least} or more")
+            raise UnpredictableRowError(f"{column} is {value}, but must be {least} or more")
     for column, most in words_of("most").items():
         if (value := row.integer(column)) is not None and value > most:
-            raise UnpredictableRowError(f"{column} is {value:,}, and must be {most:,} or less")
+            raise UnpredictableRowError(f"{column} is {value:,}, but must be {most:,} or less")
 
 
 def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
@@ -191,7 +191,7 @@ def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
     blocks, most = degrees.pp * degrees.vpp, job.model.layers + 2
     if blocks > most and row.text("layers_per_stage") is None:
         named = f"pp·vpp = {blocks}" if degrees.vpp > 1 else f"pp {degrees.pp}"
-        raise UnpredictableRowError(f"{named} of {job.model.layers} layers")
+        raise UnpredictableRowError(f"{named} is too many for {job.model.layers} layers")
     experts = job.model.moe.experts if job.model.moe else None
     if experts is not None and experts % degrees.ep:
         raise UnpredictableRowError(f"ep {degrees.ep} does not divide {experts} experts")

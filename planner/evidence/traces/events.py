@@ -62,7 +62,7 @@ class EventStream:
             ) from None
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"{self.path} is no text in UTF-8 ({error.reason}); {_EXPECTED}"
+                f"{self.path} is not UTF-8 text ({error.reason}); {_EXPECTED}"
             ) from None
         except (UsageError, HardwareError):
             raise
@@ -111,7 +111,7 @@ class EventStream:
                 return buffer[match.end() :]
             if not more:
                 break
-        raise UsageError(f"{self.path}: no 'traceEvents': this is no Chrome trace; {_EXPECTED}")
+        raise UsageError(f"{self.path}: no 'traceEvents': this is not a Chrome trace; {_EXPECTED}")
 
     def _broken(self, error: json.JSONDecodeError, buffer: str) -> UsageError:
         if not _is_wrong(error, buffer):

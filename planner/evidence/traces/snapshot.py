@@ -179,16 +179,16 @@ def _content(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} does not exist") from None
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"{path} is no memory snapshot: {error}; a snapshot holds plain data alone, and no "
-            "code of it was run"
+            f"{path} is not a memory snapshot: {error}; a snapshot contains only plain data, and "
+            "no code of it was run"
         ) from None
     except _DAMAGED as error:
         raise UsageError(
-            f"{path}: cut short, or no pickle at all ({error}); write it with "
+            f"{path}: cut short, or not a pickle ({error}); write it with "
             "torch.cuda.memory._dump_snapshot"
         ) from None
     if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no table of segments; it is no memory snapshot")
+        raise UsageError(f"{path} contains no table of segments; it is not a memory snapshot")
     return content
 
 
@@ -216,7 +216,7 @@ def _limited_memory(size_bytes: int) -> Iterator[None]:
 
 def _segments(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(content.get("segments"), list):
-        raise UsageError(f"{path}: no 'segments'; it is no memory snapshot")
+        raise UsageError(f"{path}: no 'segments'; it is not a memory snapshot")
     if not (found := _listed(content, "segments")):
         raise UsageError(f"{path}: no segment: nothing was on a GPU when it was written")
     return found
@@ -235,7 +235,7 @@ def _whole(entry: dict[str, Any], name: str, missing: int | None = None) -> Any:
     if value is None or type(value) is int:
         return missing if value is None else value
     kind = type(value).__name__
-    raise UsageError(f"the field '{name}' holds a {kind}, and no whole number")
+    raise UsageError(f"the field '{name}' is a {kind}, not a whole number")
 
 
 def _size(value: object) -> int:
@@ -309,7 +309,7 @@ def _word(frame: dict[str, Any], name: str) -> str:
     value = frame.get(name, "")
     if type(value) in (str, int, type(None)):
         return str(value if value is not None else "")[:_LONGEST_NAME]
-    raise UsageError(f"the field '{name}' of a frame holds a {type(value).__name__}, and no text")
+    raise UsageError(f"the field '{name}' of a frame is a {type(value).__name__}, not a text")
 
 
 def _category(frames: Iterable[str]) -> str:
