@@ -122,7 +122,7 @@ def test_a_job_that_fits_on_none(run: Run) -> None:
         ),
         (
             ("scale", "--model", "1b", "--gpus", "H100", "--from", "9", "--to", "8"),
-            "ascending order",
+            "smaller number of GPUs first",
         ),
     ],
 )
