@@ -38,9 +38,9 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
 
 
 def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
-    """How many layers a partial mode recomputes: its two notations are easily confused."""
+    """How many layers a partial mode recomputes, because its two notations are easily confused."""
     forms = job.framework.recomputing
-    # A measured run may call a mode by the name that its source uses.
+    # A measured run may use the name that its source has for a mode.
     named = {mode.name: mode for mode in job.recompute}
     for name in layout.recomputed:
         mode = named.get(name) or job.framework.recompute_mode(name)
@@ -143,7 +143,7 @@ def _notes_of_samples(job: Job) -> Iterator[str]:
 
 
 def image_notes(job: Job) -> Iterator[str]:
-    """Assumptions about images that nobody described, and about a frozen vision tower."""
+    """Assumptions about images that the job does not describe, and about a frozen vision tower."""
     images = job.model.images
     yield from _notes_of_samples(job)
     if images.shrunk:
@@ -185,7 +185,8 @@ def _tower_notes(job: Job) -> Iterator[str]:
 
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """Assumptions of the framework's profile that apply to these degrees and this precision; then
-    dropout, images and layers that the model has but nobody measured."""
+    those about dropout, images and kinds of layers that no measured run covers.
+    """
     unused = set(job.techniques) - set(used_techniques(job, degrees))
     unused |= {"fp16", "bf16"} - {job.precision}
     notes = tuple(
@@ -238,7 +239,7 @@ def _expert_notes(job: Job) -> Iterator[str]:
 
 
 def tuning_notes(job: Job) -> Iterator[str]:
-    """How the framework stores adapters and the frozen weights beside them."""
+    """How the framework stores adapters and the frozen weights next to them."""
     tuning, rules = job.tuning, job.framework.adapters
     if not tuning.has_adapters:
         return
@@ -275,7 +276,7 @@ def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# Share of the step from which waiting for the CPU gets a note.
+# Smallest share of the step for which waiting for the CPU gets a note.
 _WORTH_SAYING = 0.1
 
 
@@ -306,7 +307,7 @@ class Assumption(BaseModel):
 
 
 def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
-    """Assumed figures of GPU and nodes; a user's own file states no sources."""
+    """Assumed figures of the GPU and the nodes; a user's own file states no sources."""
     gpu, cluster = job.cluster.gpu.name, job.cluster.name
     facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
     if cluster in cluster_names():
@@ -328,6 +329,8 @@ def _fact_text(fact: Fact) -> str:
 
 
 def assumption_lines(jobs: tuple[Job, ...]) -> tuple[str, ...]:
-    """Assumptions about the machines of several jobs: `DGX H100: rail_latency_s 2e-06 s: why`."""
+    """Assumptions about the machines of several jobs: `DGX H100: rail_latency_s 2e-06 s:
+    reason`.
+    """
     found = (item for job in jobs for item in hardware_assumptions(job))
     return tuple(dict.fromkeys(f"{item.about}: {item.text}" for item in found))

@@ -71,8 +71,9 @@ class Proposal:
         return self.of(self.request.resolve())
 
     def of(self, job: Job) -> Configuration:
-        """The configuration for a job: the resolved request or a variant. States of a paged
-        optimizer stay on the GPU if they fit there. UsageError."""
+        """The configuration for a job, which is that of the request or a variant of it. States of a
+        paged optimizer stay on the GPU if they fit there. UsageError if a rule is broken.
+        """
         if job.pages_states:
             return settled(self.of(replace(job, offload_shares=())))
         demand_range(self.degrees)
@@ -97,8 +98,9 @@ class Proposal:
         recompute: str | None = None,
         recomputed: Recomputed | None = None,
     ) -> Proposal:
-        """The proposal with other request fields, degrees and perhaps another recompute mode.
-        Layers that were given are dropped where the pipeline has other blocks."""
+        """The proposal with other request fields, other degrees and, if given, another recompute
+        mode. Given layer counts are dropped if the pipeline then has different blocks.
+        """
         same_stages = degrees.pp == self.degrees.pp
         same_blocks = same_stages and degrees.vpp == self.degrees.vpp
         again = self.recomputed if recompute is None else recomputed
@@ -112,7 +114,7 @@ class Proposal:
         )
 
     def _layout(self, even: Configuration) -> Layout:
-        """The given layout, completed."""
+        """The layout that the proposal states, completed by defaults."""
         degrees, mode, layout = self.degrees, even.mode, even.layout
         if self.block_layers is not None:
             _demand_blocks(self.block_layers, degrees)
@@ -151,14 +153,16 @@ def evaluate(
 
 
 def evaluated(configuration: Configuration, factors: Factors | None = None) -> Plan:
-    """The cost of a legal configuration; `factors`: on inputs of the cost core."""
+    """The cost of a legal configuration; `factors`: factors on inputs of the cost core."""
     model = CostModel(configuration.job, factors, compiled=False)
     return configured_plan(configuration, model, "evaluated")
 
 
 def settled(configuration: Configuration) -> Configuration:
-    """The configuration with a paged optimizer's states where the driver will put them: on the GPU
-    if they fit there with the probability that the job demands, else in host memory."""
+    """The configuration, with a paged optimizer's states in the memory where the driver will put
+    them: on the GPU if they fit there with the probability that the job demands, else in host
+    memory.
+    """
     job = configuration.job
     if not job.optimizer.paged or job.optimizer_offload:
         return configuration
@@ -201,14 +205,14 @@ def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
 
 
 def _whole_experts(job: Job, degrees: Degrees) -> str:
-    """Advice to give etp 1, where that is legal and the degree is the framework's default."""
+    """Advice to set etp to 1, if that is legal and the degree is the framework's default."""
     usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
     if degrees.etp != usual or usual == 1 or degrees.stage_gpus % degrees.ep:
         return ""
     return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
 
 
-# How to mend a broken rule, where the degrees tell.
+# How to mend a broken rule, if that follows from the degrees.
 _FIXES = {
     "batch-size": _nearest_batch,
     "zero-stage-offered": _technique_with_zero_stage,
@@ -218,7 +222,7 @@ _FIXES = {
 
 
 def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
-    """How to mend a broken rule, as the rest of its sentence."""
+    """How to mend a broken rule, worded as the end of the rule's sentence."""
     if rule in _FIXES:
         return _FIXES[rule](job, degrees)
     technique = re.match(r"--with (\S+), which needs (.+)", rule)
@@ -261,7 +265,7 @@ def usual_zero(job: Job, replicas: int, tp: int) -> int:
 
 
 def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
-    """Layers of each stage in a mode: all, or as many of each block as the mode says."""
+    """Layers of each stage in a mode: all of them, or the number per block that the mode states."""
     whole = in_mode(layout, mode).recomputed
     if not mode.block:
         return whole
@@ -303,7 +307,9 @@ def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) ->
 
 
 def layout_problems(configuration: Configuration) -> list[str]:
-    """A sentence for each broken layout rule; a wrong sum of layers hides the rule on splits."""
+    """A sentence for each broken layout rule. If the sum of layers is wrong, the rule on splits is
+    not reported.
+    """
     job, layout, ctx = configuration.job, configuration.layout, configuration.context
     broken = [rule.name for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
     if "every-layer-once" in broken:

@@ -22,8 +22,9 @@ Key = Any
 def rank_key(
     recompute: Module = Module.NOTHING, sequence_parallel: bool = True, **degrees: int
 ) -> Key:
-    """A key with these degrees (1 by default) and modules that run again, without columns that only
-    seconds depend on. Samples fill their row."""
+    """A key with these degrees (1 by default) and these recomputed modules, without columns on
+    which only seconds depend. Samples fill their row.
+    """
     sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
         **sizes,

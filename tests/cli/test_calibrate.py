@@ -125,7 +125,7 @@ def test_nothing_is_overwritten_without_force(measured: Path, calibrated: Path) 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("gemm_rate = nan", "nan is no number"),
+        ("gemm_rate = nan", "nan is not a number"),
         ("gemm_rate = 0", "greater than or equal to 0.01"),
         ("gem_rate = 0.9", "Did you mean 'gemm_rate'"),
         ("gemm_rate = { value = 2.0, low = 0.5, high = 1.0 }", "outside its interval"),

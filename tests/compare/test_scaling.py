@@ -29,7 +29,7 @@ def test_doublings_and_the_last() -> None:
     assert counts_between(512, 16384) == (512, 1024, 2048, 4096, 8192, 16384)
     assert counts_between(8, 48) == (8, 16, 32, 48)
     assert counts_between(8, 8) == (8,)
-    with pytest.raises(UsageError, match="growing order"):
+    with pytest.raises(UsageError, match="smaller number of GPUs first"):
         counts_between(16, 8)
 
 

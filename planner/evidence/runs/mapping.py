@@ -209,7 +209,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
 
 def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
     """Smallest micro-batch of a run that states none: one sequence, or the fewest for which
-    Megatron's fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
+    Megatron's fused softmax runs (`planner.cost.piece_attention.softmax_is_fused`).
     `planner.evidence.runs.predict` chooses among the larger ones."""
     if not _is_eager(row, profile) or row.text("kernel") in _UNFUSED:
         return 1

@@ -26,8 +26,8 @@ SEQUENCES = (128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """The user's values for engine degrees, None where a search decides; and the way of sending new
-    weights, "" where it decides.
+    """The user's values for engine degrees, None if a search decides; and the way of sending new
+    weights, "" if it decides.
     """
 
     tp: int | None = None
@@ -106,9 +106,9 @@ def no_engine(job: RlJob) -> str:
     """
     policy, gpus = job.policy, job.sampling_cluster.num_gpus
     return (
-        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, "
-        f"{gpus:,} at most: tp·pp·dp divides them, and tp the {policy.heads} attention heads of "
-        f"{policy.name}; give other --rollout-tp, --rollout-pp, --rollout-dp, or leave them out"
+        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, at most "
+        f"{gpus:,}: tp·pp·dp must divide their number, and tp the {policy.heads} attention heads "
+        f"of {policy.name}; give other --rollout-tp, --rollout-pp, --rollout-dp, or leave them out"
     )
 
 
@@ -142,16 +142,16 @@ def demand_engine(job: RlJob, engine: EngineLayout) -> None:
         raise UsageError(str(error).replace("--", "--rollout-")) from None
     if engine.pp > 1 and not job.framework.engine_pipelines:
         raise UsageError(
-            f"--rollout-pp {engine.pp}: {job.framework.name} gives its engines no pipeline stages; "
-            "give --rollout-pp 1 and a larger --rollout-tp"
+            f"--rollout-pp {engine.pp}: {job.framework.name} does not support pipeline stages in "
+            "engines; give --rollout-pp 1 and a larger --rollout-tp"
         )
     if not _whole_experts(job, engine.tp, engine.dp, engine.ep):
         raise UsageError(
-            f"--rollout-ep {engine.ep}: {job.framework.name} takes 1 or tp·dp of the engine; give "
-            f"--rollout-ep {engine.tp * engine.dp}"
+            f"--rollout-ep {engine.ep}: {job.framework.name} accepts 1 or tp·dp of the engine; "
+            f"give --rollout-ep {engine.tp * engine.dp}"
         )
     if engine.engine_gpus > node and engine.engine_gpus % node:
         raise UsageError(
-            f"an engine of {engine.engine_gpus} GPUs fills no whole nodes of {node}; give "
+            f"an engine of {engine.engine_gpus} GPUs does not fill whole nodes of {node}; give "
             f"--rollout-tp {min(engine.tp, node)}"
         )

@@ -148,7 +148,9 @@ def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayou
 
 
 def _apart(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
-    """Other splits for two sides on separate GPUs."""
+    """Changes for two sides on separate GPUs: synchronous or one update behind, and other ways to
+    send new weights.
+    """
     if layout.staleness and job.framework.separate_synchronous:
         yield "synchronous", replace(layout, staleness=0, streams=False)
     elif not layout.staleness and job.framework.most_staleness:

@@ -1,10 +1,10 @@
 """Writers for verl, NeMo-RL and TRL: configuration files, a script and a README.
 
-A framework's `NAME_written.toml` holds tables of rows. Where the condition `when` holds, a row
-`set`s keys, below the table `in`: a text is an expression over `_names`, any other value stands for
-itself, and braces in keys are filled in. A row with `use` takes the rows of the table of that name,
-which may name the row's other fields. `variables`: those of the script; `version`: what the files
-are written for.
+A framework's `NAME_written.toml` has tables of rows. If a row's condition `when` is true, the keys
+under `set` are set, below the table `in`. A text is an expression over `_names`, any other value is
+used as it is, and braces in keys are filled in. A row with `use` inserts the rows of the table of
+that name, which may refer to the row's other fields. `variables`: those of the script; `version`:
+releases that the files are written for.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _SIXTEEN_BITS = 2
 
 
 def files(launch: RlLaunch) -> Files:
-    """The folder's files but for the plan."""
+    """All files of the folder except the plan."""
     writers = {"verl": _verl, "nemo-rl": _nemo, "trl": _trl}
     return writers[launch.job.framework.name](launch)
 
 
 def asked(launch: RlLaunch) -> Asked:
-    """Variables of the script."""
+    """Variables of the script: (default, meaning) by name."""
     rows = sentences.holding("rl", "variables", _names(launch), _file(launch))
     return {row["name"]: (row.get("default", ""), row["meaning"]) for row in rows}
 
 
 def settings_of(launch: RlLaunch, table: str = "settings") -> Settings:
-    """The settings of a table of the framework, by dotted keys, in order."""
+    """The settings in a table of the framework, by dotted key, in order."""
     return dict(_set(dialect_toml("rl", _file(launch)), table, _names(launch)))
 
 
@@ -72,7 +72,7 @@ def _set(
             yield from _set(tables, row["use"], {**names, **row})
         for name, value in row.get("set", {}).items():
             key = sentences.filled_in(f"{row['in']}.{name}" if "in" in row else name, names)
-            # Hydra adds what its configuration lacks where a plus stands before the whole key.
+            # With a plus before the whole key, Hydra adds keys that its configuration lacks.
             key = f"+{key.replace('+', '')}" if "+" in key else key
             yield key, sentences.evaluated(value, names) if isinstance(value, str) else value
 
@@ -123,7 +123,7 @@ def refusals(launch: RlLaunch) -> Iterator[Refusal]:
 
 
 def _kind(launch: RlLaunch) -> str:
-    """The kind of verl's program that trains."""
+    """The kind of verl program to start: colocated, one-step-off or fully-async."""
     if not launch.separate:
         return "colocated"
     return "fully-async" if launch.layout.streams or launch.layout.staleness > 1 else "one-step-off"
@@ -132,7 +132,7 @@ def _kind(launch: RlLaunch) -> str:
 def _folder(
     launch: RlLaunch, title: str, lines: list[str], configs: Files, *more: str
 ) -> dict[str, str]:
-    """Configurations, the script and the README; `more`: its further paragraphs."""
+    """Configurations, the script and the README. `more`: further paragraphs of the README."""
     title = f"{launch.job.policy.name} by {launch.job.algorithm.name} with {title}"
     variables, version = asked(launch), str(dialect_toml("rl", _file(launch))["version"])
     head = f"# {comment_text(title)}\n"
@@ -144,7 +144,7 @@ def _folder(
 
 
 def _nested(settings: Settings) -> str:
-    """YAML of dotted keys."""
+    """Settings with dotted keys as nested YAML."""
     nested: Settings = {}
     for key, value in settings.items():
         place = nested
@@ -160,7 +160,7 @@ def _verl(launch: RlLaunch) -> Files:
     written = {key: "null" if one is None else one for key, one in settings_of(launch).items()}
     arguments = [f"{key}={value}" for key, value in written.items()]
     if kind != "colocated" and _names(launch)["strategy"] == "megatron":
-        # These programs have another configuration for Megatron.
+        # These programs use another configuration for Megatron.
         name = f"--config-name={kind.replace('-', '_')}_ppo_megatron_trainer.yaml"
         arguments = ["--config-path=config", name, *arguments]
     command = shell.command(("python3", "-m", _VERL_PROGRAMS[kind]), arguments)
@@ -197,7 +197,7 @@ def _trl(launch: RlLaunch) -> Files:
 
 
 def _trl_start(launch: RlLaunch) -> str:
-    """The command that trains, with what the user says."""
+    """The command that starts training, with the user's variables."""
     nodes, _ = launch.nodes_of(launch.layout.trainer_gpus)
     options = ["--config_file", _ACCELERATE, "--num_processes", str(launch.layout.trainer_gpus)]
     if nodes > 1:
