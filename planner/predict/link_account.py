@@ -54,9 +54,10 @@ Part = Literal["bandwidth", "latency", "start", "term"]
 
 
 class LinkShare(Frozen):
-    """A part of the step. `resource`: what the step waits for; `traffic`: the groups whose
-    exchanges wait; `part`: bandwidth of one link, latency of all, the start of exchanges, or a term
-    other than communication (`term`: its field in `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
+    """A part of the step. `resource`: the link or activity for which the step waits; `traffic`: the
+    groups whose exchanges wait; `part`: bandwidth of one link, latency of all, the start of
+    exchanges, or a term other than communication (`term`: its field in
+    `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
     """
 
     resource: str

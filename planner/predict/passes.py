@@ -1,4 +1,4 @@
-"""The passes of a step: what each reads or trains, its duration, and the memory it holds.
+"""The passes of a step: the model that each reads or trains, its duration, and its memory.
 
 Passes share the GPUs and follow each other: their seconds add up to the step's, term by term, and
 the peak of the step is that of its heaviest pass. The cost of a model that is only read is the
