@@ -33,7 +33,7 @@ def machine_text(name: str, cluster: Cluster, base: Path | None) -> str:
 
 
 def _described(path: Path) -> str:
-    """The text of a cluster file without an earlier calibration, whose tables come last."""
+    """The text of a cluster file without its earlier calibration, whose tables come last."""
     load_cluster_file(path)
     lines = read_text(path).splitlines()
     headers = [index for index, line in enumerate(lines) if line.lstrip().startswith("[")]
@@ -49,7 +49,7 @@ def _described(path: Path) -> str:
 
 
 def _machine(cluster: Cluster, name: str) -> str:
-    """The catalogue's machine, stated in full."""
+    """The catalogue's machine, written out in full."""
     gigabytes = cluster.scale_up_bytes_per_s_per_gpu_per_direction / 1e9
     values: dict[str, object] = {
         "name": Path(name).stem,
@@ -70,7 +70,7 @@ def _machine(cluster: Cluster, name: str) -> str:
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """The tables [calibration] of a cluster file."""
+    """The [calibration] tables of a cluster file."""
     content = calibration.model_dump()
     content["factors"] = {factor.pop("name"): factor for factor in content["factors"]}
     if not content["phases"]:

@@ -22,14 +22,15 @@ from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 
 Watch = Callable[[str, int, int], None]
-# Whether time is up before something is tried, which then counts as untried.
+# Called with a description before something is tried; if it returns true, time is up and that thing
+# counts as untried.
 Over = Callable[[str], bool]
 
 # Pairs that are evaluated if no single change suffices: those with the largest sums of savings.
 MOST_PAIRS = 160
-# Least share of the peak that a change must save to be of help.
+# Smallest share of the peak that a change must save to count as helpful.
 LEAST_SAVING = 0.002
-# Least share of a memory term that a change must remove to count as shrinking it.
+# Smallest share of a memory term that a change must remove to count as shrinking it.
 LEAST_SHRINKAGE = 0.2
 
 
@@ -90,8 +91,9 @@ class Advice:
 
     Sufficient changes are in the order in which to try them: those that leave the training as it
     is, those that train another model, those that need more GPUs; each group is sorted by time.
-    `closest`: the lightest pair on the same GPUs, if none suffices there. `tried`: number of
-    changes and pairs that were examined, including those that break a rule or save nothing.
+    `closest`: the pair that saves most, on the same GPUs if any pair stays there; None if a pair on
+    the same GPUs suffices or none was tried. `tried`: number of changes and pairs that were
+    examined, including those that break a rule or save nothing.
     """
 
     base: Plan
@@ -115,8 +117,8 @@ def advise(
 
     `may_add_gpus`: degrees that need more GPUs may have them (`request.gpus` must then state a
     number of GPUs: `8xH100`); data parallelism on more GPUs is tried in any case and comes last.
-    `over`: called before each change; no more are tried once it returns true. UsageError if the
-    configuration itself breaks a rule.
+    `over`: called before each change; if it returns true the change is skipped and counts as
+    untried. UsageError if the configuration itself breaks a rule.
     """
     watch = watch or (lambda _what, _done, _total: None)
     return _Adviser(proposal, may_add_gpus, pairs, watch, over).advice()
