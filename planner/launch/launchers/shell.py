@@ -65,7 +65,7 @@ def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
     tests = [f"    {line}" for line in setting_tests(command)]
     return [
         'if [[ "${MODE:-}" == --dry-run ]]; then',
-        "    # Prints the command, with names in place of what is not set.",
+        "    # Prints the command, with names in place of variables that are not set.",
         *unset,
         *(["else", *tests] if tests else []),
         "fi",

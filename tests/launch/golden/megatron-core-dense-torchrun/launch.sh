@@ -35,7 +35,7 @@ export MIN_LEARNING_RATE="${MIN_LEARNING_RATE:-1e-5}"
 export STOP_AFTER_MINUTES="${STOP_AFTER_MINUTES-}"
 
 if [[ "${MODE:-}" == --dry-run ]]; then
-    # Prints the command, with names in place of what is not set.
+    # Prints the command, with names in place of variables that are not set.
     export MEGATRON_LM="${MEGATRON_LM:-/set/MEGATRON_LM}"
 else
     if [[ -z "${MEGATRON_LM}" ]]; then
