@@ -36,8 +36,10 @@ def evaluate_command(
     recompute: str = "",
     layout: Layout | None = None,
 ) -> str:
-    """`planner evaluate` of a configuration, without degrees if none are given. Empty where no
-    option expresses it: the search chooses what to offload, or layers mix recompute modes."""
+    """`planner evaluate` of a configuration, without degrees if none are given. Empty if no option
+    expresses the configuration: the search chooses the modules to offload, or layers mix recompute
+    modes.
+    """
     searched = "search" in (request.optimizer_offload, request.activation_offload)
     if searched or (layout is not None and len(layout.recomputed) > 1):
         return ""

@@ -97,7 +97,7 @@ def _one_class(
 
 
 def half_precision(gpu: Gpu) -> str:
-    """The 16-bit type that a GPU trains in: bf16, or fp16 where it lacks bf16 (V100)."""
+    """The 16-bit type in which a GPU trains: bf16, or fp16 if it lacks bf16 (V100)."""
     return "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
 
 

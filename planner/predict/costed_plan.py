@@ -1,4 +1,4 @@
-"""Turns costs into a `Plan`: the one place where arrays become a plan."""
+"""Turns costs into a `Plan`: the only place where arrays become a plan."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _step_interval(
 
 
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
-    """Step times, s, with other length distributions that fit what was given equally well."""
+    """Step times, s, with other length distributions that fit the given facts equally well."""
     samples, found = configuration.job.samples, []
     for lengths in samples.lengths.unstated if samples.lengths else ():
         other = replace(configuration.job, samples=samples.spread_as(lengths))

@@ -54,9 +54,10 @@ Part = Literal["bandwidth", "latency", "start", "term"]
 
 
 class LinkShare(Frozen):
-    """A part of the step. `resource`: what the step waits for; `traffic`: the groups whose
-    exchanges wait; `part`: bandwidth of one link, latency of all, the start of exchanges, or a term
-    other than communication (`term`: its field in `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
+    """A part of the step. `resource`: the link or activity for which the step waits; `traffic`: the
+    groups whose exchanges wait; `part`: bandwidth of one link, latency of all, the start of
+    exchanges, or a term other than communication (`term`: its field in
+    `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
     """
 
     resource: str
@@ -68,7 +69,7 @@ class LinkShare(Frozen):
 
 
 def scale_up_name(cluster: Cluster) -> str:
-    """The link between GPUs of a node or rack."""
+    """Name of the link between GPUs of a node or rack."""
     if not cluster.peer_to_peer:
         return "host memory"
     if cluster.scale_up_domain_gpus == 1:
@@ -77,7 +78,7 @@ def scale_up_name(cluster: Cluster) -> str:
 
 
 def scale_out_name(cluster: Cluster) -> str:
-    """The network between nodes."""
+    """Name of the network between nodes."""
     return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)
 
 

@@ -150,7 +150,9 @@ _LEAST_CHANNELS = 2
 
 
 def channels(cluster: Cluster) -> int:
-    """Channels of a communicator (NCCL, RCCL): as many as the links inside a node can use."""
+    """Number of channels of a communicator (NCCL, RCCL): those that the links inside a node can
+    use.
+    """
     return channels_at(_scale_up_bytes_per_s(cluster))
 
 
@@ -216,8 +218,9 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
 
 
 def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
-    """The links under NCCL's variables: without reductions in NVLink switches, or with a protocol
-    that sends flags beside the data."""
+    """The links as NCCL's variables change them: without reductions in NVLink switches, or with a
+    protocol that sends flags with the data.
+    """
     if not cluster.nvlink_reductions:
         links = links._replace(scale_up_reduction_gain=1.0, scale_up_reduction_latency_s=math.inf)
     if cluster.protocol_share < 1.0:

@@ -1,6 +1,7 @@
 """The effect of an optimizer, its kernel and its offload, as numbers for the cost core.
 
-`trained_profile` returns a framework profile whose `state` holds what stays on the GPU.
+`trained_profile` returns a framework profile whose `state` describes the part that stays on the
+GPU.
 """
 
 from __future__ import annotations

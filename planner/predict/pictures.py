@@ -44,7 +44,7 @@ def timed_pictures(job: Job, mbs: int) -> float:
 
 
 def with_pictures(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
-    """The pieces with `factor` times as many patches."""
+    """The pieces with their numbers of patches multiplied by `factor`."""
     return tuple(pieces) if factor == 1.0 else _scaled(tuple(pieces), factor)
 
 

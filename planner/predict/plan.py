@@ -233,7 +233,7 @@ class FullMemory(Frozen):
 
 def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
     """Seconds of a step at the expected throughput, (1 - p)/t + p/full, by which plans of equal
-    risk are ranked. A run that then fails is no better than one that slows down.
+    risk are ranked. A run that fails when memory is full counts like one that slows down.
     """
     if full_s is None:
         return step_time_s

@@ -116,8 +116,8 @@ def _parts(
 
 
 def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
-    """The passes of a rank in a mean micro-batch of `mbs` packs, each of whose samples is split
-    over as many ranks as it needs.
+    """The passes of a rank in a mean micro-batch of `mbs` packs, in which each sample is split over
+    the number of ranks that it needs.
     """
     lengths, packed = job.samples.lengths, job.samples.balance == "dynamic-cp"
     if lengths is None:

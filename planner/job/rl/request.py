@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from hardware.frozen import Named
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.losses import with_objective
-from planner.job.frameworks.profile import with_tables
+from planner.job.frameworks.profile import FrameworkProfile, with_tables
 from planner.job.job import Job
 from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
@@ -37,6 +37,9 @@ from planner.job.rl.spec import (
 )
 from planner.job.samples import Lengths
 from planner.job.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from constraints.axes import ContextKind
 
 # Numbers of updates of lag that a search tries.
 SEARCHED_STALENESS = (0, 1, 2, 4)
@@ -184,7 +187,15 @@ class RlRequest(Named):
             changed["seq"] = self.trainer.seq or rollout.longest
         changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
         changed["without"] = self._without(framework)
-        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
+        job = as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
+        asked = self.trainer.cp_comm_type
+        if asked is not None and asked not in job.context_kinds:
+            able = ", ".join(job.framework.parallelism.context_kinds)
+            raise UsageError(
+                f"--cp-comm-type {asked}: {framework.name} runs {job.framework.name} with {able}; "
+                "leave it out"
+            )
+        return job
 
     def _without(self, framework: RlFramework) -> tuple[str, ...]:
         """The techniques to avoid: those that the user avoids, and default techniques of the
@@ -272,9 +283,17 @@ def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
         profile = with_tables(profile, settings)
         told = framework.assumes.get(profile.name, profile.assumptions)
         profile = profile.model_copy(update={"assumptions": told})
-        if not job.framework.parallelism.context:
-            job = replace(job, context_kinds=profile.parallelism.context_kinds)
+        if "context_kinds" in settings.get("parallelism", {}):
+            job = replace(job, context_kinds=_exchanges(job, profile))
     return replace(job, framework=with_objective(profile, objective), objective=objective)
+
+
+def _exchanges(job: Job, profile: FrameworkProfile) -> tuple[ContextKind, ...]:
+    """The exchanges of context parallelism that the framework runs, of those that suit the job."""
+    run = profile.parallelism.context_kinds
+    if not job.framework.parallelism.context:
+        return run
+    return tuple(kind for kind in job.context_kinds if kind in run)
 
 
 def find_algorithm(name: str) -> Algorithm:

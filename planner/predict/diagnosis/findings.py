@@ -83,7 +83,9 @@ class Hypothesis:
 
     @property
     def target(self) -> tuple[str, str]:
-        """What the level sets: (`request` or `transport`, the field), or (`links`, "")."""
+        """The setting that the level changes: (`request` or `transport`, the field), or (`links`,
+        "").
+        """
         where, _, name = self.cause.sets.partition(".")
         return where, name
 
@@ -169,10 +171,9 @@ _OUTSIDE_TEST = (
 
 @dataclass(frozen=True)
 class GapExplanation:
-    """A possible difference (the field `what`), and the figure that the model then predicts, s or
-    bytes.
+    """A possible difference in words, and the figure that the model then predicts, s or bytes.
 
-    `effect`: that figure over the original prediction, minus one; `test`: how to find out;
+    `effect`: the figure over the original prediction, minus one; `test`: how to find out;
     `any_gap`: it explains a gap of any size, so `predicted` is the measurement.
     """
 
@@ -319,7 +320,7 @@ def _explanation(
 def _pairs(
     proposal: Proposal, tried: Sequence[_Tried], comparison: MeasuredComparison
 ) -> Iterator[GapExplanation]:
-    """Pairs of causes of different kinds that explain more together than either does alone."""
+    """Pairs of causes of different kinds that explain more together than either does by itself."""
     found = []
     for (first, first_alone), (second, second_alone) in combinations(tried, 2):
         if first.cause.kind == second.cause.kind:

@@ -246,7 +246,9 @@ class _Adapter:
 
 
 def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
-    """The products by A and by B, then the row of the memory that they move."""
+    """The products by A and by B, the row of the memory that they move and, in DoRA, the row of the
+    magnitudes.
+    """
     one = _Adapter(op, part, context)
     first = one.product("lora_a", (part.into, one.rank), _kept_by_first(one), True)
     first = replace(first, in_shard=op.in_shard)

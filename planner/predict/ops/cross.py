@@ -56,7 +56,9 @@ def _query(context: OpContext) -> Op:
 
 
 def _keys_and_values(context: OpContext) -> Iterator[Op]:
-    """Products of the projector's output, which all layers share and which is kept there."""
+    """Products of the projector's output, which all layers share; the projector's row lists it as
+    kept.
+    """
     model = context.model
     for name in ("attention/k", "attention/v"):
         width = float(model.kv_width)

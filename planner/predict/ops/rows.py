@@ -225,7 +225,9 @@ def only_held(op: Op) -> Op:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A unit that a pipeline stage can hold: a layer of one kind, the embedding, the head, MTP."""
+    """A unit of which pipeline stages consist: a layer of one kind, the embedding, the head,
+    MTP.
+    """
 
     name: str
     ops: tuple[Op, ...] = field(default_factory=tuple)

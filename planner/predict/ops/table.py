@@ -1,5 +1,6 @@
-"""The op table of a model: pieces that a pipeline stage can hold (layers of any kind, embedding,
-head with its loss, multi-token prediction), and sums over their rows."""
+"""The op table of a model: the pieces of which pipeline stages consist (layers of any kind,
+embedding, head with its loss, multi-token prediction), and sums over their rows.
+"""
 
 from __future__ import annotations
 
@@ -322,7 +323,9 @@ def _end(piece: Piece, context: OpContext) -> Piece:
 
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
-    """One layer, with the rows that the framework's checkpoints run again."""
+    """One layer as the job runs it: with adapters, casts, the framework's checkpoints, offload and
+    the rows of models that are only read.
+    """
     if kind.module == "vision":
         return tower_layer(context, kind, _layer)
     rows = layer_rows(context, kind)

@@ -318,8 +318,9 @@ def _first(op: Op, context: OpContext) -> Op:
 
 
 def _projector_context(context: OpContext) -> OpContext:
-    """Context of the projector's rows; the norm of pooled patches is the language model's own, any
-    other norm the tower's."""
+    """Context of the projector's rows. The norm of pooled patches follows the rules of the language
+    model's family, any other norm those of the tower's.
+    """
     vision = _vision(context)
     norm_kind, tuning = vision.projector.norm, part_tuning(context.tuning, PROJECTOR)
     tower = tower_model(vision.tower)

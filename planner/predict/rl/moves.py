@@ -117,8 +117,8 @@ def usual_way(job: RlJob, *, colocated: bool) -> str:
 
 
 def moved_weights(job: RlJob) -> tuple[float, int]:
-    """(bytes, published tensors) that engines need after an update; only the adapters' if the job
-    has any, because engines serve them separately from the weights.
+    """(bytes, published tensors) that engines need after an update. In a job with adapters these
+    are only the trained ones, because engines serve adapters separately from the weights.
     """
     if not job.trainer.tuning.has_adapters:
         return _published(job.policy)

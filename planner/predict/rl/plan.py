@@ -116,10 +116,10 @@ class Generation:
     same answers if engines never run empty, because the next prompts follow at once; `tail_s`:
     seconds of the phase in which fewer sequences run than an engine has room for; `running`: most
     sequences of one engine at once; `waves`: sequences of an engine divided by that number;
-    `preempted`: share of the sequences that lose their cache once and are read again;
+    `preempted`: preemptions per sequence, after each of which its tokens are read again;
     `room_tokens`: size of an engine's KV cache; `profile`: (seconds since the start, share of the
-    samples that still run), falling; `fits`: whether an engine can hold at least one sequence of
-    the greatest length.
+    samples that still run), falling; `fits`: whether the cache has room for at least one sequence
+    of the greatest length, and the engine's share of the GPU is free.
     """
 
     phase: Phase

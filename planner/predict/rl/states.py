@@ -1,5 +1,5 @@
-"""Engines that wake and sleep on GPUs that they share with a trainer: the seconds that takes, and
-the bytes that stay.
+"""Engines that wake and sleep on GPUs that they share with a trainer: how long this takes, and the
+bytes that stay.
 """
 
 from __future__ import annotations

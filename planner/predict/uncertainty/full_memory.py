@@ -58,8 +58,8 @@ def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
     if risk is None or risk.step_time_s is None:
         return ()
     return (
-        f"the step time is that with memory to spare; full, of which the chance is "
-        f"{share(risk.probability, 0)}, a step takes {risk.step_time_s:.3g} s",
+        f"the step time assumes spare memory; if memory is full (probability "
+        f"{share(risk.probability, 0)}), a step takes {risk.step_time_s:.3g} s",
     )
 
 

@@ -364,7 +364,7 @@ def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
 
 
 def fold_of(source: str, sources: Sequence[str]) -> int:
-    """The fold that leaves a source out; `sources`: all, in alphabetical order."""
+    """The number of the fold that leaves a source out; `sources`: all, in alphabetical order."""
     return sources.index(source) % FOLDS
 
 

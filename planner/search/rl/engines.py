@@ -44,11 +44,12 @@ def engine_layouts(
     come first, because their cost bounds the others. Empty if no split is legal.
     """
     said = limits or EngineLimits()
-    shares, sequences = kv_shares(job, placement)[::-1], sequences_tried(job)[::-1]
+    shares = kv_shares(job, placement)[::-1]
     return tuple(
-        EngineLayout(gpus // (tp * pp * dp), tp, pp, ep, dp, share, count)
+        EngineLayout(engines, tp, pp, ep, dp, share, count)
         for tp, pp, dp, ep in engine_degrees(job, gpus, said)
-        for share, count in product(shares, sequences)
+        for engines in (gpus // (tp * pp * dp),)
+        for share, count in product(shares, sequences_tried(job, placement, engines)[::-1])
     )
 
 
@@ -60,11 +61,13 @@ def kv_shares(job: RlJob, placement: Placement) -> tuple[float, ...]:
     return tuple(sorted({*KV_SHARES[placement], usual}))
 
 
-def sequences_tried(job: RlJob) -> tuple[int, ...]:
-    """Numbers of concurrent sequences per engine to try."""
+def sequences_tried(job: RlJob, placement: Placement, engines: int) -> tuple[int, ...]:
+    """Numbers of concurrent sequences to try for each of so many engines."""
     given = job.engine.sequences
     if given is not None and given != job.framework.sequences:
         return (given,)
+    if not job.framework.told_sequences:
+        return (job.usual_sequences(placement, engines),)
     samples = round(job.rollout.samples * job.rollout.batches)
     tried = sorted({job.framework.sequences, *SEQUENCES})
     return tuple(one for at, one in enumerate(tried) if not at or tried[at - 1] < samples)

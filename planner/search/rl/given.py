@@ -136,8 +136,10 @@ def _engine(job: RlJob, said: EngineLimits, placement: Placement, gpus: int) -> 
             f"that sample; give --rollout-tp {_divisor(gpus, tp)}"
         )
     share = job.engine.kv_share or getattr(job.framework, f"kv_share_{placement}")
-    sequences = job.engine.sequences or job.framework.sequences
-    layout = EngineLayout(gpus // size, tp, pp, said.ep or 1, dp, share, sequences)
+    engines, given = gpus // size, job.engine.sequences
+    usual = given in (None, job.framework.sequences)
+    sequences = job.usual_sequences(placement, engines) if given is None or usual else given
+    layout = EngineLayout(engines, tp, pp, said.ep or 1, dp, share, sequences)
     demand_engine(job, layout)
     return layout
 

@@ -155,10 +155,10 @@ def _problems(deployment: Deployment) -> Iterator[str]:
     for option, (name, largest) in _RANGES.items():
         value = getattr(deployment, name)
         if not 1 <= value <= largest:
-            yield f"{option} {value:,} is outside of 1 to {largest:,}"
+            yield f"{option} {value:,} is not between 1 and {largest:,}"
     if not 0 < deployment.utilization <= 1:
         yield (
-            f"--gpu-memory-utilization {deployment.utilization:g} is outside of 0 to 1; vLLM's "
+            f"--gpu-memory-utilization {deployment.utilization:g} is not between 0 and 1; vLLM's "
             "usual value is 0.9"
         )
     yield from _tensor_problems(model, deployment.tp)

@@ -78,7 +78,8 @@ def missing_bytes(deployment: Deployment) -> float:
 
 def largest_batch(deployment: Deployment, extra: float = 0.0) -> int:
     """Largest number of sequences of the given context that fits; 0 if none does. `extra`: bytes of
-    room beyond what is expected."""
+    room beyond the expected room.
+    """
     return _largest(lambda n: missing_bytes(replace(deployment, batch=n)) <= extra, MAX_BATCH)
 
 
