@@ -99,7 +99,7 @@ def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
         asked = document.settings.get(key)
         name = re.sub(r"\.enabled?$", "", key)
         if asked is not None and asked.value and not _new_name(key) and effect_of(name):
-            text = f"{key}: not a key of torchtitan 0.2; its effect on memory and speed is unknown"
+            text = f"{key}: not a key of torchtitan 0.2; its effect on training is not known"
             yield document.problem("own-option", text, key, severity="missing")
 
 
