@@ -43,7 +43,7 @@ def test_older_keys_of_torchtitan_are_read(read: Read) -> None:
         (f"torchrun tasks/msdp/main.py {SMALL}", "main.py trains no decoder"),
         (f"torchrun tools/text_generation_ptq.py {SMALL}", "trains no decoder"),
         (f"torchrun -m package.examples.dpo_model {SMALL}", "dpo_model trains no decoder"),
-        (f"deepspeed pretrain_gpt.py {SMALL} --kd", "a teacher beside the model"),
+        (f"deepspeed pretrain_gpt.py {SMALL} --kd", "a teacher model"),
         (f"torchrun train.py {SMALL} --rollout-batch-size 8", "reinforcement learning"),
         (f"torchrun pretrain_gpt.py {SMALL} --DDP-impl local --moe-num-experts 8",
          "--moe-num-experts: not a known option"),
