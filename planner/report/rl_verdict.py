@@ -15,7 +15,7 @@ from planner.report.tables import Block, Notes
 from planner.report.verdict import card_facts, drawn, legend, stacked
 from planner.search.rl.result import RlPlan, RlResult
 
-# What a step's seconds go to, by phase, with the marks of a bar; all other phases move tensors.
+# Kind of work of each phase, with its mark in a bar; all other phases move tensors.
 _KINDS = {
     "generation": ("samples", "█"), "reward": ("judges", "▚"), "old_logprobs": ("reads", "▓"),
     "reference": ("reads", "▓"), "values": ("reads", "▓"), "critic_update": ("trains", "▒"),
@@ -27,7 +27,7 @@ _MARKS = dict((*_KINDS.values(), _MOVES))
 
 @dataclass(frozen=True)
 class RlVerdict:
-    """The recommended plan, or plan `asked`, in one look."""
+    """A summary of the recommended plan, or of plan `asked`."""
 
     result: RlResult
     asked: int = 0
@@ -83,19 +83,19 @@ class RlVerdict:
 
     @property
     def time_bar(self) -> str:
-        """The seconds of all phases by what they do, with the 80 % interval of the step."""
+        """The seconds of all phases by kind of work, with the 80 % interval of the step."""
         plan = self.plan
         ends = f"{seconds(plan.low_s)} to {seconds(plan.high_s)}"
         return f"{stacked(self.kinds, _MARKS)} {seconds(plan.step_s)}, {ends}"
 
     @property
     def time_legend(self) -> str:
-        """What the marks of the bar stand for."""
+        """The legend of the time bar."""
         return legend(self.kinds, _MARKS)
 
     @property
     def risk(self) -> str:
-        """The likeliest way in which the prediction is wrong."""
+        """The most likely way in which the prediction is wrong."""
         plan = self.plan
         if plan.fit_probability < LIKELY_TO_FIT:
             missing = percent_sure(1.0 - plan.fit_probability)
@@ -107,7 +107,7 @@ class RlVerdict:
         )
 
     def next(self, saved_as: str | None) -> str:
-        """What to type next."""
+        """The command to type next."""
         number = self.number
         if saved_as is None:
             return (
@@ -168,7 +168,7 @@ def name(plan: RlPlan) -> str:
 def verdict_blocks(
     result: RlResult, saved_as: str | None = None, asked: int = 0
 ) -> Iterator[Block]:
-    """The card of the recommended plan with alternatives, or of plan `asked` alone."""
+    """The card of the recommended plan with alternatives, or only the card of plan `asked`."""
     verdict = RlVerdict(result, asked)
     yield Notes((verdict.headline,))
     yield card_facts(verdict, verdict.risk, verdict.next(saved_as))

@@ -26,13 +26,13 @@ NONE = "–"
 
 @as_report
 def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
-    """The trials of a study and what to do next. `folder`: where the study is."""
+    """The trials of a study and what to do next. `folder`: the study's folder."""
     yield Facts(tuple(_facts(study)))
     if study.trials:
         yield trials_table(study.trials)
         yield Notes(tuple(f"{one.number}: {one.learnt}" for one in study.trials), "Learnt")
     told = (take_text(study), _ended(study))
-    # Trouble goes before what was learnt until then.
+    # Trouble is reported before the result known so far.
     first = told[::-1] if study.reason in ("setup", "failures") else told
     yield Notes((*first, *_notes(study)))
     if folder is not None:
@@ -72,16 +72,16 @@ def _row(one: TriedPlan) -> tuple[str, ...]:
 
 
 def take_text(study: TunedStudy) -> str:
-    """The plan to take, as the last line of a report."""
+    """The recommended plan, as the last line of a report."""
     return f"→ {best_text(study)}"
 
 
 def best_text(study: TunedStudy) -> str:
-    """The plan to take, in a sentence."""
+    """The recommended plan, in a sentence."""
     sure = percent_sure(study.best_probability)
     return (
         f"Take {study.best_name} ({study.best}): the fastest with {sure}, at "
-        f"{seconds(study.best_s)} a step by what is known now."
+        f"{seconds(study.best_s)} a step as far as is known now."
     )
 
 
