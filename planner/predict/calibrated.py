@@ -28,7 +28,9 @@ _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def learnt_factors(job: Job) -> dict[str, float]:
-    """Factors that the cluster's calibration has for the job's framework; empty without one."""
+    """Factors that the cluster's calibration has for the job's framework; empty if the cluster has
+    no calibration.
+    """
     calibration = job.cluster.calibration
     return {} if calibration is None else calibration.of(job.framework.family or job.framework.name)
 

@@ -71,8 +71,9 @@ class Proposal:
         return self.of(self.request.resolve())
 
     def of(self, job: Job) -> Configuration:
-        """The configuration for a job, which is that of the request or a variant of it. States of a
-        paged optimizer stay on the GPU if they fit there. UsageError if a rule is broken.
+        """The configuration for a job: the one that the request resolves to, or a variant of it.
+        States of a paged optimizer stay on the GPU if they fit there. UsageError if a rule is
+        broken.
         """
         if job.pages_states:
             return settled(self.of(replace(job, offload_shares=())))

@@ -121,8 +121,8 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 def fill_frames(shapes: Array, keys: Array) -> None:
     """Fill column `frame`, which is equal for shapes that differ only in micro-batch and recompute
-    mode; each shape with one micro-batch per step has a frame of its own. Frames are ordered by
-    layout.
+    mode; shapes with one micro-batch per step are in separate frames from the others. Frames are
+    ordered by layout.
     """
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]

@@ -69,7 +69,7 @@ class LinkShare(Frozen):
 
 
 def scale_up_name(cluster: Cluster) -> str:
-    """The link between GPUs of a node or rack."""
+    """Name of the link between GPUs of a node or rack."""
     if not cluster.peer_to_peer:
         return "host memory"
     if cluster.scale_up_domain_gpus == 1:
@@ -78,7 +78,7 @@ def scale_up_name(cluster: Cluster) -> str:
 
 
 def scale_out_name(cluster: Cluster) -> str:
-    """The network between nodes."""
+    """Name of the network between nodes."""
     return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)
 
 

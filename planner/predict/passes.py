@@ -80,7 +80,7 @@ class _Account:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """For each of these costings, the stage that decides whether the plan fits."""
+        """The stage that decides whether the plan fits, as it is in each of these costings."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
         return tuple(Stage(step.memory[machine], at) for step in self.steps)

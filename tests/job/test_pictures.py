@@ -114,7 +114,7 @@ def test_images_beside_lengths_count_in_them() -> None:
     assert job.samples.lengths.patches == (3996.0, 3996.0)
     assert job.samples.raised == 0.5
     notes = plan(images="1x1024x768", lengths="500:1,1500:1").assumptions
-    assert any("1,001 tokens its length counts; 50.0 % of the samples" in text for text in notes)
+    assert any("includes their 1,001 tokens; 50.0 % of the samples" in text for text in notes)
     with pytest.raises(UsageError, match="whole samples"):
         request(images="2x1024x768", lengths="500:1,1500:1").resolve()
 
