@@ -203,8 +203,9 @@ class Share(Frozen):
 class Run(Frozen):
     """A training run on a cluster at its best plan. `days` include interruptions.
 
-    `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: paid for, over all days,
-    for every GPU of the cluster and the spares. `racks`: number that these GPUs fill.
+    `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: of all billed GPUs (the
+    cluster, its spares, and the rest of the last unit ordered) over all days. `racks`: number that
+    these GPUs fill.
     """
 
     job: JobSummary

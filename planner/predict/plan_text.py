@@ -137,7 +137,7 @@ def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
     if not plan.ramp:
         return ()
     steps = [
-        f"{batch.gbs:,} sequences to {short_count(batch.until_tokens)} tokens "
+        f"{batch.gbs:,} sequences until {short_count(batch.until_tokens)} tokens "
         f"({seconds(batch.step_time_s)} a step)"
         for batch in plan.ramp
     ]

@@ -104,7 +104,7 @@ def read_nccl(path: Path) -> list[Bench]:
             if kind is None and not told:
                 raise UsageError(
                     f"{path}: nothing says which collective it is; name the file after its test, "
-                    "all_reduce_perf.txt"
+                    "for example all_reduce_perf.txt"
                 )
             found += _nccl_row(cells, kind, hosts, time_at)
     if not found:
@@ -153,8 +153,8 @@ def _bench(path: Path, line: int, cells: Mapping[str, str]) -> Bench:
     seconds = _seconds(kind, sizes)
     if not _SHORTEST_S <= seconds < math.inf:
         raise UsageError(
-            f"{path} line {line}: needs time_s, time_ms or time_us, of a nanosecond or more, or "
-            "tflops of products"
+            f"{path} line {line}: needs time_s, time_ms or time_us of at least a nanosecond, "
+            "or tflops for a product"
         )
     return Bench(kind, sizes, seconds)
 

@@ -12,11 +12,11 @@ from planner.job.errors import UsageError
 from planner.job.written import picked, toml_text
 
 _HEADER = """\
-# A cluster and what its runs taught, by `planner calibrate`. Every command takes it:
+# A cluster calibrated from its runs by `planner calibrate`. Every command takes it:
 #     planner search --cluster {name} ...
-# Each factor multiplies what the model has without runs; 1 is no change. Delete a table to go back
-# to the catalogue's figure; `determined = false`: the runs hardly say anything of it. What is left
-# of each run counts for configurations like it: `pull` is its weight.
+# Each factor multiplies a figure of the model; 1 means no change. Delete a table to go back to the
+# catalogue's figure. `determined = false`: the runs say hardly anything about this factor.
+# `pull`: how much a run corrects the predictions of similar configurations beyond the factors.
 """
 
 

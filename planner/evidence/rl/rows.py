@@ -137,7 +137,8 @@ class RlRow(MeasuredRow):
 
 
 def is_rl_table(path: Path) -> bool:
-    """Whether a CSV file has the header of such runs, or of upper bounds on them."""
+    """Whether a CSV file has the header of a table of measured reinforcement-learning runs, or of
+    upper bounds on them."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as stream:

@@ -173,7 +173,7 @@ def verdicts(plan: Plan, measured: Measured, ways: tuple[Convention, ...]) -> It
     elif not first.plausible:
         ratio = first.step_time_s / plan.step_time_s
         yield (
-            f"MFU {stated} agrees with the prediction only if it is counted with the {named}. "
+            f"MFU {stated} agrees with the prediction only if counted with the {named}. "
             f"Counted with the {first.name} it means a step {ratio:.2f} times as long as "
             "predicted: give --measured-step-time to decide"
         )

@@ -82,7 +82,7 @@ class RlStudyWork(ChosenByWorth):
         return found.observed(self.observations(records))
 
     def facts(self, key: str) -> Facts:
-        """The facts by which its log is judged."""
+        """The facts by which a trial's log is judged."""
         one = self.candidates[key]
         layout, framework = one.launch.layout, one.launch.job.framework.name
         return Facts(layout.trainer.degrees, one.launch.longest, framework, one.step_s)
