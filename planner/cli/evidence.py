@@ -123,7 +123,7 @@ def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
 
 def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
     if options["plan_file"] is None:
-        raise UsageError("--suggest: give the decision at hand, --plan-file plans.json")
+        raise UsageError("--suggest: give the plans to choose from: --plan-file plans.json")
     if options["output"] is not None:
         raise UsageError("--suggest writes no file; leave -o out")
     result = read_plan_file(Path(options["plan_file"]))
@@ -140,7 +140,7 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
 def _configuration(options: dict[str, Any]) -> Configured:
     """The configuration of each log: from --launch, from --plan-file, or from the log itself."""
     if options["launch"] and options["plan_file"]:
-        raise UsageError("say what ran by --launch FILES or by --plan-file FILE, not both")
+        raise UsageError("give the configuration by --launch FILES or by --plan-file FILE, not both")
     if options["plan_file"]:
         planned = plan_configuration(Path(options["plan_file"]))
         return lambda _: planned
@@ -210,7 +210,7 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
     found = [run.job.cluster for fit in fits for run in fit.runs]
     if not found:
         raise UsageError(
-            "--from: benchmarks do not say what machine they ran on; give --gpus or --cluster"
+            "--from: benchmarks do not name their machine; give --gpus or --cluster"
         )
     return max(found, key=lambda cluster: cluster.num_gpus)
 
@@ -263,7 +263,7 @@ def _write(
     held = fit_figure(runs, "memory")
     notes = [f"{len(benches):,} benchmarks", f"{len(steps)} small models trained, for their memory"]
     if held is not None and held.is_refused:
-        notes.append("their memory is predicted no better by each other: not calibrated")
+        notes.append("their memory does not help to predict each other: not calibrated")
     elif held is not None:
         fits.append(held)
     calibration = calibration_of(fits, names)

@@ -184,7 +184,7 @@ def _machine(options: Mapping[str, Any], found: Cluster | None) -> Cluster:
     if options["gpus"]:
         return parse_one_type(options["gpus"])
     if found is None:
-        raise UsageError("--from: no run says what machine it ran on; give --gpus or --cluster")
+        raise UsageError("--from: no run names its machine; give --gpus or --cluster")
     return found
 
 

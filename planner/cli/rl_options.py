@@ -21,7 +21,7 @@ _OF_PRETRAINING = {
     "packing": "--token-limit",
     "balance": "--token-limit",
     "epochs": "--rl-epochs",
-    "sort": "nothing (plans are sorted by the step)",
+    "sort": "nothing (plans are sorted by step time)",
     "resolution": "nothing (plans differ by 2 % of the memory)",
     "whole": "nothing (all plans are printed)",
     "workers": "nothing (one cluster is searched)",

@@ -195,7 +195,7 @@ def riskier_table(
     """Plans that may fit, but with a lower probability than was asked for. `told`: see
     `plan_table`.
     """
-    return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked", told=told)
+    return plan_table(plans, usable_bytes, title=f"{title}: less likely to fit than required", told=told)
 
 
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from planner.compare.results import Decision, Objective, Run, RunnerUp, Taken
 
 _PROVEN = " (proven among all below)"
-_AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
+_AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one that takes the least energy"}
 _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}
 
 
@@ -89,7 +89,7 @@ def _next_text(other: RunnerUp, objective: Objective) -> str:
     more, less = _WORSE[objective]
     word = more if other.ratio.value >= 1.0 else less
     size = share(abs(other.ratio.value - 1.0))
-    sure = "" if other.ratio.is_sure else "; which is better is not sure"
+    sure = "" if other.ratio.is_sure else "; either may be better"
     return f"{other.cluster}: {size} {word}, {ends_text(other.ratio)}{sure}"
 
 

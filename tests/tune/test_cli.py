@@ -296,7 +296,7 @@ class TestTrouble:
         done = tune(plans, *words, "--trials", 1)
         assert done.exit_code == 3
         assert "its last line is: no such partition" in " ".join(done.stdout.split())
-        assert "study/trials/000/: the last trial that told nothing" in done.stdout
+        assert "study/trials/000/: the last trial without a result" in done.stdout
 
     def test_a_folder_of_something_else(self, plans: Path) -> None:
         Path("study").mkdir()
