@@ -140,7 +140,9 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
 def _configuration(options: dict[str, Any]) -> Configured:
     """The configuration of each log: from --launch, from --plan-file, or from the log itself."""
     if options["launch"] and options["plan_file"]:
-        raise UsageError("give the configuration by --launch FILES or by --plan-file FILE, not both")
+        raise UsageError(
+            "give the configuration by --launch FILES or by --plan-file FILE, not both"
+        )
     if options["plan_file"]:
         planned = plan_configuration(Path(options["plan_file"]))
         return lambda _: planned
@@ -209,9 +211,7 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
         return parse_one_type(options["gpus"])
     found = [run.job.cluster for fit in fits for run in fit.runs]
     if not found:
-        raise UsageError(
-            "--from: benchmarks do not name their machine; give --gpus or --cluster"
-        )
+        raise UsageError("--from: benchmarks do not name their machine; give --gpus or --cluster")
     return max(found, key=lambda cluster: cluster.num_gpus)
 
 
@@ -222,9 +222,9 @@ def _say_refused(worse: list[str], output: Path | None, *, left: bool) -> None:
     what = " and ".join({"time": "step times", "memory": "peak memory"}[one] for one in worse)
     kept = f"; {output} was not written" if output is not None and not left else ""
     click.echo(
-        f"The runs do not agree on a calibration of {what}: each as the others correct it, they "
-        f"are not predicted better than without, so it is left out{kept}. More runs, or runs of "
-        "one software version, may help; --accept-worse takes it all the same.",
+        f"The runs do not agree on a calibration of {what}: predicted from the other runs, they "
+        f"do not become more accurate, so it is left out{kept}. More runs, or runs of "
+        "one software version, may help; --accept-worse uses it nevertheless.",
         err=True,
     )
     if not left:

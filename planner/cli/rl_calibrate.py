@@ -53,7 +53,7 @@ def is_rl_evidence(paths: Sequence[Path]) -> bool:
         other = paths[found.index(False)]
         raise UsageError(
             f"--from: {other} is of other training than {paths[found.index(True)]}; give runs of "
-            "reinforcement learning to a command of their own"
+            "reinforcement learning in a separate command"
         )
     return any(found)
 

@@ -22,7 +22,7 @@ _OF_PRETRAINING = {
     "balance": "--token-limit",
     "epochs": "--rl-epochs",
     "sort": "nothing (plans are sorted by step time)",
-    "resolution": "nothing (plans differ by 2 % of the memory)",
+    "resolution": "nothing (the search always keeps plans that differ by 2 % of the memory)",
     "whole": "nothing (all plans are printed)",
     "workers": "nothing (one cluster is searched)",
     "measured_step_time": "planner tune",

@@ -98,7 +98,7 @@ def _notes(study: TunedStudy) -> Iterator[str]:
     if any(one.measured_s is not None for one in study.trials):
         yield (
             "predicted: before the trial. measured: median of the steps after warm-up, ± its "
-            "standard error. off: how much longer or shorter the prediction is than the measurement. "
+            "standard error. off: how much longer or shorter the prediction is than measured. "
             "peak: predicted total → as the log counts it."
         )
     yield from study.notes
