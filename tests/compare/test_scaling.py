@@ -69,7 +69,7 @@ def test_a_small_batch_limits_many_gpus(study: Scaling) -> None:
 
 def test_the_report_and_the_frame(study: Scaling) -> None:
     text = "\n".join(str(block) for block in scaling_report(study).blocks)
-    assert "The batch limits from 64 GPUs on" in text
+    assert "The batch is a limit from 64 GPUs on" in text
     assert "Strong scaling" in text and "Weak scaling" in text
     frame = study.to_frame()
     assert list(frame["num_gpus"]) == [8, 16, 64] * 2

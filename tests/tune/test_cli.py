@@ -328,7 +328,7 @@ class TestRefused:
         [
             ("", "give the plans to try"),
             ("PLANS", "give the folder of the study"),
-            ("PLANS -o study --on slurm --run 'x {folder}'", "either starts a trial"),
+            ("PLANS -o study --on slurm --run 'x {folder}'", "each of them starts trials"),
             ("PLANS -o study --run 'x'", "say where the folder of a trial goes"),
             ("PLANS -o study --on pbs", "is not one of"),
             ("PLANS -o study --trials 0", "--trials"),
