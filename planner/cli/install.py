@@ -73,10 +73,7 @@ def _extras() -> Rows:
 
 
 def _places() -> Rows:
-    if _version("llvmlite") is None:
-        yield "cost core", "CANNOT RUN: llvmlite is missing"
-    else:
-        yield "cost core", _core()
+    yield "cost core", _core()
     yield "processors", f"{os.cpu_count()}"
     yield "terminal", _terminal()
     shell = Path(os.environ.get("SHELL", "bash")).name
@@ -85,10 +82,14 @@ def _places() -> Rows:
 
 def _core() -> str:
     """How the cost core runs here, and where its machine code is kept."""
+    from planner.cost import _shipped
     from planner.cost._machine_code import cache_folder, why_not_kept
     from planner.cost._ordinary import is_asked, note
     from planner.predict.warmup import ENTRIES, missing
 
+    if _version("llvmlite") is None:
+        shipped = all(_shipped.has(entry.__name__) for entry in ENTRIES)
+        return _WAYS["shipped"] if shipped else "CANNOT RUN without llvmlite"
     folder, wanted = cache_folder(), len(missing())
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"

@@ -363,7 +363,7 @@ def bytes_of_parameters(
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the terms of a phase (except the optimizer's) that depend only on parameters, without
-    resting ones.
+    resting ones: gradients, and gathered or reduced shards.
     """
     return (
         held_gradients(phase, settled, holds, one_pass, grid, framework)
@@ -378,7 +378,9 @@ def bytes_of_activations(
     phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Sum of the other terms of a phase, which `phase_terms` names."""
+    """Sum of the terms of a phase that are neither resting nor counted by `bytes_of_parameters`:
+    kept tensors, casts of weights, logits and working set.
+    """
     return (
         kept_bytes(phase, holds, one_pass, grid, framework)
         + left_by_first(phase, most, one_pass)

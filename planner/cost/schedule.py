@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from planner.cost._jit import jit
 
-# 1F1B, interleaved where vpp > 1.
+# 1F1B, interleaved if vpp > 1.
 SCHEDULE_1F1B = 0
 SCHEDULE_ALL_FORWARD_FIRST = 1
 SCHEDULE_ZB_H1 = 2

@@ -28,7 +28,9 @@ _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def learnt_factors(job: Job) -> dict[str, float]:
-    """Factors that the cluster's calibration has for the job's framework; empty without one."""
+    """Factors that the cluster's calibration has for the job's framework; empty if the cluster has
+    no calibration.
+    """
     calibration = job.cluster.calibration
     return {} if calibration is None else calibration.of(job.framework.family or job.framework.name)
 
@@ -56,11 +58,11 @@ def _changed(parameter: Parameter, field: str, value: float, factor: float) -> f
     return min(1.0, value * factor) if field.endswith(_SHARES) else value * factor
 
 
-# s, n and w of `covariance`, chosen by `planner.evidence.learn.study`. Chosen on three quarters of
-# the sources, they raise the error on the others by 0.1 points after one and three runs and by 0.3
-# to 0.5 after ten; doubling or halving any of them changes the error by less than 0.1. Width and
-# tensor degree select other kernels, hence their weight. The vocabulary sets the head and the
-# logits: without it the worst cluster is off by 48 % after three runs.
+# s, n and w of `covariance`, chosen by `planner.evidence.learn.study`. If they are chosen on three
+# quarters of the sources, they reduce the error on the others by 0.1 points after one and three
+# runs and by 0.3 to 0.5 after ten; doubling or halving any of them changes the error by less than
+# 0.1. Width and tensor degree select other kernels, hence their weight. The vocabulary sets the
+# head and the logits: without it the worst cluster is off by 48 % after three runs.
 SPREAD = 0.12
 NUMBERS = {
     "hidden": 4.0, "tp": 4.0, "vocab": 1.0, "vpp": 1.0, "pp": 0.3, "cp": 0.2, "ep": 0.2,

@@ -116,7 +116,7 @@ class CostModel:
 
     def __init__(self, job: Job, altered: Factors | None = None, *, compiled: bool = True) -> None:
         self.job, self.altered, self.compiled = job, altered or {}, compiled
-        # Tables that `pictured_table` has made.
+        # Cache of the tables that `pictured_table` returns.
         self._pictured: dict[tuple[float, bool], OpTable] = {}
 
     @cached_property
@@ -319,7 +319,7 @@ class CostModel:
             [(int(mode.mask), mode.share, mode.span) for mode in self.job.recompute],
             dtype=np.float64,
         ).reshape(-1, 3)
-        # Shapes of different pp share a key unless a layer's cost depends on it.
+        # Shapes with different pp share a key unless a layer's cost depends on pp.
         between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         # A sample of the job may have several rows, so micro-batches are counted in rows.

@@ -79,9 +79,9 @@ def _one_class(
     if kind.gradient is not None:
         gradients = ELEMENT_BYTES[kind.gradient] / profile.state.gradient_bytes
     if kind.states is not None:
-        # An optimizer without states has none of any type.
+        # An optimizer without states has no states of any type.
         states = ELEMENT_BYTES[kind.states] / moment if moment else 0.0
-    # A trained class is used by forward and backward, a read one once for each reading.
+    # A trained class is used by forward and backward, a read class once per reading.
     uses = sum(read.times for read in reads if read.copied == kind.only_read)
     uses += 0 if kind.only_read else 2
     gathered = gathered if kind.gathered == "before-use" else 0.0
@@ -97,7 +97,7 @@ def _one_class(
 
 
 def half_precision(gpu: Gpu) -> str:
-    """The 16-bit type that a GPU trains in: bf16, or fp16 where it lacks bf16 (V100)."""
+    """The 16-bit type in which a GPU trains: bf16, or fp16 if it lacks bf16 (V100)."""
     return "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
 
 
@@ -117,7 +117,7 @@ def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
     """
     half = head_precision(gpu, precision)
     loaded = load_compute_curves(gpu)
-    # Unfused attention reads no curve, so the usual one does no harm.
+    # Unfused attention uses no curve, so the usual one does no harm.
     fused = loaded.attention("auto" if attention in ("eager", "torch") else attention)
     derived = {
         "matmul_flop_per_s": gpu.peak(precision),
@@ -219,7 +219,7 @@ def context_inputs(context: OpContext) -> JobInputs:
 def job_inputs(job: Job) -> JobInputs:
     """Inputs of the core for model and batch."""
     context, moe, kernels = op_context(job), job.model.moe, job.framework.kernels
-    # A gate that takes neighbouring experts does not choose among groups.
+    # A gate that selects neighbouring experts does not choose among groups.
     near = moe is not None and kernels.neighbouring_experts
     grouped = None if near else moe
     return context_inputs(context)._replace(

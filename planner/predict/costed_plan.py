@@ -1,4 +1,4 @@
-"""Turns costs into a `Plan`: the one place where arrays become a plan."""
+"""Turns costs into a `Plan`: the only place where arrays become a plan."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _STAGE_COLUMNS = {
     for name in StageMemory.model_fields
     if name not in ("stage", "layers", "phase")
 }
-# Number of batches of a ramp that are costed; steps of others are interpolated.
+# Number of batches of a ramp that are costed; the step times of others are interpolated.
 _COSTED = 12
 _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...]
 _PHASES = ("backward", "optimizer", "forward")
@@ -106,7 +106,7 @@ def configured_plan(
         mfu=full_square / peak16,
         mfu_causal=computed * trained_flop(job, row.attended, causal=True).total / peak16,
         mfu_precision=full_square / _mean([gpu.peak(job.precision) for gpu in gpus]),
-        # The forward pass is 1 / passes of the model's FLOP: a third where all is trained.
+        # The forward pass is 1 / passes of the model's FLOP: a third if everything is trained.
         hfu=full_square
         * (1.0 + recomputed_share(costed.costs, costed.counts) / flop.passes)
         / peak16,
@@ -218,7 +218,7 @@ def _step_interval(
 
 
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
-    """Step times, s, with other length distributions that fit what was given equally well."""
+    """Step times, s, with other length distributions that fit the given facts equally well."""
     samples, found = configuration.job.samples, []
     for lengths in samples.lengths.unstated if samples.lengths else ():
         other = replace(configuration.job, samples=samples.spread_as(lengths))

@@ -19,7 +19,7 @@ from planner.job.job import Job
 from planner.job.rank_groups import drawn, packed_squares, ranks_needed, stacked_loads
 from planner.job.samples import Lengths
 
-# Shares of a rank's seconds are rounded to this when looking for the slowest rank.
+# Shares of a rank's seconds are rounded to this precision when searching for the slowest rank.
 _ROUNDED = 0.05
 
 

@@ -106,7 +106,7 @@ def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:
 
 
 def _weights_note(job: Job, sizes: HomeBytes, copies: float) -> str:
-    """Where the weights are from which each gather fetches."""
+    """The memory from which each gather of weights fetches, and its rate."""
     rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
     if sizes.weights_nvme:
         where = "on NVMe"
@@ -122,7 +122,7 @@ def _weights_note(job: Job, sizes: HomeBytes, copies: float) -> str:
 
 
 def _paged_note(job: Job, copies: float) -> str:
-    """Where the states of a paged optimizer are, and the time that this costs."""
+    """The memory of a paged optimizer's states, and the time that it costs."""
     size = held_parameters(job).trained * job.optimizer.state_bytes * copies
     if not job.optimizer_offload:
         return (

@@ -25,7 +25,7 @@ from planner.cost.phase_records import GROUP_ROW
 from planner.cost.tables import Array
 from planner.job.job import Job, model_numbers
 
-# Whole numbers below this are ranked by a look-up table instead of sorting.
+# Integers below this are ranked by a look-up table instead of sorting.
 _FEW = 1 << 16
 
 
@@ -121,8 +121,8 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 def fill_frames(shapes: Array, keys: Array) -> None:
     """Fill column `frame`, which is equal for shapes that differ only in micro-batch and recompute
-    mode; each shape with one micro-batch per step has a frame of its own. Frames are ordered by
-    layout.
+    mode; shapes with one micro-batch per step are in separate frames from the others. Frames are
+    ordered by layout.
     """
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]

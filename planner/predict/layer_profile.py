@@ -27,7 +27,7 @@ from planner.predict.pictures import timed_pictures
 from planner.predict.plan import Plan
 from planner.predict.sample_costs import timed_keys
 
-# What bounds the time of each kind of row, in words.
+# The limit on the time of each kind of row, in words.
 BOUNDS = {
     OpKind.GEMM: "matrix products",
     OpKind.GROUPED_GEMM: "matrix products",
@@ -91,7 +91,9 @@ class StepProfile(Frozen):
 
     @property
     def compute_parts(self) -> dict[str, float]:
-        """Seconds of a step's compute term by what bounds them; they add up to the term."""
+        """Seconds of a step's compute term by the resource that bounds them; they add up to the
+        term.
+        """
         parts = dict.fromkeys((*BOUNDS.values(), WAITING), 0.0)
         for layer in self.layers:
             passes = self.micro_batches * layer.layers
@@ -131,7 +133,7 @@ class _CoreView:
         timed, job_inputs = timed_keys(cost_model.job, job_inputs, keys)
         inputs = [job_inputs, *inputs]
         self.key = rows(timed[0], f.KEY_ROW)
-        # Records stand in for the named tuples in the core's signatures.
+        # Records are used in place of the named tuples in the core's signatures.
         self.job: Any
         self.framework: Any
         self.gpu: Any

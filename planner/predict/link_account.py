@@ -29,7 +29,7 @@ from planner.predict.mixture import cost_configuration
 from planner.predict.plan import Plan
 
 # Inputs of the cost core: rates between scale-up domains, rates inside one, and times per hop. A
-# faster link is faster for every use of it.
+# faster link is faster in every use.
 RATES_OUT = (
     "scale_out_bytes_per_s", "scale_out_pair_bytes_per_s", "scale_out_exchange_bytes_per_s",
     "scale_out_dispatch_bytes_per_s", "in_network_bytes_per_s",
@@ -47,16 +47,17 @@ _INFINITE = 1e12
 TRAFFIC = {term.field: term.traffic for term in TRAFFIC_TERMS}
 # The part of compute in which the GPU waits for the CPU to launch kernels.
 LAUNCHES = "launches_s"
-# Traffic below this share of a figure is not named with it.
+# Traffic with less than this share of a figure is not named with it.
 _LEAST_TRAFFIC = 0.2
 
 Part = Literal["bandwidth", "latency", "start", "term"]
 
 
 class LinkShare(Frozen):
-    """A part of the step. `resource`: what the step waits for; `traffic`: the groups whose
-    exchanges wait; `part`: bandwidth of one link, latency of all, the start of exchanges, or a term
-    other than communication (`term`: its field in `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
+    """A part of the step. `resource`: the link or activity for which the step waits; `traffic`: the
+    groups whose exchanges wait; `part`: bandwidth of one link, latency of all, the start of
+    exchanges, or a term other than communication (`term`: its field in
+    `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
     """
 
     resource: str
@@ -68,7 +69,7 @@ class LinkShare(Frozen):
 
 
 def scale_up_name(cluster: Cluster) -> str:
-    """The link between GPUs of a node or rack."""
+    """Name of the link between GPUs of a node or rack."""
     if not cluster.peer_to_peer:
         return "host memory"
     if cluster.scale_up_domain_gpus == 1:
@@ -77,7 +78,7 @@ def scale_up_name(cluster: Cluster) -> str:
 
 
 def scale_out_name(cluster: Cluster) -> str:
-    """The network between nodes."""
+    """Name of the network between nodes."""
     return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)
 
 

@@ -21,7 +21,7 @@ from hardware.settings import Coefficient
 from planner.cost._jit import record
 from planner.cost.inputs import LinkInputs, as_declared
 
-# Stands for the rate of a network that does not exist: transfers take for ever.
+# Rate of a network that does not exist: transfers never end.
 _NO_LINK = sys.float_info.min
 
 
@@ -61,7 +61,7 @@ def assemble(
     root = up.root_bytes_per_s
     pair = out.pair_share or out.share
     stored = up.store_share if stores else None
-    # Unlimited behind a switch.
+    # Infinite if GPUs are connected by a switch.
     mesh = math.inf
     if pair_bytes_per_s is not None and up.mesh_share is not None:
         mesh = pair_bytes_per_s * up.mesh_share.value
@@ -150,7 +150,9 @@ _LEAST_CHANNELS = 2
 
 
 def channels(cluster: Cluster) -> int:
-    """Channels of a communicator (NCCL, RCCL): as many as the links inside a node can use."""
+    """Number of channels of a communicator (NCCL, RCCL): those that the links inside a node can
+    use.
+    """
     return channels_at(_scale_up_bytes_per_s(cluster))
 
 
@@ -216,8 +218,9 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
 
 
 def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
-    """The links under NCCL's variables: without reductions in NVLink switches, or with a protocol
-    that sends flags beside the data."""
+    """The links as NCCL's variables change them: without reductions in NVLink switches, or with a
+    protocol that sends flags with the data.
+    """
     if not cluster.nvlink_reductions:
         links = links._replace(scale_up_reduction_gain=1.0, scale_up_reduction_latency_s=math.inf)
     if cluster.protocol_share < 1.0:

@@ -97,7 +97,8 @@ def kernel_inputs(
         return plain, plain
     find = cost_model.job.framework.recompute_mode
     others = [mode_costs(cost_model, plain.key, find(name)) for name in ctx.modes[1:]]
-    # For time these layers count as recomputing, so that the repeated work is named as such.
+    # For time these layers count as recomputing, so that the repeated work is reported as
+    # recomputation.
     heavy, timed = (_mixed(counts, layout, ctx, again=again) for again in (False, True))
     return (
         replace(_wider(plain, list(map(as_plain, others))), layout=heavy),

@@ -1,6 +1,7 @@
 """The effect of an optimizer, its kernel and its offload, as numbers for the cost core.
 
-`trained_profile` returns a framework profile whose `state` holds what stays on the GPU.
+`trained_profile` returns a framework profile whose `state` describes the part that stays on the
+GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from planner.predict.ops.rows import Op
 # (norm, update), the fp32 master weight read and written, the low-precision weight written.
 BASE_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
 _FP32 = 4.0
-# Tensors per parameter that torch's foreach AdamW moves, of the type that it updates: decay 2,
+# Tensors per parameter that torch's foreach AdamW moves, in the type that it updates: decay 2,
 # first moment 3, second 2 + 4, root 2, bias correction 2, epsilon 2, update 4; one fused kernel
 # moves 7 of them (torch.optim.adamw, `_multi_tensor_adamw`).
 FOREACH_TENSORS = 21 - 7
@@ -28,7 +29,7 @@ FOREACH_TENSORS = 21 - 7
 # (Jordan et al. 2024, modded-nanogpt).
 NEWTON_SCHULZ_STEPS = 5
 _HALF = 2.0
-# Family whose kernels are torch's; quantised optimizers and Muon bring their own.
+# Family of optimizers that use torch's kernels; quantised optimizers and Muon bring their own.
 _TORCH = "adamw"
 
 
@@ -56,7 +57,7 @@ def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> Fra
     if setting.on_cpu and profile.optimizer.offload_parameters:
         changes["zero3_keeps_weight_shard"] = False
     temporaries = foreach_temporary_bytes(profile, setting) + _cast_bytes(profile, setting)
-    # An update in backward handles one layer's tensors at a time.
+    # An update during backward handles one layer's tensors at a time.
     changes["optimizer_temporary_bytes"] = 0.0 if state.updates_in_backward else temporaries
     state = state.model_copy(update=changes)
     return profile.model_copy(update={"state": state, "kernels": kernels})
@@ -158,7 +159,7 @@ def _states_seconds(
     """The part of `offload_seconds_per_parameter` for states off the GPU."""
     host_bytes_per_s = float(link_inputs(cluster).host_bytes_per_s)
     if setting.paged_out:
-        # Blocks swap places, so that both directions of the link are busy at once.
+        # Blocks are swapped, so both directions of the link are busy at once.
         return setting.paged_out * setting.optimizer.state_bytes / host_bytes_per_s
     if not setting.on_cpu:
         return 0.0

@@ -1,4 +1,4 @@
-"""The passes of a step: what each reads or trains, its duration, and the memory it holds.
+"""The passes of a step: the model that each reads or trains, its duration, and its memory.
 
 Passes share the GPUs and follow each other: their seconds add up to the step's, term by term, and
 the peak of the step is that of its heaviest pass. The cost of a model that is only read is the
@@ -48,7 +48,7 @@ def step_passes(
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
-    # The step with only the first few of the models that it reads.
+    # The step with only the first `count` of the models that it reads.
     fewer = [replace(job, reads=job.reads[:count]) for count in range(len(job.reads))]
     steps = [
         cost_configuration(cost_model.of(less), replace(configuration, job=less)) for less in fewer
@@ -80,7 +80,7 @@ class _Account:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """For each of these costings, the stage that decides whether the plan fits."""
+        """The stage that decides whether the plan fits, as it is in each of these costings."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
         return tuple(Stage(step.memory[machine], at) for step in self.steps)

@@ -26,8 +26,8 @@ def is_pictured(job: Job) -> bool:
 
 
 def held_pictures(job: Job, mbs: int) -> float:
-    """Patches of a row in the micro-batch with the most, over the average number for as many tokens
-    as the longest row has; 1 if patches are spread evenly over tokens.
+    """Patches of a row in the micro-batch with the most, over the average number for the tokens of
+    the longest row; 1 if patches are spread evenly over tokens.
     """
     if not is_pictured(job):
         return 1.0
@@ -44,7 +44,7 @@ def timed_pictures(job: Job, mbs: int) -> float:
 
 
 def with_pictures(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
-    """The pieces with `factor` times as many patches."""
+    """The pieces with their numbers of patches multiplied by `factor`."""
     return tuple(pieces) if factor == 1.0 else _scaled(tuple(pieces), factor)
 
 

@@ -116,7 +116,7 @@ def simulate(
                 left -= 1
                 progressed = True
         if not progressed:
-            raise ValueError("the order of the passes waits for itself")
+            raise ValueError("deadlock: the passes in this order wait for each other")
     held = [_held(steps, deferred_share) for steps in schedule.steps]
     return SimulatedPipeline(
         start_s=tuple(start or 0.0 for start in starts),
@@ -137,7 +137,7 @@ def _neighbours(schedule: Schedule) -> _Neighbours:
 
 
 def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) -> float | None:
-    """When all dependencies of a step are done; None if something is not."""
+    """Time at which all dependencies of a step are done, s; None if one of them has not run yet."""
     ready = 0.0
     for item in step:
         for needed in _needed(item, chain):
@@ -149,7 +149,7 @@ def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) 
 
 
 def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[SimulatedPass, ...]]:
-    """Dependencies of a pass; each is a list of alternatives, one of which exists."""
+    """Dependencies of a pass; each is a tuple of alternatives, of which the schedule has one."""
     kind, chunk, microbatch = one_pass
     earlier, later = chain
     if kind == "F":
@@ -348,7 +348,7 @@ def _dual_steps(
         (inner, "D1 F1+D0"),
     ):
         emitter.play(times, order, chunks)
-    # The second half of these defers its W.
+    # The second half of these passes defers W.
     for index in range(2 * (rank + 1)):
         emitter.play(1, f"{'B' if index > rank else 'D'}{1 - index % 2}", chunks)
     emitter.play(inner, "W B0", chunks)

@@ -21,7 +21,7 @@ from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 7
 
-# Fields of a layout in JSON; the degrees say the rest.
+# Fields of a layout in JSON; the others follow from the degrees.
 WRITTEN_LAYOUT = ("block_layers", "recomputed", "placement", "mtp_standalone")
 
 
@@ -233,7 +233,7 @@ class FullMemory(Frozen):
 
 def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
     """Seconds of a step at the expected throughput, (1 - p)/t + p/full, by which plans of equal
-    risk are ranked. A run that then fails is no better than one that slows down.
+    risk are ranked. A run that fails when memory is full counts like one that slows down.
     """
     if full_s is None:
         return step_time_s
@@ -304,13 +304,13 @@ class Plan(Named):
     # is 1, and in plans from before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""
     cp_sizes: tuple[int, ...] = ()
-    # None if memory is safe, and in plans from before the field existed.
+    # None if memory is certain to suffice, and in plans from before the field existed.
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
-    # None where rows are cut from one text.
+    # None if rows are cut from one text.
     samples: SampleFigures | None = None
-    # What training minimises, and the passes of a step in order; empty for next-token prediction.
+    # The training objective, and the passes of a step in order; empty for next-token prediction.
     objective: str = ""
     passes: tuple[StepPass, ...] = ()
 

@@ -47,7 +47,7 @@ def fit_verdict(probability: float) -> FitVerdict:
 LIKELY_TO_FIT = 0.9
 # Longest list of a ramp's batches.
 _MOST_SHOWN = 4
-# Percentage points by which both sides of an error bar may differ and still print as one.
+# Difference in percentage points up to which both sides of an error bar are printed as one.
 _ALIKE = 2
 
 
@@ -56,7 +56,7 @@ def degrees_text(degrees: Degrees) -> str:
     return str(degrees)
 
 
-# Degrees that name a plan, as people say them.
+# Degrees in a plan's name, as people write them.
 _NAMED_DEGREES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP"}
 
 
@@ -137,7 +137,7 @@ def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
     if not plan.ramp:
         return ()
     steps = [
-        f"{batch.gbs:,} sequences to {short_count(batch.until_tokens)} tokens "
+        f"{batch.gbs:,} sequences until {short_count(batch.until_tokens)} tokens "
         f"({seconds(batch.step_time_s)} a step)"
         for batch in plan.ramp
     ]

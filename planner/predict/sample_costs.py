@@ -28,7 +28,7 @@ from planner.job.job import Job
 from planner.job.rank_groups import Pass, passes_of
 from planner.predict.pictures import held_pictures, is_pictured, timed_pictures
 
-# Costs of keys, given inputs of a job and a factor on the patches of images.
+# Function for the costs of keys, given inputs of a job and a factor on the patches of images.
 Cost = Callable[[Array, JobInputs, float], Array]
 
 # Columns of a piece that are seconds of a micro-batch.
@@ -116,8 +116,8 @@ def _parts(
 
 
 def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
-    """The passes of a rank in a mean micro-batch of `mbs` packs, each of whose samples is split
-    over as many ranks as it needs.
+    """The passes of a rank in a mean micro-batch of `mbs` packs, in which each sample is split over
+    the number of ranks that it needs.
     """
     lengths, packed = job.samples.lengths, job.samples.balance == "dynamic-cp"
     if lengths is None:

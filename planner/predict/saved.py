@@ -42,8 +42,9 @@ def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
 
 
 def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
-    """Groups of activations of a layer of each kind that leave the GPU: one for each offloaded
-    module that has a tensor of the framework's least size."""
+    """Number of groups of activations that leave the GPU, for a layer of each kind: one for each
+    offloaded module with a tensor of at least the framework's minimum size.
+    """
     context, kinds = op_context(job), len(job.model.piece_kinds)
     key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
     return tuple(

@@ -96,7 +96,7 @@ def offloaded_per_token(job: Job) -> dict[str, float]:
 
 
 def degree_limit(values: Iterable[int]) -> DegreeLimit:
-    """A limit to a set of values."""
+    """The limit that allows exactly these values of a degree."""
     ordered = tuple(sorted(values))
     return DegreeLimit(
         ",".join(str(value) for value in ordered),
@@ -107,7 +107,7 @@ def degree_limit(values: Iterable[int]) -> DegreeLimit:
 
 def legal_candidates(job: Job) -> Candidates:
     """Legal shapes on all GPUs. If no configuration can use all of them, even without the user's
-    limits, legal shapes on as many as possible. UsageError if there are none.
+    limits, legal shapes on the largest number that works. UsageError if there are none.
 
     The user's limits do not affect this choice: otherwise a further limit could make the answer
     faster.
@@ -205,7 +205,7 @@ def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
             lines.append(f"nearest global batch that works: {sizes} sequences (--gbs)")
     usable = largest_usable(ctx)
     if usable:
-        lines.append(f"most GPUs, of these, that work: {usable:,} (--gpus)")
+        lines.append(f"largest number of these GPUs that works: {usable:,} (--gpus)")
     lines += condition_hints(ctx, shapes, conflict)
     return "\n".join(lines)
 

@@ -1,4 +1,5 @@
-"""Which communicators of a plan use reductions in the switches (SHARP), and what prevents it.
+"""The communicators of a plan that use reductions in the switches (SHARP), and reasons that prevent
+it.
 
 NCCL's plugin serves one kind of communicator: the first one made with NCCL_COLLNET_ENABLE=1.
 Frameworks must arrange for that: Megatron's --use-sharp does so for its data-parallel groups (`dp`)
@@ -59,7 +60,7 @@ def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:
     if use.groups > most:
         return (
             f"{use.groups} data-parallel groups; switches of SHARP{job.cluster.sharp} reduce for "
-            f"{most}, the others go through the hosts"
+            f"{most} of them, the hosts for the others"
         )
     if use.group == "dp" and degrees.zero >= 1 and links.in_network_gathers == 0.0:
         return (
@@ -74,7 +75,11 @@ def sharp_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
     use = sharp_use(job, degrees)
     if use is None:
         return ()
-    return (f"the switches (SHARP) reduce nothing of it: {use.reason}" if use.reason else NOTE,)
+    return (
+        f"the switches (SHARP) reduce none of the plan's traffic: {use.reason}"
+        if use.reason
+        else NOTE,
+    )
 
 
 def or_by_hosts(

@@ -32,8 +32,8 @@ MOST_UNEVEN_CHUNKS = 4
 # `largest_usable` tries this many node counts one by one, then only powers of two.
 NODE_COUNTS_TRIED = 64
 
-# Sizes of shard groups, in scale-up domains, where ZeRO shards more than the state. As negative
-# numbers they stand for the sizes until these are known.
+# Sizes of shard groups, in scale-up domains, if ZeRO shards more than the state. As negative
+# numbers they are placeholders until the sizes in ranks are known.
 SHARD_DOMAINS = (1, 2, 4, 8, 16)
 
 Shape = dict[str, IntArray]
@@ -170,7 +170,7 @@ def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
     """Columns ep and etp: splits of a stage's GPUs over the experts."""
     experts = ctx.model.experts
     shape = _cross(shape, "ep", {*_divisors(experts or 1, experts or 1), *ctx.named("ep")})
-    # 0 stands for "as tp"; it would repeat 1 where tp is 1.
+    # 0 means "as tp"; with tp 1 that would repeat 1.
     shape = _cross(shape, "etp", {1, *([0] if experts else []), *ctx.named("etp")})
     as_tp = shape["etp"] == 0
     listed = np.isin(shape["tp"], _values({1, *ctx.named("etp")}))
@@ -200,7 +200,7 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least))
     useful &= (ranks % np.maximum(1, inside) == 0) & ~np.isin(inside, _values(tried))
     shape["shard"] = np.where(is_inside, inside, shape["shard"])
-    # The number dp·cp repeats the 0, unless the user wants that number.
+    # The number dp·cp means the same as 0, so it is dropped unless the user's limit names it.
     repeated = (shape["shard"] == ranks) & ((not named) | (0 in tried))
     return _keep(shape, (~is_inside | useful) & ~repeated)
 
@@ -212,7 +212,7 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
     tokens = shape["mbs"] * ctx.model.seq // (shape["cp"] * shape["tp"])
     useful = tokens <= MOST_TOKENS_PER_RANK
     useful &= shape["mbs"] * shape["dp"] <= goal + ctx.batch.largest_difference
-    # Keep the smallest micro-batch, so that the rule on the batch can say what is wrong.
+    # Keep the smallest micro-batch, so that the rule on the batch can state the problem.
     shape = _keep(shape, useful | (shape["mbs"] == 1) | _names_any(ctx, shape, ("mbs",)))
     shape["grad_acc"] = accumulation(shape, ctx)
     shape = _with_missing(ctx, shape, "grad_acc")

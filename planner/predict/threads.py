@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from functools import cache
 from threading import Lock
 
-# With fewer rows, starting threads takes longer than the work, and so does calling the core for
-# smaller parts.
+# With fewer rows than this, starting threads takes longer than the work; the same is true of
+# calling the core for smaller parts.
 _FEWEST = 128
 # Parts per thread, so that no thread waits long for the last part, and the most rows of a part:
 # Ctrl-C and the deadline take effect between parts.

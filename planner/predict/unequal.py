@@ -33,7 +33,8 @@ from planner.predict.group_waits import group_seconds
 from planner.predict.pictures import is_pictured
 from planner.predict.sample_costs import PASSES
 
-# Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
+# Function for the piece costs of keys with a larger micro-batch
+# (`planner.predict.sample_costs.cost_samples`).
 Price = Callable[..., Array]
 
 # Elasticities come from comparing with micro-batches that are larger by this factor.

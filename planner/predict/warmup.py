@@ -28,8 +28,8 @@ Progress = Callable[[str, int, int], None]
 # Seconds between two looks at the clock while the second process compiles.
 _LOOKS_UP_S = 0.05
 
-# A second process compiles the second group, which takes it about as long with its own start as the
-# first process takes for the first group.
+# A second process compiles the second group. Including its own start that takes it about as long as
+# the first process needs for the first group.
 _HERE = (
     compiled.cost_keys, compiled.cost_shapes, compiled.memory_phases,
 )  # fmt: skip
@@ -61,7 +61,8 @@ def warm_up(progress: Progress | None = None, deadline: float | None = None) -> 
                 progress(_text(entry), done, len(wanted))
             if helper and entry in beside:
                 _wait_for(helper, deadline)
-            # What the helper compiled is only loaded; where that failed, it is compiled here.
+            # Entries that the helper compiled are only loaded; if it failed, they are compiled
+            # here.
             _compile(entry)
     finally:
         if helper:

@@ -356,7 +356,7 @@ def test_a_pickle_of_ten_bytes_that_asks_for_8_gib(tmp_path: Path) -> None:
     pickled = b"\x80\x04Nr" + (2**29).to_bytes(4, "little") + b"."
     found = tried(tmp_path, "trace", "a.pickle", a_pickle=pickled)
     assert found.status == ExitStatus.WRONG_INPUT
-    assert "a.pickle: cut short, or no pickle at all" in found.stderr
+    assert "a.pickle: cut short, or not a pickle" in found.stderr
 
 
 @pytest.mark.parametrize(

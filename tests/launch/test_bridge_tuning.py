@@ -103,7 +103,7 @@ def test_refused_by_name(model: str, more: dict[str, object], reason: str) -> No
 def test_quantised_plans_of_others_are_refused() -> None:
     item = case("qlora", LLAMA, "8xH100", zero=3, mbs=2, more={"train": "qlora"})
     plan = launch_of(item, "deepspeed", "deepspeed")
-    with pytest.raises(UsageError, match="megatron-bridge has no adapters of that kind"):
+    with pytest.raises(UsageError, match="megatron-bridge does not support such adapters"):
         launch_of_plan(plan.plan, plan.request, target_named("megatron-bridge"), "torchrun")
 
 

@@ -19,6 +19,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_one_type
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
+from planner.launch.architecture import departing_fields
 from planner.launch.check.request import as_request
 from planner.launch.check.world import started
 from planner.launch.languages.text import SourceFile
@@ -29,7 +30,7 @@ from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.opened import ARGUMENTS, JOB, PLAN, SHELL, file_kind, readable
 from planner.launch.read.scripts import starting_scripts
 from planner.launch.read.yaml_text import embedded_texts
-from planner.launch.registry import kinds
+from planner.launch.registry import formats, kinds, table_of, targets
 from planner.launch.rl import CRITIC_PATH, POLICY_PATH
 from planner.predict.evaluate import Proposal
 from planner.search.plan_file import is_rl_file, read_plan_file
@@ -277,12 +278,15 @@ def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, 
             "warning",
             (found.where[setting].place,) if setting in found.where else (),
         )
-        for setting, value, other in _differences(here, there)
+        for setting, value, other in _differences(here, there, found.format)
     )
 
 
-def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, Any]]:
-    """Each differing setting: (name, value in the files, value in the plan)."""
+def _differences(
+    here: Proposal, there: Proposal, written_as: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each differing setting: (name, value in the files, value in the plan). `written_as`: the
+    format of the files."""
     mine, planned = here.degrees.model_dump(), there.degrees.model_dump()
     yield from ((key, mine[key], planned[key]) for key in mine if mine[key] != planned[key])
     if here.request.gbs != there.request.gbs:
@@ -301,7 +305,19 @@ def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, An
     if (shape := here.request.overrides.model) is not None:
         spec, profile = there.request.find_model().spec, there.request.find_framework()
         trained = trained_model(there.request, spec, profile)
-        yield from _model_differences(shape, trained)
+        departing = _departing(trained, profile.name, written_as)
+        yield from _model_differences(shape, trained, departing)
+
+
+def _departing(model: ModelSpec, profile: str, written_as: str) -> frozenset[str]:
+    """Fields of the model that no files of this format can hold as they are. The README of a
+    folder says what the framework does instead."""
+    written = formats().get(written_as)
+    able = (
+        name for name, target in targets().items()
+        if written is not None and target.dialect == written.dialect and target.runs(profile)
+    )  # fmt: skip
+    return frozenset().union(*(departing_fields(table_of(name, model), model) for name in able))
 
 
 def _profile(proposal: Proposal) -> str:
@@ -319,12 +335,15 @@ def _mode(proposal: Proposal) -> object:
         return proposal.recompute
 
 
-def _model_differences(here: ModelSpec, there: ModelSpec) -> Iterator[tuple[str, Any, Any]]:
-    """Each differing field of the model, by its dotted name."""
+def _model_differences(
+    here: ModelSpec, there: ModelSpec, departing: frozenset[str]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each differing field of the model, by its dotted name, but for those in `departing`."""
     one, other = (dict(leaves(model.model_dump(mode="json"))) for model in (here, there))
     for key in one.keys() | other.keys():
         values = [_SAME_VALUES.get(str(side.get(key)), side.get(key)) for side in (one, other)]
-        if key.split(".")[0] not in _DESCRIPTIVE and values[0] != values[1]:
+        told = key.split(".")[0] in _DESCRIPTIVE or key in departing
+        if not told and values[0] != values[1]:
             yield f"model's {key}", one.get(key), other.get(key)
 
 

@@ -264,19 +264,19 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
     proposal = Proposal(
         request.trainer, degrees, canonical_mode(found), found.block_layers, found.recomputed
     )
-    framework = job.framework
+    framework, engines = job.framework, max(1, samples // engine.engine_gpus)
     share = framework.kv_share_colocated if rl.placement == "colocated" else None
     return RlLayout(
         rl.placement,
         proposal.of(part),
         EngineLayout(
-            max(1, samples // engine.engine_gpus),
+            engines,
             engine.tp,
             engine.pp,
             engine.ep,
             engine.dp,
             engine.kv_share or share or framework.kv_share_separate,
-            engine.sequences or framework.sequences,
+            engine.sequences or job.usual_sequences(rl.placement, engines),
         ),
         rl.staleness,
         _critic(job, proposal.of(part)),

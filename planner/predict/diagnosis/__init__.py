@@ -1,3 +1,3 @@
-"""Compares a measured run with its prediction: whether they agree, and what could explain the
+"""Compares a measured run with its prediction: whether they agree, and possible causes of the
 gap.
 """

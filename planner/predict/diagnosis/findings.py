@@ -83,7 +83,9 @@ class Hypothesis:
 
     @property
     def target(self) -> tuple[str, str]:
-        """What the level sets: (`request` or `transport`, the field), or (`links`, "")."""
+        """The setting that the level changes: (`request` or `transport`, the field), or (`links`,
+        "").
+        """
         where, _, name = self.cause.sets.partition(".")
         return where, name
 
@@ -154,7 +156,8 @@ def _changed_cluster(cluster: Cluster, hypothesis: Hypothesis) -> Cluster:
 # A gap below this share needs no explanation.
 SAME = 0.02
 MOST_CAUSES = 8
-# If no cause comes near alone: how many are tried in pairs, and how many pairs are listed.
+# If no single cause comes near: number of causes that are tried in pairs, and number of pairs
+# listed.
 _COMBINED, _MOST_PAIRS = 6, 3
 # Losses below this share of the predicted step are not listed.
 _LEAST_LOSS = 0.02
@@ -168,9 +171,9 @@ _OUTSIDE_TEST = (
 
 @dataclass(frozen=True)
 class GapExplanation:
-    """A possible difference (`what`), and the figure that the model then predicts, s or bytes.
+    """A possible difference in words, and the figure that the model then predicts, s or bytes.
 
-    `effect`: that figure over the original prediction, minus one; `test`: how to find out;
+    `effect`: the figure over the original prediction, minus one; `test`: how to find out;
     `any_gap`: it explains a gap of any size, so `predicted` is the measurement.
     """
 
@@ -235,7 +238,7 @@ def losses_of(plan: Plan) -> tuple[Loss, ...]:
     return tuple(sorted(found, key=lambda loss: -loss.seconds))
 
 
-# A cause, and the plan at each of its strengths that applies.
+# A cause, and the plan at each of its strengths that can be applied.
 CostedCause = tuple[Cause, tuple[tuple[Hypothesis, Plan], ...]]
 
 
@@ -317,7 +320,7 @@ def _explanation(
 def _pairs(
     proposal: Proposal, tried: Sequence[_Tried], comparison: MeasuredComparison
 ) -> Iterator[GapExplanation]:
-    """Pairs of causes of different kinds that explain more together than either does alone."""
+    """Pairs of causes of different kinds that explain more together than either does by itself."""
     found = []
     for (first, first_alone), (second, second_alone) in combinations(tried, 2):
         if first.cause.kind == second.cause.kind:

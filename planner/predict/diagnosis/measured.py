@@ -12,7 +12,7 @@ from planner.job.job import Job
 from planner.job.quantities import GIB, share
 from planner.predict.plan import Interval, Plan
 
-# A stated MFU and a step time agree on a convention if they match within this share.
+# A stated MFU follows a convention if it matches the measured step time within this share.
 SAME_MFU = 0.03
 # Datasheets' sparse peaks are twice the dense ones (2:4 structured sparsity).
 SPARSE_OVER_DENSE = 2.0
@@ -79,7 +79,7 @@ class MeasuredComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement lies in the prediction's 80 % interval."""
+        """Whether the measurement is within the prediction's 80 % interval."""
         return self.interval.low <= self.measured <= self.interval.high
 
     def figure_of(self, plan: Plan) -> float:
@@ -165,15 +165,15 @@ def verdicts(plan: Plan, measured: Measured, ways: tuple[Convention, ...]) -> It
         value = plan.mfu * plan.step_time_s / taken_s
         counted = f"counted with the {first.name}, the measured step time is {share(value)}"
         if not fitting:
-            yield f"MFU {stated} follows from the measured step time in no usual way; {counted}"
+            yield f"MFU {stated} fits the measured step time under no usual convention; {counted}"
         elif not first.plausible:
             yield f"MFU {stated} is counted with the {named}; {counted}"
     elif not fitting:
-        yield f"MFU {stated}: counted in any usual way, the run is not as predicted"
+        yield f"MFU {stated}: under every usual convention, the run differs from the prediction"
     elif not first.plausible:
         ratio = first.step_time_s / plan.step_time_s
         yield (
-            f"MFU {stated} makes sense of a run as predicted only if counted with the {named}. "
+            f"MFU {stated} agrees with the prediction only if counted with the {named}. "
             f"Counted with the {first.name} it means a step {ratio:.2f} times as long as "
-            "predicted: give --measured-step-time to tell"
+            "predicted: give --measured-step-time to decide"
         )

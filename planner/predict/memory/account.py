@@ -108,7 +108,7 @@ def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     settled = PhaseTerms(resting, moving._replace(optimizer_temporaries=0.0))
     begun = settled.moving._replace(gradients=moving.gradients * first.before)
     yield _phase("start", PhaseTerms(resting, begun))
-    # While micro-batches in flight accumulate; the last one is in `_pass`.
+    # Phases while micro-batches in flight accumulate; the last micro-batch is in `_pass`.
     count = ceil(first.in_flight)
     for index in range(1, count):
         head = min(first.head, float(index))

@@ -22,14 +22,15 @@ from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 
 Watch = Callable[[str, int, int], None]
-# Whether time is up before something is tried, which then counts as untried.
+# Called with a description before something is tried; if it returns true, time is up and that thing
+# counts as untried.
 Over = Callable[[str], bool]
 
 # Pairs that are evaluated if no single change suffices: those with the largest sums of savings.
 MOST_PAIRS = 160
-# Least share of the peak that a change must save to be of help.
+# Smallest share of the peak that a change must save to count as helpful.
 LEAST_SAVING = 0.002
-# Least share of a memory term that a change must remove to count as shrinking it.
+# Smallest share of a memory term that a change must remove to count as shrinking it.
 LEAST_SHRINKAGE = 0.2
 
 

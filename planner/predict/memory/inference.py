@@ -64,7 +64,7 @@ class InferenceMemory:
 
     @property
     def caching_layers(self) -> str:
-        """Which layers cache tokens, in words."""
+        """The layers that cache tokens, in words."""
         kinds = self.deployment.model.kind_sequence
         caching = sum(kind.attention not in ("state", "none") for kind in kinds)
         return f"{'all' if caching == len(kinds) else f'{caching} of'} {len(kinds)} layers"
@@ -144,7 +144,9 @@ class ServingSplit:
 
 
 def splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
-    """Every legal tp·dp with as many ranks, deepest tp first. `cluster`: its links are used."""
+    """Every legal tp·dp of the same number of ranks, deepest tp first. `cluster`: its links are
+    used.
+    """
     ranks = deployment.tp * deployment.dp
     for tp in (count for count in range(ranks, 0, -1) if ranks % count == 0):
         near = replace(deployment, tp=tp, dp=ranks // tp)

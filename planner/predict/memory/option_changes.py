@@ -23,9 +23,9 @@ from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Plan
 from planner.predict.techniques import further_techniques
 
-# Degrees are tried at these multiples of their value.
+# Factors by which degrees are multiplied for trying.
 _FACTORS = (2, 4, 8, 16)
-# Shares of the optimizer on the host, by what a framework can offload.
+# Shares of the optimizer on the host, by the kind of offload that a framework supports.
 _SHARES: Mapping[str, tuple[float, ...]] = {"none": (), "share": (0.5, 1.0), "whole": (1.0,)}
 OTHER_STATES = "other optimizer states"
 OTHER_ROUNDING = "other rounding"
@@ -69,7 +69,7 @@ class OptionChanges:
             if stage > present.zero:
                 yield _of_degrees("zero", {"zero": stage})
         yield from self._recompute_modes()
-        # Interleaving holds more in flight.
+        # With interleaving, more micro-batches are in flight.
         for name, degree in (("mbs", present.mbs), ("vpp", present.vpp)):
             smaller = (value for value in range(degree - 1, 0, -1) if degree % value == 0)
             yield from (_of_degrees(name, {name: value}) for value in smaller)

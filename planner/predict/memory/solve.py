@@ -22,11 +22,11 @@ from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]
 
-# A value fits if the true peak stays within the limit with this probability; the prediction's own
-# probability is one half.
+# A value fits if the true peak stays within the limit with this probability; at one half, the
+# prediction itself decides.
 SAFE_PROBABILITY, EVEN_PROBABILITY = 0.8, 0.5
 MOST_LAYERS = 2**14
-# Units to try where rules demand multiples beyond those of the degrees (fp8: 16 or 32).
+# Units to try if rules demand multiples beyond those of the degrees (fp8: 16 or 32).
 _MOST_DOUBLINGS = 8
 
 
@@ -83,7 +83,7 @@ class _Axis:
     step: int
     held: str
     place: Callable[[int], Configuration]
-    # Points by index, each accounted for once.
+    # Points by index, so that each is costed once.
     known: dict[int, SolvedPoint] = field(default_factory=dict)
 
     def point(self, index: int) -> SolvedPoint:

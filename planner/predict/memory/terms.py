@@ -121,7 +121,7 @@ def _piece_rows(
             gone = losses_done if row.name == "head/loss" else 0.0
             name = row.name
             if op.name.startswith(VISION):
-                # A tower's layers name their tensors like any layer.
+                # A tower's layers use the same tensor names as any layer.
                 name = f"{VISION}{row.name.removeprefix(VISION)}"
             yield name, size, copies * share - gone
 

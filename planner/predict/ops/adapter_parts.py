@@ -1,4 +1,4 @@
-"""Which linear layers of a model belong to a row of the op table, and which of them have
+"""The linear layers of a model in each row of the op table, and those of them that have
 adapters.
 """
 
@@ -34,7 +34,7 @@ _ALONE: Mapping[str, str] = {
 _QKV = "attention/qkv"
 # Rows that read the projector's output for images.
 _OF_IMAGES = ("attention/k", "attention/v")
-# Rows that read a tensor of their own; all others of a block read its norm's output.
+# Rows that read a separate tensor; all others of a block read its norm's output.
 _OWN_INPUT = ("out_proj", "down", "up_proj", "q_up", "kv_up", "experts_up", "experts_down")
 
 

@@ -93,7 +93,7 @@ def _kept_inputs(
     kept: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
         reads = is_trained(op, context, frozen=frozen) or keeps_input(op, context)
-        # Fused kernels make the down projection's input again, as the activation's output.
+        # Fused kernels recompute the down projection's input, as the activation's output.
         remade = _are_fused(context) and op.name.endswith("/down")
         shares = (_shares_input(op, context) and not remade) or merges(op, context)
         reads = reads or (shares and bool(adapted.get(op.name)))
@@ -246,7 +246,9 @@ class _Adapter:
 
 
 def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
-    """The products by A and by B, then the row of the memory that they move."""
+    """The products by A and by B, the row of the memory that they move and, in DoRA, the row of the
+    magnitudes.
+    """
     one = _Adapter(op, part, context)
     first = one.product("lora_a", (part.into, one.rank), _kept_by_first(one), True)
     first = replace(first, in_shard=op.in_shard)

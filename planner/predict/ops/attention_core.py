@@ -66,7 +66,7 @@ def core_row(context: OpContext, kind: LayerKind) -> Op:
 
 
 def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
-    """Queries, keys and values, and what the kernel family keeps in addition."""
+    """Queries, keys and values, and the further tensors that the kernel family keeps."""
     context, model, saved = heads.context, heads.context.model, heads.context.saved
     freed = WHOLE_LAYER | (Module.MLA_UP_PROJ if model.mla else Module.NOTHING)
     query = context.kept("attention/q", model.heads * heads.qk_dim, Shard.TP, freed)

@@ -13,24 +13,25 @@ from planner.job.recompute import Module
 from planner.predict.ops.context import WHOLE_LAYER
 from planner.predict.ops.rows import Op, Piece, Saved
 
-# FLOP that take as long as moving one byte, which torch's estimator of run times compares. H100:
-# 989 TFLOP/s over 3.35 TB/s; the choice depends on it only between cheap elementwise rows.
+# FLOP that take as long as moving one byte, a ratio that torch's run-time estimator uses. H100: 989
+# TFLOP/s over 3.35 TB/s; the choice depends on it only between cheap elementwise rows.
 FLOP_PER_BYTE = 295.0
-# Mean number of keys that a query of a causal layer attends to, if the row does not say: half of a
-# sequence of 8,192. At any length beyond a few hundred, attention is the dearest row per byte kept.
+# Mean number of keys to which a query of a causal layer attends, if the row does not state it: half
+# of a sequence of 8,192. At any length beyond a few hundred, attention takes the most time per byte
+# kept.
 ATTENTION_SPAN = 4096.0
-# Rows whose input does not come from the row before them.
+# Rows whose input does not come from the preceding row.
 _INPUT_FROM: Mapping[str, str] = {
     "shared_experts/up": "ffn/norm",
     "shared_experts/gate": "ffn/norm",
     "attention/kv_norm": "attention/kv_down",
 }
-# Tensors that a row makes itself and keeps instead of its input.
+# Tensors that a row computes itself and keeps instead of its input.
 _OUTPUTS = (
     "lse", "statistics", "normalised", "scores", "capped_scores", "sink", "dropout_mask", "routing",
     "permutation",
 )  # fmt: skip
-# With more distinct choices, they are taken greedily in the order of their gain.
+# With more distinct choices than this, they are chosen greedily in the order of their gain.
 _EXACT_CHOICES = 14
 
 

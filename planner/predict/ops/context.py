@@ -50,8 +50,8 @@ class OpContext:
     tuning: Tuning = FULL
     reads: tuple[Read, ...] = ()
     read_bytes: float = 0.0
-    # A library hooks the input of frozen layers for checkpoints, so that gradients of inputs run
-    # through them.
+    # Whether a library hooks the input of frozen layers for checkpoints, so that gradients of
+    # inputs pass through them.
     hooked: bool = False
 
     @property

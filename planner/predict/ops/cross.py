@@ -56,7 +56,9 @@ def _query(context: OpContext) -> Op:
 
 
 def _keys_and_values(context: OpContext) -> Iterator[Op]:
-    """Products of the projector's output, which all layers share and which is kept there."""
+    """Products of the projector's output, which all layers share; the projector's row lists it as
+    kept.
+    """
     model = context.model
     for name in ("attention/k", "attention/v"):
         width = float(model.kv_width)
@@ -91,7 +93,7 @@ def _core(context: OpContext) -> Op:
         for kept in row.saved
     )
     padded = -(-images.across // _ALIGNED) * _ALIGNED
-    # Unfused attention adds the mask to scores, which keeps nothing of it.
+    # Unfused attention adds the mask to the scores and does not keep it.
     size = _MASK * padded * (context.attention == "flash")
     mask = Saved("attention/mask", size, Shard.NONE, WHOLE_LAYER | Module.CORE_ATTENTION)
     return replace(row, span=float(images.across), saved=(*saved, *present((mask,))))

@@ -25,7 +25,7 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.linear import tp_entry, tp_exit
 from planner.predict.ops.rows import Collective, Op, Saved
 
-# Sharding of a tower's tensors that tensor parallelism splits, and of copies.
+# Sharding of a tower's tensors if tensor parallelism splits them, and if it copies the tower.
 _SPLIT: Mapping[Shard, Shard] = {
     Shard.NONE: Shard.WHOLE,
     Shard.SEQUENCE: Shard.WHOLE,
@@ -33,7 +33,7 @@ _SPLIT: Mapping[Shard, Shard] = {
     Shard.KV: Shard.WHOLE_TP,
 }
 _COPIES: Mapping[Shard, Shard] = dict.fromkeys(_SPLIT, Shard.WHOLE)
-# The framework whose modules copied towers are.
+# The framework whose modules make up copied towers.
 _LIBRARY = "hf-transformers"
 
 
@@ -84,7 +84,8 @@ def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
         rerun_with=_follows(op.rerun_with, context),
         low_precision=False,
         captured=False,
-        # transformers' modules issue torch's operators without Transformer Engine's work around.
+        # transformers' modules issue torch's operators without the extra work of Transformer
+        # Engine.
         torch_operators=op.torch_operators or copied,
     )
     return replace(row, repeats=float(repeats), apart=True)

@@ -17,17 +17,18 @@ _HALF, _FP32 = 2.0, 4.0
 # Tensors of the adapters' type that DoRA makes of a weight in each forward: B·A written, scaled
 # (read, written), added to the weight (read twice, written), its rows' norms (read); two to three
 # of them are alive at once (peft, src/peft/tuners/lora/dora.py, 94-165). Counted at every use of
-# the weight; forward and its repetition are two of three uses.
+# the weight; forward and recomputation are two of the three uses.
 _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
-# It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
+# DoRA computes B·A by passing an `in` x `in` identity through both matrices: written, read, cast
+# under autocast.
 _EYE, _EYE_CAST = 2.0, 6.0
 _ENDS = frozenset(("embeddings", "head"))
 # Suffixes of tensors that a row keeps only for the gradient of its own weights.
 _OF_WEIGHTS = ("/normalised", "/places", "/scaled")
-# Products whose weights are not in a linear layer of the library: a router's, a convolution's, a
-# plain matrix's.
+# Products whose weights are not in one of the library's linear layers: a router's, a convolution's,
+# a plain matrix's.
 _NEVER_PACKED = ("moe/router", "patch_embedding", "projector/matrix1")
-# Products of attention's output, and of a projector's output for images.
+# Products that read attention's output, or a projector's output for images.
 _NEVER_WIDE = ("attention/out_proj", "attention/k", "attention/v")
 # Torch operators by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts and
 # masks of weights and zeros, gathering of scales, subtraction of zeros, scaling
@@ -134,7 +135,7 @@ class Frozen:
         if self.context.tuning.base and is_packed(op, self.context):
             op, *biases = _without_biases(op)
             for bias in biases:
-                # They stay or become fp32 like other weights.
+                # Biases stay or become fp32 like other weights.
                 wide = "fp32" if self._is_upcast(bias) else None
                 yield replace(bias, parameter_class=class_name("frozen", wide))
         merged = adapted and merges(op, self.context)
@@ -161,14 +162,14 @@ class Frozen:
         row = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
         adapted = self.context.tuning.has_adapters
         if adapted and self.context.model.tied_embeddings and op.name == "head/logits":
-            # The head gets a table of its own: peft trains two copies of a tied one, which drift
-            # apart (src/peft/utils/other.py, ModulesToSaveWrapper; ensure_weight_tying is off).
+            # The head gets a separate table: peft trains two copies of a tied one, which diverge
+            # (src/peft/utils/other.py, ModulesToSaveWrapper; ensure_weight_tying is off).
             count = op.in_width * op.out_width + op.parameter_count
             yield replace(row, parameters=((count, ParamShard.TP),))
             return
         yield row
         if adapted and op.parameters:
-            # The frozen weights that peft's `modules_to_save` copies.
+            # The frozen weights of which peft's `modules_to_save` makes trained copies.
             yield _held_beside(op, "original", op.parameters, class_name("frozen", None))
 
     def _others(self, op: Op) -> tuple[Saved, ...]:

@@ -29,8 +29,8 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
     model = context.model
     gates = gate_factor(context)
     hidden = float(model.hidden)
-    # Recomputing the norm as well brings its output back, which is otherwise the checkpoint; inside
-    # a recomputed MoE layer the shared experts need no checkpoint of their own.
+    # Recomputing the norm as well restores its output, which otherwise is the checkpoint; inside a
+    # recomputed MoE layer the shared experts need no separate checkpoint.
     value = owner & ~Module.MOE
     norm_freed = context.norm_in_linear if name == "mlp" else Module.LAYERNORM
     freed = WHOLE_LAYER | norm_freed | (owner & Module.MOE)

@@ -16,7 +16,7 @@ from planner.predict.ops.rows import Collective, Op, Saved
 # Modes that run the activation of routed experts again; `moe_act` runs only that (Megatron-Core,
 # experts.py).
 _ACTIVATION = Module.MOE | Module.ACTIVATION | Module.MLP_ACT
-# Modes that run their products again.
+# Modes that run the experts' products again.
 _PRODUCTS = Module.FULL | Module.SELECTIVE_OP | Module.MOE
 
 
@@ -66,8 +66,8 @@ def _dispatch(experts: Experts) -> Op:
     moved = 2 * kernels.dispatch_passes * experts.copied_bytes + _padding_bytes(experts)
     per_copy = saved.routing_bytes_per_copy + saved.normalised_bytes_per_copy * moe.normalised
     offsets = saved.expert_offset_bytes * moe.experts
-    # Each rank learns for every other rank's tokens which experts they go to, a byte per expert
-    # (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward reuses it.
+    # Each rank receives, for every other rank's tokens, the experts to which they go, a byte per
+    # expert (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward reuses it.
     routing_map = Collective(
         "moe/dispatch/map", CollectiveKind.ALL_GATHER, "ep", context.mapped_experts, 1, 0,
         Shard.SEQUENCE, Hidden.EP_OVERLAP, rerun_with=BLOCK,
@@ -253,9 +253,9 @@ def _expert_bias(experts: Experts) -> tuple[Op, ...]:
             backward_bytes=40.0 * experts.hidden / traffic,
             forward_kernels=2,
             backward_kernels=4,
-            # A product and a sum for each expert; backward a product and a sum each for the
-            # gradients of its bias and its probabilities, casts of the output's and the bias's, and
-            # the gradients of both products' biases, added to their fp32 buffers.
+            # Forward: a product and a sum for each expert. Backward: a product and a sum each for
+            # the gradients of its bias and its probabilities, casts of the gradients of the output
+            # and the bias, and the gradients of both products' biases, added to their fp32 buffers.
             groups=float(experts.moe.experts),
             forward_launches=2.0,
             backward_launches=8.0,

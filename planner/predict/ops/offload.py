@@ -36,7 +36,7 @@ GROUPS: Mapping[str, OffloadGroup] = {
     "mlp_norm": OffloadGroup(("ffn/norm/input",)),
     "expert_fc1": OffloadGroup(("moe/experts_up/input",)),
     "moe_act": OffloadGroup(("moe/activation_input",)),
-    # torchtune, `enable_activation_offloading`: what checkpointed layers keep.
+    # torchtune, `enable_activation_offloading`: tensors that checkpointed layers keep.
     "checkpoints": OffloadGroup(("layer/checkpoint",)),
 }
 _SCORES = ("attention/scores", "attention/k_expanded", "attention/v_expanded")

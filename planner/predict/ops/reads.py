@@ -15,7 +15,8 @@ from planner.job.tuning import FULL
 from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Op, Piece, without_backward
 
-# Class of the weights of a model that is only read, by the sharers of the trained row's class.
+# Class of the weights of a model that is only read, by the ranks that share the trained row's
+# class.
 _READ = {"data": "read", "expert-data": "read-expert"}
 
 

@@ -54,7 +54,7 @@ def latent_rows(context: OpContext, name: str, into: float, out: float) -> tuple
     """
     if not (into and out):
         return ()
-    # The router already keeps the input of the way down.
+    # The router already keeps the input of the down projection to the latent width.
     down = name.endswith("down")
     saved = () if down else linear_inputs(context, name, into, Module.MOE)
     return (replicated(name, (into, out), saved, BLOCK),)

@@ -15,8 +15,8 @@ from planner.job.parameter_classes import parameter_classes
 from planner.job.recompute import Module
 
 # CPU time of a torch operator over that of a module's kernel, which profiles state: a product takes
-# 13.5 us on the host of a DGX H100, 19 us on a DGX A100's, which is 1.4 times as slow
-# (NVIDIA/TransformerEngine issue 2053), where a module's kernel takes 110 to 225.
+# 13.5 us on the host of a DGX H100 and 19 us on that of a DGX A100, which is 1.4 times as slow
+# (NVIDIA/TransformerEngine issue 2053); a module's kernel takes 110 to 225 us there.
 OPERATOR_SHARE = 1.0 / 6.0
 
 # Bytes of a 16-bit value.
@@ -91,12 +91,12 @@ class Op:
     kind: OpKind
     tokens: Shard = Shard.NONE
     tokens_factor: float = 1.0
-    # Number of equal, consecutive operations that the row stands for. Tokens, widths, bytes moved
-    # and kernels are of one of them; everything else of all together.
+    # Number of equal, consecutive operations for which the row stands. Tokens, widths, bytes moved
+    # and kernels are those of one operation; everything else is the sum over all of them.
     repeats: float = 1.0
     out_width: float = 0.0
     out_shard: Shard = Shard.NONE
-    # Further outputs of the same product that divide like key/value heads (fused qkv).
+    # Further outputs of the same product that are sharded like key/value heads (fused qkv).
     kv_out_width: float = 0.0
     in_width: float = 0.0
     in_shard: Shard = Shard.NONE
@@ -106,15 +106,15 @@ class Op:
     qk_head_dim: float = 0.0
     v_head_dim: float = 0.0
     window: float = 0.0
-    # Tokens of an image that each of its tokens attends to, in both directions; 0: the tokens
-    # before it in the row.
+    # Number of an image's tokens to which each of its tokens attends, in both directions; 0: each
+    # token attends to those before it in the row.
     span: float = 0.0
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     work_bytes: float = 0.0
     forward_kernels: float = 1.0
     backward_kernels: float = 2.0
-    # Launches per expert on the rank, if one loop issues the work of all of them.
+    # Launches per expert on the rank, if one loop launches the work of all of them.
     forward_launches: float = 0.0
     backward_launches: float = 0.0
     # Values per token that atomics add to others (torch's scatter_add).
@@ -134,18 +134,19 @@ class Op:
     saved: tuple[Saved, ...] = ()
     collectives: tuple[Collective, ...] = ()
     rerun_with: Module = Module.FULL
-    # False if nothing is trained that a gradient of its input would reach.
+    # False if backward computes no gradient of the row's input, because no trained weight needs it.
     returns: bool = True
-    # Has one only under recomputation, because a library hooks its input for checkpoints.
+    # True if that gradient is computed only under recomputation, because a library hooks the row's
+    # input for checkpoints.
     hooked: bool = False
-    # Nobody reads its output, so it has no backward.
+    # True if its output is unused, so it has no backward.
     unread: bool = False
-    # HBM bytes, and bytes alive, per weight for tensors derived from the weights before each use,
-    # beyond a 16-bit copy of packed ones (DoRA's norms).
+    # HBM bytes moved, and bytes alive, per weight for tensors derived from the weights before each
+    # use, beyond a 16-bit copy of packed ones (DoRA's norms).
     weight_traffic: float = 0.0
     weight_copies: float = 0.0
-    # Backward makes a gradient of its weights though nothing trains them: merged adapters take
-    # theirs from it.
+    # True if backward computes a gradient of its weights although they are not trained: the
+    # gradients of merged adapters are computed from it.
     merged: bool = False
 
     @property
@@ -224,7 +225,9 @@ def only_held(op: Op) -> Op:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A unit that a pipeline stage can hold: a layer of one kind, the embedding, the head, MTP."""
+    """A unit of which pipeline stages consist: a layer of one kind, the embedding, the head,
+    MTP.
+    """
 
     name: str
     ops: tuple[Op, ...] = field(default_factory=tuple)

@@ -38,7 +38,7 @@ _SCAN_FLOP = 9.0
 # 8,192 tokens) `mamba_chunk_scan_combined` takes 0.6 to 0.7 ms of CPU forward, as much as five
 # modules, and 3.0 to 3.4 ms backward.
 _SCAN_BACKWARD_KERNELS = 25
-# HBM traffic of a backward over that of its forward, most of which it runs again.
+# HBM traffic of backward over that of forward; backward runs most of forward again.
 _BACKWARD_TRAFFIC = 3.0
 
 
@@ -91,7 +91,7 @@ def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -
     hidden, width, name = float(context.model.hidden), projected_width(space), "state/in_proj"
     inputs = linear_inputs(context, name, hidden, context.norm_in_linear)
     kept = context.kept("state/projected", width)
-    # Beside attention, the qkv projection keeps the same input.
+    # In parallel with attention, the qkv projection keeps the same input.
     saved = (kept,) if beside and context.saved.linear_inputs_shared else (*inputs, kept)
     gathers = () if beside else tp_entry(context, name, hidden, WHOLE_LAYER)
     collectives = (*gathers, _head_exchange("state/cp_heads", width))
@@ -128,7 +128,8 @@ def _convolution(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
     width = space.inner + (0.0 if space.kind == "mamba1" else 2.0 * space.key_width)
     row = elementwise(context, "state/conv", width, Shard.TP, (2.0, 6.0))
     weights = width * (space.conv + float(space.conv_bias))
-    # Megatron and mamba_ssm's fused path keep only its input, gated delta nets also its output.
+    # Megatron and mamba_ssm's fused path keep only the convolution's input, gated delta nets also
+    # its output.
     saved = () if space.kind == "mamba2" else (context.kept("state/mixed", width),)
     parameters = ((weights, ParamShard.TP),)
     return (replace(row, backward_kernels=2.0, parameters=parameters, saved=saved),)
@@ -222,7 +223,7 @@ def _out_projection(context: OpContext, space: StateSpaceSpec) -> Op:
 
 
 Sizes = dict[str, float]
-# Mamba-1's kernel keeps its states, two numbers each, once every so many tokens.
+# Mamba-1's kernel keeps its states, two numbers each, once per this number of tokens.
 _SCAN_CHUNK = 2048
 
 

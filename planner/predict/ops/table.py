@@ -1,5 +1,6 @@
-"""The op table of a model: pieces that a pipeline stage can hold (layers of any kind, embedding,
-head with its loss, multi-token prediction), and sums over their rows."""
+"""The op table of a model: the pieces of which pipeline stages consist (layers of any kind,
+embedding, head with its loss, multi-token prediction), and sums over their rows.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         rows.append(
             Saved("layers/rotary", per_token, Shard.NONE, nothing, fixed_bytes=fixed * context.seq)
         )
-        # Layers that make their own tables receive fp32 angles, which a checkpoint keeps.
+        # Layers that compute their own tables receive fp32 angles, which a checkpoint keeps.
         angles = 4.0 * model.rotary_width * context.seq if rules.rotary_layer_bytes else 0.0
         rows.append(
             Saved("layers/angles", 0.0, Shard.NONE, nothing, Module.FULL, fixed_bytes=angles)
@@ -322,7 +323,9 @@ def _end(piece: Piece, context: OpContext) -> Piece:
 
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
-    """One layer, with the rows that the framework's checkpoints run again."""
+    """One layer as the job runs it: with adapters, casts, the framework's checkpoints, offload and
+    the rows of models that are only read.
+    """
     if kind.module == "vision":
         return tower_layer(context, kind, _layer)
     rows = layer_rows(context, kind)

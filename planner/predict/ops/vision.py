@@ -33,11 +33,12 @@ from planner.predict.ops.rows import (
     times,
 )
 
-# Tensors for the gradient of the input, of a norm in torch operations and of the mean before it.
+# Tensors kept only for the gradient of the input: by a norm in torch operations, and by the mean
+# before it.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
-# Towers that put patches in the order of the tokens that they become.
+# Towers that reorder patches by the tokens that they become.
 _REGROUPED = ("moonvit",)
-# Bytes of an index, and of a token's place in a mask.
+# Bytes of an index, and of a token's entry in a mask.
 _INDEX, _MASK = 8.0, 1.0
 # Bytes per pair of patches in the mask of padding tiles, which all layers share.
 _TILES_MASK = 2.0
@@ -228,7 +229,8 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
         in_width=values,
         parameters=((hidden * (values + tower.patch_bias), ParamShard.NONE),),
         saved=never_freed(inputs),
-        # A convolution keeps its weights' cast, a linear layer only for a gradient of its input.
+        # A convolution keeps the cast of its weights, a linear layer only if it needs a gradient of
+        # its input.
         autocasts=not tower.embeds_linearly,
         rerun_with=Module.NOTHING,
     )
@@ -289,7 +291,7 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
         width = vision.projector.tap_norm_width if tap else vision.projector.norm_width
         piece = Piece(name, tuple(_one_projector(inside, vision, name, width, made)))
         if context.tuning.freezes(VISION_TOWER) and not _is_hooked(context):
-            # Nobody asks for a gradient of the tower's output.
+            # No gradient of the tower's output is needed.
             piece = replace(piece, ops=tuple(_first(op, inside) for op in piece.ops))
         tuned = with_tuning(piece, inside, frozen=frozen)
         read = _pictured(context) * context.model.images.read
@@ -316,8 +318,9 @@ def _first(op: Op, context: OpContext) -> Op:
 
 
 def _projector_context(context: OpContext) -> OpContext:
-    """Context of the projector's rows; the norm of pooled patches is the language model's own, any
-    other norm the tower's."""
+    """Context of the projector's rows. The norm of pooled patches follows the rules of the language
+    model's family, any other norm those of the tower's.
+    """
     vision = _vision(context)
     norm_kind, tuning = vision.projector.norm, part_tuning(context.tuning, PROJECTOR)
     tower = tower_model(vision.tower)
@@ -350,7 +353,7 @@ def _one_projector(
     pairs = tuple(zip(projector.widths, projector.widths[1:], strict=False))
     split = vision.place == "split" and len(pairs) == 2
     for index, (into, out) in enumerate(pairs):
-        # A bare matrix is not a linear layer, so peft and bitsandbytes do not touch it.
+        # A bare matrix is not a linear layer, so peft and bitsandbytes leave it unchanged.
         layer = f"{name}/{'matrix' if projector.pooled else 'linear'}{index + 1}"
         inputs = linear_inputs(context, layer, float(into), Module.NOTHING)
         row = Op(

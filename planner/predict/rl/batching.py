@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 from planner.job.samples import Lengths
 
 Floats = NDArray[Any]
-# Bins of age: up to the longest answer, and at least within the mean answer.
+# Bins of age: up to the longest answer, at least within the mean answer, and at most in all.
 _BINS = 160
 _BINS_OF_MEAN = 6
 _MOST_BINS = 800
-# A flow fed from a queue may repeat after this many stretches of two mean answers, if it moves by
-# less than this share from one to the next; after so many bins it is averaged in any case.
+# A flow fed from a queue may be repeated after this many stretches of two mean answers, if it
+# changes by less than this share from one stretch to the next; after `_LONG` bins it is averaged in
+# any case.
 _SETTLED = 3
 _STILL = 0.01
 _LONG = 1200

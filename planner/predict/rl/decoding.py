@@ -41,11 +41,12 @@ _ATTENTION_KERNELS = 3.0
 # there, with allocations and casts, if Python issues each (vLLM, fused_moe.py).
 _ROUTING_KERNELS = 4.0
 _ROUTING_LAUNCHES = 8.0
-# Further kernels of MLA, whose products with the up-projections are absorbed: two batched products,
+# Further kernels of MLA, whose up-projections are absorbed into its products: two batched products,
 # joining the queries, transposing the outputs.
 _LATENT_KERNELS = 4.0
-# Rows to which a product's tokens are padded: the narrowest side of the tensor cores' tile, which
-# holds the tokens if they are few; and the number of rows from which training's tiles apply.
+# Number of rows to which a product's tokens are padded (the narrowest side of the tensor cores'
+# tile, which contains all tokens if they are few), and the number of rows from which training's
+# tiles apply.
 _FEW_ROWS = 8.0
 _MANY_ROWS = 64.0
 # Rows of a tile of attention's products, to which the queries of a group are padded: in
@@ -154,7 +155,7 @@ class _Coster:
         for name, seconds in self._ops(self.heads, tokens).items():
             total[name] += seconds
         total["exchange"] += logits_gather_s(self.deployment, self.cluster, tokens)
-        # The sampler passes over the logits, which every rank has whole.
+        # The sampler reads the logits several times; every rank has all of them.
         moved = tokens * self.deployment.padded_vocabulary * _SAMPLING_BYTES
         total["sampling"] += memory_bound_time_s(moved, _SAMPLING_KERNELS, self.gpu)
         return total

@@ -24,7 +24,7 @@ from hardware.frozen import Frozen
 from planner.job.rl.job import RlJob
 from planner.predict.rl.plan import Phase, PhaseName
 
-# The kind of each phase: phases of one kind have errors of one cause.
+# The kind of each phase: errors of phases of one kind have the same cause.
 KINDS: Mapping[PhaseName, str] = {
     "generation": "generation",
     "update": "training",
@@ -103,7 +103,9 @@ def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
 
 
 def learnt_phase(job: RlJob, kind: str) -> LearntPhase | None:
-    """What runs of the job's cluster taught about a kind of phase; None without such runs."""
+    """The correction that runs of the job's cluster taught for a kind of phase; None without such
+    runs.
+    """
     calibration = job.trainer.cluster.calibration
     if calibration is None:
         return None

@@ -27,9 +27,9 @@ from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
 
-# Points of the profile of sequences that still run.
+# Number of points of the profile of sequences that still run.
 _POINTS = 64
-# Share of a phase from which waiting for the CPU gets a note.
+# Smallest share of a phase for which waiting for the CPU gets a note.
 _MUCH_CPU = 0.25
 # An engine drains once fewer sequences run than this share of the maximum.
 _DRAINED = 0.9
@@ -152,9 +152,8 @@ def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
 
 
 def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
-    """Number of samples of mean length that have as many tokens as the fullest rank: the mean of
-    ranks, plus the expected largest of as many normal deviations as there are ranks (Blom's
-    formula).
+    """Number of samples of mean length that have together as many tokens as the fullest rank: the
+    mean over ranks plus the expected largest of one normal deviation per rank (Blom's formula).
     """
     lanes = layout.replicas * layout.dp
     if lanes == 1 or samples < 1.0:
@@ -266,7 +265,7 @@ def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]
 
 
 def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float:
-    """Standard deviation of ln(seconds) over length distributions that fit what is known."""
+    """Standard deviation of ln(seconds) over length distributions that fit the known facts."""
     others = job.rollout.response.unstated
     if not others or seconds <= 0.0:
         return 0.0
@@ -288,7 +287,7 @@ def _notes(job: RlJob, made: SamplingEngine, course: _Course, longest_bytes: flo
         )
     if made.memory.over > 0.0:
         found.append(
-            "The engine's share of the GPU is not free beside what else is there: "
+            "The engine's share of the GPU is not free because of other memory there: "
             f"{made.memory.over / 2**30:.1f} GiB are missing."
         )
     if course.flow.preempted > 0.01:

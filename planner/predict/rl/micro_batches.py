@@ -72,8 +72,9 @@ def whole_batch(job: RlJob) -> Batch:
 
 
 def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
-    """Columns of shapes with the micro-batches into which they split a batch: one row of `kept` and
-    `computed` tokens each, in the form that the cost model reads.
+    """The columns of shapes, changed to the micro-batches into which each shape splits a batch. If
+    micro-batches count tokens, each is a single row with columns `kept` and `computed`, in the form
+    that the cost model reads.
     """
     if not by_tokens(job):
         mbs = columns["mbs"] if batch.rows is None else np.full_like(columns["mbs"], batch.rows)
@@ -137,9 +138,10 @@ def _micro_batches(
 
 @cache
 def _more(lengths: Lengths, draws: int, ranks: int, in_step: int) -> tuple[float, float]:
-    """Excess of the fullest rank over the mean of independent draws: of tokens, and of squared
-    lengths. Ranks that run `in_step` wait in each of their micro-batches, which are alike within a
-    rank, so both waits are for the same rank."""
+    """Excess of the fullest rank over the mean, for independent draws: of tokens, and of squared
+    lengths. A rank's micro-batches are alike, so the rank for which others wait in each micro-batch
+    (those `in_step`) is the one for which they wait at the end of the step.
+    """
     if ranks == 1:
         return 0.0, 0.0
     tokens, shares = np.array(lengths.tokens), np.array(lengths.shares)

@@ -27,7 +27,7 @@ COMPARED_BYTES_PER_S = 0.8e9
 # its size. NeMo-RL's docs/design-docs/refit.md, 30B-A3B (18,600 tensors): 2.9 s with and 0.74 s
 # without; slime's docs, 355B: 100 s and 48 s (1.2 ms a tensor, in a trainer).
 QUANTISED_TENSOR_S = 2.0e-4
-# Bytes of an element that travels alone: its value and its place.
+# Bytes of an element that is sent individually: its value and its index.
 _CHANGED_BYTES = 6.0
 # Tensors of a published layer without its experts: attention, norms, and the FFN or router.
 _LAYER_TENSORS = 12
@@ -117,8 +117,8 @@ def usual_way(job: RlJob, *, colocated: bool) -> str:
 
 
 def moved_weights(job: RlJob) -> tuple[float, int]:
-    """(bytes, published tensors) that engines need after an update; only the adapters' if the job
-    has any, because engines serve them separately from the weights.
+    """(bytes, published tensors) that engines need after an update. In a job with adapters these
+    are only the trained ones, because engines serve adapters separately from the weights.
     """
     if not job.trainer.tuning.has_adapters:
         return _published(job.policy)

@@ -11,8 +11,8 @@ from planner.job.rl.spec import Placement
 from planner.predict.configuration import Configuration
 
 # Phases in the order of a step. `transfer`: weights to the engine; `wake` and `sleep`: an engine
-# takes and releases its memory; `leave` and `return`: the trainer's tensors go to the host and come
-# back; `reward`: rules, tools or a model that judge.
+# takes and releases its memory; `leave` and `return`: the trainer's tensors are moved to the host
+# and back; `reward`: rules, tools or a model judge the answers.
 PhaseName = Literal[
     "transfer", "wake", "generation", "reward", "sleep", "return", "old_logprobs", "reference",
     "values", "critic_update", "update", "leave",
@@ -116,10 +116,10 @@ class Generation:
     same answers if engines never run empty, because the next prompts follow at once; `tail_s`:
     seconds of the phase in which fewer sequences run than an engine has room for; `running`: most
     sequences of one engine at once; `waves`: sequences of an engine divided by that number;
-    `preempted`: share of the sequences that lose their cache once and are read again;
+    `preempted`: preemptions per sequence, after each of which its tokens are read again;
     `room_tokens`: size of an engine's KV cache; `profile`: (seconds since the start, share of the
-    samples that still run), falling; `fits`: whether an engine can hold at least one sequence of
-    the greatest length.
+    samples that still run), falling; `fits`: whether the cache has room for at least one sequence
+    of the greatest length, and the engine's share of the GPU is free.
     """
 
     phase: Phase
@@ -133,7 +133,7 @@ class Generation:
     fits: bool
 
 
-# Prefix for bytes that no work of a phase needs, which leave the GPU with a trainer that leaves.
+# Prefix for bytes that a phase does not need; if the trainer leaves, they leave the GPU too.
 WAITING = "waiting: "
 
 

@@ -1,5 +1,5 @@
-"""Engines that wake and sleep on GPUs that they share with a trainer: the seconds that takes, and
-the bytes that stay.
+"""Engines that wake and sleep on GPUs that they share with a trainer: how long this takes, and the
+bytes that stay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from planner.predict.rl.plan import EngineLayout, Phase, RlLayout
 # and clearing of caches, whatever the model: 0.6B 0.2 and 1.2 s, 8B at level 2 0.3 s to sleep
 # (vllm-project/vllm PR 11743, and its blog on sleep mode).
 _PAGES_S = {"sleep": 0.3, "wake": 1.2}
-# Bytes that the process of a sleeping engine keeps beside its graphs: CUDA context and NCCL.
+# Bytes that the process of a sleeping engine keeps besides its graphs: CUDA context and NCCL.
 _PROCESS_BYTES = 0.8 * 2.0**30
 
 

@@ -34,14 +34,14 @@ from planner.predict.stage import Stage
 
 Bytes = dict[str, float]
 _SCORES = Objective("reward")
-# Terms of a stage that no tensor of a phase holds.
+# Memory terms of a stage that are not in tensors of a phase.
 _STAYING = ("communication", "context")
-# Seconds in which a layer rotates queries and keys of one packed sample forward, on the host of a
-# DGX A100: some two dozen kernel launches. ISEEKYAN/verl_megatron_practice measured 7B on H100,
-# whose hosts launch 1.4 times as fast, with and without fusion: 9 s of a reading pass and 18 s of
-# an update, of 2,048 samples a rank.
+# Seconds for a layer to rotate queries and keys of one packed sample forward, on the host of a DGX
+# A100: some two dozen kernel launches. ISEEKYAN/verl_megatron_practice measured 7B on H100, whose
+# hosts launch 1.4 times as fast, with and without fusion: 9 s of a reading pass and 18 s of an
+# update, of 2,048 samples a rank.
 ROTATED_S = 2.17e-4
-# Names of the models beside the policy on the trainer's GPUs.
+# Names of the other models on the trainer's GPUs.
 REFERENCE, CRITIC, JUDGE = "reference", "critic", "reward model"
 
 
@@ -232,7 +232,7 @@ class _Account:
         """A forward pass over all samples; `of`: name of the model if it is not the policy."""
         terms = dict(pass_.seconds)
         if name == "reference" and self.job.reference == "host":
-            # Its weights replace the policy's, which come back afterwards.
+            # The reference's weights replace the policy's, which come back afterwards.
             rate = unpinned_bytes_per_s(self.trainer.job.cluster)
             terms["swap"] = 2.0 * self.update.resting["weights"] / rate
         terms |= self._handed_out | self._rotary(pass_.configuration, 1.0)
@@ -325,7 +325,7 @@ def scoring_job(trainer: Job, model: ModelSpec) -> Job:
     objectives = (*trainer.framework.objectives, "reward")
     framework = trainer.framework.model_copy(update={"objectives": objectives})
     framework = with_objective(framework, objective)
-    # Its rows are samples, not pairs of them.
+    # Rows of the scoring job are samples, not pairs of them.
     plain = Objective("policy", loss=trainer.objective.loss)
     return replace(trainer, model=model, framework=framework, objective=plain)
 

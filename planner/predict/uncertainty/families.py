@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 from hardware.facts import architecture_named
 
 Figure = Literal["time", "memory"]
-# Stands for a framework that was never measured.
+# Name for a framework that was never measured.
 UNFAMILIAR = "unfamiliar"
-# Frameworks in which a step depends mostly on the author of a script.
+# Frameworks whose step time depends mostly on the author of a script.
 OWN_LOOPS = frozenset(
     {"hf-transformers", "hf-fsdp2", "deepspeed", "nanogpt", "torchtune", UNFAMILIAR}
 )

@@ -18,7 +18,7 @@ from planner.predict.plan import Degrees, FullMemory, Interval
 from planner.predict.uncertainty.residuals import HIGH
 from planner.predict.uncertainty.tails import share_below
 
-# Smaller chances of being full, or of fitting, are not shown and do not widen error bars.
+# Probabilities of being full, or of fitting, below this are not shown and do not widen error bars.
 SMALL_CHANCE = 0.1
 
 
@@ -58,8 +58,8 @@ def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
     if risk is None or risk.step_time_s is None:
         return ()
     return (
-        f"the step time is that with memory to spare; full, of which the chance is "
-        f"{share(risk.probability, 0)}, a step takes {risk.step_time_s:.3g} s",
+        f"the step time assumes spare memory; if memory is full (probability "
+        f"{share(risk.probability, 0)}), a step takes {risk.step_time_s:.3g} s",
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from planner.predict.uncertainty.residuals import COVERAGE
 
 Array = NDArray[np.float64]
-# Share of the measured values that should lie outside a bar.
+# Share of the measured values that should be outside a bar.
 ALPHA = 1.0 - COVERAGE
 
 

@@ -44,16 +44,16 @@ _DIGITS = re.compile(r"\d+")
 # runs.
 _STEP_SHARE = 0.85
 # Spread of memory outside live tensors, which few of the measured peaks include: three published
-# runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one share is
+# runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), for which one share is
 # predicted; context and communication buffers differ by driver and library.
 OUTSIDE_SPREAD = 0.02
 
 
-# Spread added to step times on GPUs of several types, which nobody has measured. Assumed.
+# Spread added to step times on GPUs of several types, which were never measured. Assumed.
 MIXTURE_SPREAD = 0.10
 NO_MIXTURE_MEASURED = (
-    "no run on GPUs of several types was measured: the interval is the widest of any of its "
-    "GPUs', and wider"
+    "no run on GPUs of several types was measured: the interval covers those of all its "
+    "GPU types, and is wider"
 )
 
 
@@ -179,8 +179,9 @@ def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
 def learnt_spread(
     learnt: LearntFigure, figure: Figure, family: Family, at: Conditions
 ) -> tuple[Spread, Further]:
-    """The spread for a job on a cluster without own runs, scaled by what the cluster's runs taught,
-    and the further error of a job outside their ranges: per doubling as in published runs.
+    """The spread for a job on a calibrated cluster: the spread without own runs, times the width
+    that its runs taught; and the further error of a job outside the ranges of these runs, which per
+    doubling is that of published runs.
     """
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
@@ -202,7 +203,9 @@ def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
 
 
 def further_width(figure: Figure, deviation: Widths) -> Widths:
-    """Half width, at 80 %, of errors outside the residuals with this standard deviation."""
+    """Half width, at 80 %, of an error with this standard deviation; for memory, joined with the
+    spread of memory outside live tensors (`OUTSIDE_SPREAD`).
+    """
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
     wide: Widths = DEVIATIONS * np.hypot(deviation, outside)
     return wide

@@ -88,7 +88,7 @@ def doubt_of(outcomes: Mapping[float, float] | Iterable[tuple[float, float]]) ->
     ordered = sorted((point, weight) for point, weight in pairs if weight > 0.0)
     total = fsum(weight for _, weight in ordered)
     merged = []
-    # Zero, the prediction by default, stays exact.
+    # Zero, the prediction with the default, stays exact.
     for _, near in groupby(ordered, lambda pair: floor(pair[0] / _STEP + 0.5) if pair[0] else 0.5):
         members = list(near)
         weight = fsum(each for _, each in members)

@@ -75,12 +75,14 @@ _NAMED = 0.01
 # experts); kept tensors and working set (9 peaks within 7 %).
 _STATES = {"time": 0.15, "memory": 0.04}
 # The same for objectives other than next-token prediction, which hardly any run measures: versions
-# of a trainer differ in what they keep of the logits, and in what they compute for their logs.
+# of a trainer differ in the logits that they keep, and in the values that they compute for their
+# logs.
 _OBJECTIVE = {"time": 0.12, "memory": 0.1}
-# The same for an unstated precision: one in nine published runs on GPUs with 8-bit products uses
-# them, a third faster (0.3 x sqrt(1/9 x 8/9)); their copies of weights and activations.
+# The same for an unstated precision. Time: one in nine published runs on GPUs with 8-bit products
+# uses them, a third faster (0.3 x sqrt(1/9 x 8/9)). Memory: their copies of weights and
+# activations.
 _UNSTATED = {"time": 0.1, "memory": 0.08}
-# Parts of a prediction that have errors of their own.
+# Parts of a prediction that have separate errors.
 PARTS: Mapping[Figure, tuple[str, ...]] = {
     "time": ("work", "exposed", "waiting", "rest"),
     "memory": ("peak",),
@@ -179,11 +181,11 @@ class ErrorTable:
     """Errors of one figure (module docstring), and the runs to which they were fitted.
 
     `folds`: fits that each leave out a tenth of the `sources`; `shares`: shares of the errors'
-    variance, by what runs have in common, `run` being each run's noise; `growth`: standard
-    deviation per doubling beyond the measured range, by axis; `unmeasured`: standard deviations for
-    an architecture, framework, model or precision without a run. `beside`: runs of another way of
-    training, which has other errors but the same kernels and links, so its ranges count as measured
-    too.
+    variance, by the property that runs have in common, `run` being each run's noise; `growth`:
+    standard deviation per doubling beyond the measured range, by axis; `unmeasured`: standard
+    deviations for an architecture, framework, model or precision without a run. `beside`: runs of
+    another way of training, which has other errors but the same kernels and links, so its ranges
+    count as measured too.
     """
 
     figure: Figure
@@ -194,7 +196,7 @@ class ErrorTable:
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     beside: ErrorTable | None = None
-    # What was looked up before.
+    # Caches of earlier look-ups.
     _known: dict[Family, bool] = field(default_factory=dict, init=False, compare=False)
     _counts: dict[Family, int] = field(default_factory=dict, init=False, compare=False)
     _views: dict[str, ErrorTable] = field(default_factory=dict, init=False, compare=False)
@@ -246,7 +248,7 @@ class ErrorTable:
         elif at.bits and near.bits and at.bits not in near.bits:
             terms[f"no run with {at.bits}-bit products"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
-            # Runs on its architecture say nothing about its own kernels' rates.
+            # Runs on the same architecture do not determine the rates of this GPU's kernels.
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         if at.states:
             terms["state-space layers, whose kernels few runs measure"] = _STATES[self.figure]
@@ -362,7 +364,7 @@ def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
 
 
 def fold_of(source: str, sources: Sequence[str]) -> int:
-    """The fold that leaves a source out; `sources`: all, in alphabetical order."""
+    """The number of the fold that leaves a source out; `sources`: all, in alphabetical order."""
     return sources.index(source) % FOLDS
 
 

@@ -22,7 +22,7 @@ def with_unlike_samples(
     and with an error as large as the difference from `others`: step times for other lengths that
     fit the given facts equally well.
     """
-    reason = "the spread of the lengths, of which the mean alone is given"
+    reason = "the spread of the lengths, of which only the mean is given"
     below = max(0.0, log(step_time_s / min(others, default=step_time_s)))
     above = max(0.0, log(max(others, default=step_time_s) / step_time_s))
     low = hypot(log(step_time_s / interval.low), below, _HALF_WIDTH)

@@ -40,10 +40,10 @@ from planner.predict.uncertainty.differences import (
 
 Array = NDArray[np.float64]
 
-# Plans slower than the fastest by more, in ln, could hardly have won: over two standard deviations
-# of the difference of most plans of a dense model.
+# Plans that are slower than the fastest by more than this, in ln, could hardly have won: over two
+# standard deviations of the difference of most plans of a dense model.
 REACH = 0.3
-# Most plans that are drawn, the fastest ones.
+# Largest number of plans for which errors are drawn, the fastest ones.
 _MOST_DRAWN = 150
 _DRAWS = 200
 
@@ -131,7 +131,7 @@ def _errors(plans: Sequence[Standing]) -> Array:
         sizes = [log2(plan.degrees[degree]) for plan in plans]
         total += known.scales["degrees"] * _walk(sizes, normal)
     total += known.scales["micro_batch"] * _walk([log2(plan.tokens) for plan in plans], normal)
-    # Switches that differ between plans.
+    # Only switches in which the plans differ.
     for values in zip(*(plan.switches for plan in plans), strict=True):
         if len(set(values)) > 1:
             total += known.scales["switches"] / 2**0.5 * _of_each(values, normal)

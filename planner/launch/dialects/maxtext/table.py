@@ -30,11 +30,12 @@ def block_of(model: ModelSpec) -> str:
 
 
 def _facts(model: ModelSpec) -> Mapping[str, object]:
-    stated = {name: architecture.value_of(model, f"rope.scaling.{name}") for name in _LLAMA3}
+    names = _LLAMA3 if architecture.stretched("llama3")(model) else {}
+    stated = {name: architecture.value_of(model, f"rope.scaling.{name}") for name in names}
     other = [
-        f"{name.replace('_', ' ')} {stated[name]}, not {usual:g}"
-        for name, usual in _LLAMA3.items()
-        if stated[name] != usual
+        f"{name.replace('_', ' ')} {_LLAMA3[name]:g}, not {value:g}"
+        for name, value in stated.items()
+        if value != _LLAMA3[name]
     ]
     return {
         "block": block_of(model),

@@ -12,8 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from planner.job.job import Job
 from planner.launch import sentences
-from planner.launch.contract import Files
+from planner.launch.contract import Files, Refusal
+from planner.launch.dialects.hf.tuning_words import (
+    alpha,
+    loaded_dtype,
+    target_modules,
+    tuning_refusals,
+    whole_modules,
+)
 from planner.launch.dialects.rl import shell
 from planner.launch.dialects.rl.nemo import BASE
 from planner.launch.dialects.rl.readme import readme
@@ -75,22 +83,43 @@ def _names(launch: RlLaunch) -> dict[str, Any]:
     trainer = layout.trainer.job
     stated, usual = trainer.optimizer.gradient_bytes, trainer.framework.state.gradient_bytes
     reading = job.token_limit_read or launch.token_limit
-    return names_of(launch) | {
-        "algorithm": job.algorithm,
-        "accumulated": job.rollout.samples // job.minibatches // (degrees.mbs * degrees.dp),
-        "compares": job.reference != "none",
-        "kind": _kind(launch),
-        "strategy": _VERL_TRAINERS.get(job.trainer.framework.name),
-        "packs": job.trainer.samples.packing != "longest",
-        "recomputes": launch.recomputes != "none",
-        "offloaded": trainer.optimizer_offload,
-        "reduces_in_bf16": (usual if stated is None else stated) == _SIXTEEN_BITS,
-        "tokens_per_gpu": -(-launch.token_limit // degrees.cp),
-        "read_tokens_per_gpu": -(-reading // degrees.cp),
-        "nodes": launch.nodes_of(layout.gpus),
-        "trainer_nodes": launch.nodes_of(layout.trainer_gpus),
-        "engine_nodes": launch.nodes_of(layout.engine.gpus),
+    return (
+        names_of(launch)
+        | _adapters(job.trainer)
+        | {
+            "algorithm": job.algorithm,
+            "accumulated": job.rollout.samples // job.minibatches // (degrees.mbs * degrees.dp),
+            "compares": job.reference != "none",
+            "kind": _kind(launch),
+            "strategy": _VERL_TRAINERS.get(job.trainer.framework.name),
+            "packs": job.trainer.samples.packing != "longest",
+            "recomputes": launch.recomputes != "none",
+            "offloaded": trainer.optimizer_offload,
+            "reduces_in_bf16": (usual if stated is None else stated) == _SIXTEEN_BITS,
+            "tokens_per_gpu": -(-launch.token_limit // degrees.cp),
+            "read_tokens_per_gpu": -(-reading // degrees.cp),
+            "nodes": launch.nodes_of(layout.gpus),
+            "trainer_nodes": launch.nodes_of(layout.trainer_gpus),
+            "engine_nodes": launch.nodes_of(layout.engine.gpus),
+        }
+    )
+
+
+def _adapters(job: Job) -> dict[str, Any]:
+    """peft's settings of a trainer's adapters, and the dtype of the weights beside them."""
+    tuning = job.tuning
+    return {
+        "loaded_dtype": loaded_dtype(job),
+        "alpha": round(alpha(tuning)),
+        "targets": list(target_modules(tuning, job.model)) if tuning.has_adapters else [],
+        "whole": list(whole_modules(tuning, job.model)),
     }
+
+
+def refusals(launch: RlLaunch) -> Iterator[Refusal]:
+    """Adapters that TRL cannot express. Other refusals are rows of `launch.toml`."""
+    if launch.job.framework.name == "trl":
+        yield from tuning_refusals(launch.job.trainer, freezes=False)
 
 
 def _kind(launch: RlLaunch) -> str:

@@ -16,10 +16,11 @@ from planner.predict.ops.rows import Op
 _ELEMENT_BYTES = 2.0
 # Hidden state and residual: fused norms carry both through the layers.
 _STREAMS = 2.0
-# vLLM cuts what its expert kernels see into pieces of this many tokens.
+# vLLM splits the input of its expert kernels into pieces of this many tokens.
 _EXPERT_CHUNK = 32768
-# MLA expands cached tokens for prefill, at most this many at a time: at least 8 sequences of full
-# length or 4 blocks a sequence, at most 64 Ki (vLLM, MLA's chunked prefill workspace).
+# MLA expands cached tokens for prefill, at most this many at a time. The number is at least 8
+# sequences of full length or 4 blocks per sequence, and at most 64 Ki (vLLM, MLA's chunked prefill
+# workspace).
 _MLA_CHUNK = 65536
 
 
@@ -79,8 +80,8 @@ def _op_width(deployment: Deployment, op: Op) -> float:
         kv_out = op.kv_out_width * deployment.share(Shard.KV)
         return op.in_width * deployment.share(op.in_shard) + out + kv_out
     if op.name.endswith("/activation"):
-        # It reads what the up projections wrote and writes the down projection's input; the block's
-        # input and the attention's output are still alive (a compiled graph's buffers).
+        # The activation reads the up projections' outputs and writes the down projection's input;
+        # the block's input and the attention's output are still alive (a compiled graph's buffers).
         model = deployment.model
         gates = 2.0 if model.gated else 1.0
         shared = model.moe.shared_ffn if model.moe else 0

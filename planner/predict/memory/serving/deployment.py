@@ -26,7 +26,7 @@ from planner.predict.ops.table import pieces
 # vLLM pads the vocabulary of all tensor-parallel ranks together to a multiple of this
 # (VocabParallelEmbedding).
 VOCABULARY_MULTIPLE = 64
-# Largest accepted values: far beyond any machine, and small enough to count with.
+# Largest accepted values: far beyond any machine, and small enough for exact arithmetic.
 MAX_BATCH = 1_000_000
 MAX_TOKENS = 100_000_000
 _MAX_DEGREE = 4096
@@ -155,10 +155,10 @@ def _problems(deployment: Deployment) -> Iterator[str]:
     for option, (name, largest) in _RANGES.items():
         value = getattr(deployment, name)
         if not 1 <= value <= largest:
-            yield f"{option} {value:,} is outside of 1 to {largest:,}"
+            yield f"{option} {value:,} is not between 1 and {largest:,}"
     if not 0 < deployment.utilization <= 1:
         yield (
-            f"--gpu-memory-utilization {deployment.utilization:g} is outside of 0 to 1; vLLM's "
+            f"--gpu-memory-utilization {deployment.utilization:g} is not between 0 and 1; vLLM's "
             "usual value is 0.9"
         )
     yield from _tensor_problems(model, deployment.tp)

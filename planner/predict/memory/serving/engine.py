@@ -56,10 +56,10 @@ ENGINES: Mapping[str, ServingEngine] = {
     name: ServingEngine(name, **row) for name, row in TABLES["engines"].items()
 }
 
-# NCCL before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4 (free memory
-# at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
+# NCCL's memory before the budget's first measurement of the device: 1.53 - 0.51 GiB under TP 2 and
+# 4 (free memory at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
 NCCL_START_BYTES = 1.0 * GIB
-# NVLink of H100, the link inside the nodes of the logs.
+# Link rate of NVLink on H100, inside the nodes of the logs.
 _LOGGED_LINK_BYTES_PER_S = 450e9
 
 # CUDA graphs of 51 batch sizes, piecewise and full: least squares over the 28 rows vllm-0.19 of
@@ -68,8 +68,8 @@ _LOGGED_LINK_BYTES_PER_S = 450e9
 _GRAPH_FIXED_BYTES = 0.33 * GIB
 _GRAPH_LAYER_BYTES = 0.0171 * GIB
 
-# vLLM's default by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk and
-# sequences, larger on GPUs of 70 GiB and more except A100s.
+# vLLM's defaults by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk, and
+# sequences; larger on GPUs of 70 GiB or more except A100s.
 _LARGE_GPU_BYTES = 70 * GIB
 _LARGE_DEFAULTS = (8192, 1024)
 _SMALL_DEFAULTS = (2048, 256)

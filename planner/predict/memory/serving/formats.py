@@ -72,10 +72,11 @@ KV_FORMATS: Mapping[str, KvFormat] = {
 }
 # Format of families whose checkpoints are published in a quantised form.
 PUBLISHED_FORMATS: Mapping[str, str] = TABLES["published"]
-# By model and format: the variant of the format in which its publisher left more at 16 bits.
+# By model and format: the variant of the format in which the publisher left more tensors at 16
+# bits.
 PUBLISHED_WIDER: Mapping[str, Mapping[str, str]] = TABLES["wider"]
 
-# Formats with products in their own type; weights of all others are converted to 16 bits first.
+# Formats whose products use them directly; weights of all others are converted to 16 bits first.
 NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
 
 _Format = TypeVar("_Format", WeightFormat, KvFormat)

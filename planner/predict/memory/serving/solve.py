@@ -20,7 +20,7 @@ from planner.predict.memory.serving.stage import stage_memory
 
 _GPU_STEPS = (2, 4, 8, 16, 32)
 _HIGH_UTILIZATION = 0.95
-# Heads of keys and values in Llama 2 70B, Llama 3, Mistral, and Qwen2.5 from 7B on.
+# Number of key/value heads in Llama 2 70B, Llama 3, Mistral, and Qwen2.5 from 7B on.
 GROUPED_KV_HEADS = 8
 # Tensor parallelism beyond the usual node is rare; more GPUs become pipeline stages.
 _NODE_GPUS = 8
@@ -78,7 +78,8 @@ def missing_bytes(deployment: Deployment) -> float:
 
 def largest_batch(deployment: Deployment, extra: float = 0.0) -> int:
     """Largest number of sequences of the given context that fits; 0 if none does. `extra`: bytes of
-    room beyond what is expected."""
+    room beyond the expected room.
+    """
     return _largest(lambda n: missing_bytes(replace(deployment, batch=n)) <= extra, MAX_BATCH)
 
 

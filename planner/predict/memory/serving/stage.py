@@ -18,10 +18,11 @@ from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import graph_bytes, nccl_start_bytes
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 
-# Below this ratio of layer counts the larger count is the group's size (vLLM, kv_cache_utils).
+# If the ratio of layer counts is below this, the larger count is the group's size (vLLM,
+# kv_cache_utils).
 _SIMILAR_COUNTS = 1.25
 # Bytes of an element of a recurrent state (published configurations of hybrids state fp32:
-# mamba_ssm_dtype), and of the inputs that its convolution looks back on.
+# mamba_ssm_dtype), and of the earlier inputs that its convolution keeps.
 _STATE_BYTES = 4.0
 _CONVOLUTION_BYTES = 2.0
 
