@@ -79,14 +79,12 @@ class PlanBars:
         return f"{drawn(((used, _USED), (used + may, _MAY)), 1.0)} {self.memory_text}"
 
     @property
-    def time_bar(self) -> str:
-        """The step by what its seconds go to, with the 80 % interval of their sum."""
-        return f"{stacked(kinds_of_time(self.plan), _KINDS)} {self.time_text}"
-
-    @property
-    def time_legend(self) -> str:
-        """What the marks of the bar of the time stand for."""
-        return legend(kinds_of_time(self.plan), _KINDS)
+    def time_rows(self) -> tuple[tuple[str, str], ...]:
+        """The step by what its seconds go to, with the 80 % interval of their sum; then what the
+        marks of that bar stand for."""
+        kinds = kinds_of_time(self.plan)
+        bar = f"{stacked(kinds, _KINDS)} {self.time_text}"
+        return ("step", bar), ("", legend(kinds, _KINDS))
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ def headline_of(plan: Plan, name: str) -> str:
     """`TP 2 × DP 8: 3.42 s a step (…), …`: what a plan takes, as a sentence."""
     return words_of(
         "verdict.headline", plan, name=name, low=plan.step_time.low, high=plan.step_time.high,
-        usable=plan.limit_bytes,
+        usable=plan.limit_bytes, over=plan.peak_bytes > plan.limit_bytes,
     )  # fmt: skip
 
 
@@ -133,12 +131,8 @@ class Bars(Protocol):
         """The fullest GPU against its memory."""
 
     @property
-    def time_bar(self) -> str:
-        """The step by what its seconds go to."""
-
-    @property
-    def time_legend(self) -> str:
-        """What the marks of that bar stand for."""
+    def time_rows(self) -> tuple[tuple[str, str], ...]:
+        """The step by what its seconds go to, and what the marks of that bar stand for."""
 
 
 def card_facts(bars: Bars, risk: str, following: str) -> Facts:
@@ -146,8 +140,7 @@ def card_facts(bars: Bars, risk: str, following: str) -> Facts:
     return Facts(
         (
             ("memory", bars.memory_bar),
-            ("step", bars.time_bar),
-            ("", bars.time_legend),
+            *bars.time_rows,
             ("risk", risk),
             ("next", following),
         )
@@ -283,10 +276,10 @@ def features(plan: Plan) -> int:
     return sum(map(int, used)) + len(plan.techniques)
 
 
-def stacked(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:
-    """A bar of several parts, each drawn with its mark."""
+def stacked(sums: Mapping[str, float], marks: Mapping[str, str], whole: float | None = None) -> str:
+    """A bar of several parts, each drawn with its mark, out of `whole` or of their sum."""
     ends = zip(accumulate(sums.values()), map(marks.__getitem__, sums), strict=True)
-    return drawn(list(ends), sum(sums.values()))
+    return drawn(list(ends), sum(sums.values()) if whole is None else whole)
 
 
 def legend(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:
