@@ -52,28 +52,28 @@ class Axis:
     least: int = 1
     largest: int = LARGEST_DEGREE
     of_layer: bool = False
-    """The cost of a layer depends on it; the others say how often a layer is there, and where."""
+    """Whether a layer's cost depends on it; other axes say how many layers there are, and where."""
     communicates: bool = False
-    """Collectives of a layer run over it."""
+    """Whether collectives of a layer run over it."""
     option: str = ""
-    """What its option is called, if not as its name."""
+    """Name of its option, if it differs from the axis's name."""
     default: int | None = None
-    """What its option is where nobody gives it; None: the framework or the cluster decides."""
+    """Default of its option; None if the framework or the cluster decides."""
     given_help: str = ""
-    """Help of the option that gives it, beside `words`."""
+    """Help of the option that sets it, in addition to `words`."""
     limit_help: str = ""
-    """Help of the option that limits it in a search, in place of `words`."""
+    """Help of the option that limits it in a search, instead of `words`."""
     limited: bool = True
-    """A search takes limits on it."""
+    """Whether a search accepts limits on it."""
     capability: str = ""
-    """The field of `constraints.numbers.Capabilities` without which it stays 1."""
+    """The field of `constraints.numbers.Capabilities` without which it must be 1."""
     needs: str = ""
-    """How the rule words what a framework lacks. Empty where another rule says so."""
+    """The missing ability in the rule's text; empty if another rule says it."""
     cuts: tuple[Cut, ...] = ()
 
     @property
     def spelled(self) -> str:
-        """The option's name without dashes."""
+        """The option's name without the leading dashes."""
         return self.option or self.name.replace("_", "-")
 
     @property

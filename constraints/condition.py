@@ -100,7 +100,7 @@ class UserCondition:
         return ~holds if self.verb == "forbid" else holds
 
     def named(self, degree: str) -> tuple[int, ...]:
-        """Values of a degree that the condition asks for; empty for values that it forbids."""
+        """Values of a degree that the condition asks for; empty if it forbids something."""
         if self.verb == "forbid":
             return ()
         numbers = self.condition.named
@@ -146,7 +146,7 @@ def _parse(text: str) -> Condition:
 
 
 def _option_hint(option: str) -> str:
-    return f"{option} is chosen by name: give --{option} instead"
+    return f"{option} is chosen by name; give --{option} instead"
 
 
 def _fix_hint(text: str) -> str:
@@ -158,5 +158,5 @@ def _fix_hint(text: str) -> str:
     close = difflib.get_close_matches(given, NAMES, n=1, cutoff=0.5) if given else []
     example = f"{close[0]}=4" if close else "mbs=1"
     if not text:
-        return f"nothing is given; write NAME=NUMBER, as {example}"
-    return f"{text!r}: write NAME=NUMBER, as {example}; other conditions go to --require"
+        return f"nothing is given; write NAME=NUMBER, for example {example}"
+    return f"{text!r}: write NAME=NUMBER, for example {example}; other conditions go to --require"

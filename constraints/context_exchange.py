@@ -2,7 +2,7 @@
 
 A kind of exchange is identified by its number of *inner* ranks, those that exchange heads by
 all-to-all, because the cost of a layer depends on it: 1 for a ring, cp for an all-to-all, a number
-in between for an all-to-all inside groups and a ring between them, and GATHERS (0) where keys and
+in between for an all-to-all inside groups and a ring between them, and GATHERS (0) if keys and
 values are all-gathered.
 """
 
@@ -93,7 +93,7 @@ def _wording(ctx: RuleContext) -> str:
     if not ctx.model.has_mla:
         heads += f" and {ctx.model.kv_heads} key/value heads"
     kinds = " or ".join(ctx.context_kinds)
-    levels = "; a2a+p2p needs two levels of two ranks at least" * ("a2a+p2p" in kinds)
+    levels = "; a2a+p2p needs two levels of at least two ranks each" * ("a2a+p2p" in kinds)
     return f"{kinds}{size}: tp times the ranks of an all-to-all must divide {heads}{levels}"
 
 

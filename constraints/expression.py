@@ -103,7 +103,7 @@ def parse_condition(text: str, names: Collection[str]) -> Condition:
         raise ConstraintError(f"the condition is empty; {_EXAMPLE}")
     if len(shown) > LONGEST_TEXT:
         raise ConstraintError(
-            f"the condition has {len(shown):,} characters; {LONGEST_TEXT:,} is the most"
+            f"the condition has {len(shown):,} characters; at most {LONGEST_TEXT:,} are accepted"
         )
     condition = Condition(shown, _tree(shown))
     _Checker(condition, names).demand(condition.tree, "condition", 0)
@@ -128,14 +128,14 @@ def _syntax_message(text: str, column: int, error: SyntaxError) -> tuple[str, st
         if slip in text:
             return f"{slip!r} is not known; write {right!r}", text, text.index(slip)
     if single := re.search(r"(?<![=<>!])=(?!=)", text):
-        return "a single = compares nothing; write ==", text, single.start()
+        return "a single = does not compare; write ==", text, single.start()
     if re.search(r"(\b(and|or|not|in)|[-+*/%<>=(,])$", text):
         return f"something is missing at the end; {_EXAMPLE}", text, len(text)
     return f"cannot read this ({error.msg.removesuffix('.')}); {_EXAMPLE}", text, column
 
 
 def _column(text: str, node: ast.expr) -> int:
-    """Column of a node in characters, where Python counts bytes."""
+    """Column of a node in characters; Python counts bytes."""
     return len(text.encode()[: node.col_offset].decode(errors="ignore"))
 
 
@@ -156,8 +156,10 @@ class _Checker:
             return
         if wanted == "condition":
             part = ast.unparse(node)
-            self.refuse(node, f"{part} is a number, not a condition; write {part} == 8, say")
-        self.refuse(node, "a number is needed here, and this is a condition; join with and, or")
+            self.refuse(node, f"{part} is a number, not a condition; write for example {part} == 8")
+        self.refuse(
+            node, ("a number is needed here, but this is a condition; join conditions with and, or")
+        )
 
     def _check(self, node: ast.expr, depth: int) -> Kind:
         """Check a part and return whether it is a number or a condition."""
@@ -213,7 +215,10 @@ class _Checker:
     def _power(self, node: ast.BinOp) -> None:
         """Check a power of two written numbers, evaluating it only if the result is small."""
         if power_value(node) is None:
-            self.refuse(node, "a power takes two written numbers and stays below 2^63: 2**10")
+            self.refuse(
+                node,
+                ("a power needs two written numbers and must stay below 2^63, for example 2**10"),
+            )
 
     def _comparison(self, node: ast.Compare, depth: int) -> None:
         self.demand(node.left, "number", depth)
@@ -231,7 +236,7 @@ class _Checker:
     def _list(self, side: ast.expr, is_last: bool, depth: int) -> None:
         if not isinstance(side, ast.Tuple | ast.List | ast.Set):
             part = ast.unparse(side)
-            self.refuse(side, f"a list of numbers stands after in: ({part},) or (1, 2, 4)")
+            self.refuse(side, f"a list of numbers must follow in: ({part},) or (1, 2, 4)")
         if not side.elts:
             self.refuse(side, "the list is empty; write numbers: (1, 2, 4)")
         if not is_last:
@@ -333,7 +338,7 @@ def _value(condition: Condition, node: ast.expr, row: Mapping[str, int]) -> Any:
             return _OPERATIONS[type(node.op)](left, right)
         case ast.Compare():
             return _chain_holds(node, of)
-    raise TypeError(f"{type(node).__name__} is no part of a condition")
+    raise TypeError(f"{type(node).__name__} is not a part of a condition")
 
 
 def _chain_holds(node: ast.Compare, of: Callable[[ast.expr], Any]) -> bool:
@@ -352,5 +357,5 @@ def _divides_by_zero(
 ) -> ExpressionError:
     names, part = names_in(node.right), ast.unparse(node.right)
     where = ", ".join(f"{name} = {row[name]}" for name in names)
-    said = f" where {where}; guard it: {part} != 0 and ..." if where else ""
+    said = f" if {where}; guard it: {part} != 0 and ..." if where else ""
     return condition.error(node.right, "divides by zero" + said)

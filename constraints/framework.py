@@ -73,7 +73,7 @@ def _stages_without_pipeline(ctx: RuleContext) -> list[int]:
 def _zero_pipeline_wording(ctx: RuleContext) -> str:
     stages = " and ".join(str(stage) for stage in _stages_without_pipeline(ctx))
     if not stages:
-        return f"{ctx.framework_name}: every zero goes with pp > 1"
+        return f"{ctx.framework_name}: every zero can be combined with pp > 1"
     return f"{ctx.framework_name}: zero {stages} only with pp = 1"
 
 
@@ -91,8 +91,9 @@ def zero_with_tensor(columns: Columns, ctx: RuleContext) -> Mask | bool:
 
 
 def _plain_stages(ctx: RuleContext) -> list[int]:
-    """The ZeRO stages to keep where nothing is replicated and all stages are equal: the lowest one
-    that the user allows, and the lowest one that sends gradients to the host.
+    """The ZeRO stages to keep if nothing is replicated and all stages are equal: the lowest one
+    that the user allows, and the lowest ones that send gradients to the host or fetch weights from
+    it, if the job does that.
     """
     limit = ctx.limits.get("zero")
     offered = sorted(ctx.framework.zero_stages)
@@ -108,8 +109,8 @@ def _plain_stages(ctx: RuleContext) -> list[int]:
 
 @shape_rule(
     wording=lambda ctx: (
-        "with dp·cp = 1 there is nothing to shard, and a search tries zero "
-        f"{' and '.join(map(str, _plain_stages(ctx)))} alone"
+        "with dp·cp = 1 there is nothing to shard, and a search tries only zero "
+        f"{' and '.join(map(str, _plain_stages(ctx)))}"
     )
 )
 def zero_has_replicas(columns: Columns, ctx: RuleContext) -> Mask | bool:

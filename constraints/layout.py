@@ -74,7 +74,9 @@ def blocks_not_empty(layers: Sequence[Any], ctx: LayoutContext, standalone: bool
 
 @layout_rule()
 def mtp_expressible(layers: Sequence[Any], ctx: LayoutContext, standalone: bool) -> Iterator[Any]:
-    """No layer follows multi-token prediction where it may be in a block of its own."""
+    """Multi-token prediction has a block of its own only if the framework can do that, and then no
+    layer follows it.
+    """
     if standalone:
         yield ctx.may_part
         yield layers[-1] == 0
@@ -96,7 +98,9 @@ def split_expressible(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Ite
 
 @layout_rule()
 def chunks_balanced(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
-    """The time model of interleaved schedules assumes this; frameworks do not require it."""
+    """Chunks of a stage differ by at most one layer, except that the last block may have fewer. The
+    time model of interleaved schedules assumes this; frameworks do not require it.
+    """
     for stage in range(ctx.pp):
         for one, other in combinations(ctx.stage_blocks(stage), 2):
             yield layers[one] - layers[other] <= ctx.fewer_layers(other)

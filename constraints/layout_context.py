@@ -186,7 +186,9 @@ def running_sums(rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 def _filled(layout: Layout, modes: Sequence[str]) -> tuple[tuple[int, ...], ...] | None:
-    """Each stage's counts, filling its chunks in order; None if nothing recomputes."""
+    """Each stage's counts, filling its chunks in order; None if nothing recomputes, or a count is
+    too large.
+    """
     if not any(map(any, layout.recomputed.values())):
         return None
     rows = (layout.recomputed.get(mode, (0,) * layout.pp) for mode in modes)

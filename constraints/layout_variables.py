@@ -54,8 +54,8 @@ class LayoutVariables:
         return self._present[key]
 
     def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
-        """Add a constraint that can be switched off by the rule's name when conflicts are
-        explained.
+        """Make a constraint depend on a literal with the rule's name, so that it can be switched
+        off when conflicts are explained.
         """
         if self.assumed is None:
             return
@@ -177,8 +177,8 @@ class _Positions:
     def _before(self, position: IntVar) -> list[Expression]:
         """Layers of each kind before a position; the last kind is the remainder.
 
-        Where the kinds repeat (sliding and full attention in turn), whole periods count linearly
-        and only the rest is looked up: a far tighter relaxation than one long table.
+        If the kinds repeat (sliding and full attention in turn), whole periods count linearly and
+        only the rest is looked up, which gives a far tighter relaxation than one long table.
         """
         ctx, model = self.ctx, self.model
         periods, rest = self._whole_periods(position)

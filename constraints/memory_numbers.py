@@ -14,12 +14,12 @@ class PhaseNumbers:
     """Memory of every stage at one phase of a step, in whole units.
 
     Index s is a stage, k a kind of layer: stage[s] + layers·layer[s][k] - recomputed·freed[s][k] +
-    working set + gather buffer. The working set is the largest among the kinds present, and among
-    those that recompute; the gather buffer belongs to the largest kind present. What the first
-    layer in backward leaves (`done`: of plain layers, then of those that recompute) is the largest
-    among the kinds present, where kinds are `ordered` of the last kind present; a kind recomputes
-    last, so that leaves something only where none of its layers is plain. With `two_layers` stages
-    of fewer do not have the phase.
+    working set + gather buffer + what the first layer in backward leaves. The working set is the
+    largest among the kinds present, and among those that recompute; the gather buffer belongs to
+    the largest kind present. What the first layer in backward leaves (`done`: for plain layers,
+    then for those that recompute) is the largest among the kinds present, or that of the last kind
+    present if kinds are `ordered`. A kind whose layers recompute counts there only if none of them
+    is plain. With `two_layers`, stages with fewer than two layers do not have the phase.
     """
 
     stage: tuple[int, ...]
@@ -66,7 +66,7 @@ class PhaseNumbers:
 
     @cached_property
     def _terms(self) -> tuple[int, ...]:
-        """Every term of the memory; for recomputing layers, what each leaves."""
+        """Every term of the memory, and what is left of a layer of each kind if it recomputes."""
         left = (map(sub, *pair) for pair in zip(self.layer, self.freed, strict=True))
         return tuple(
             chain(

@@ -113,7 +113,7 @@ class DegreeLimit:
     """The values of one degree that the user allows.
 
     `spans` are inclusive; an upper end of None is open. `text` is as the user wrote it. `named` are
-    the numbers in it, which the search tries even where it otherwise would not.
+    the numbers in it, which the search tries even if it otherwise would not.
     """
 
     text: str

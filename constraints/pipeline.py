@@ -12,7 +12,11 @@ from constraints.rule import shape_rule
 @shape_rule(
     wording=lambda ctx: (
         f"pp·vpp must not exceed {ctx.model.layers} layers"
-        + (f", with embedding and head alone {most_chunks(ctx)}" if _may_be_alone(ctx) else "")
+        + (
+            f", or {most_chunks(ctx)} if embedding and head have chunks of their own"
+            if _may_be_alone(ctx)
+            else ""
+        )
     )
 )
 def chunks_have_layers(columns: Columns, ctx: RuleContext) -> Mask:

@@ -81,7 +81,7 @@ def condition_rule(condition: UserCondition) -> ShapeRule:
     """A condition of the user as a rule over shapes."""
     return ShapeRule(
         name=condition.option,
-        sentence=f"what the user {condition.verb}s: {condition.text}",
+        sentence=f"condition of the user: {condition.verb} {condition.text}",
         source="command line or job file",
         test=condition.mask,
         wording=lambda _ctx: _brought(condition),

@@ -123,7 +123,7 @@ class Layout:
         for mode, counts in self.recomputed.items():
             if len(counts) != self.pp:
                 raise ConstraintError(
-                    f"recomputed[{mode!r}] has {len(counts)} entries; one for each of "
+                    f"recomputed[{mode!r}] has {len(counts)} entries; give one for each of "
                     f"{self.pp} stages"
                 )
 
@@ -156,7 +156,7 @@ class Layout:
 def minimal_conflict(
     columns: Columns, ctx: RuleContext, rules: Sequence[ShapeRule]
 ) -> tuple[ShapeRule, ...]:
-    """A smallest set of rules that together reject every shape; empty if a shape passes.
+    """A minimal set of rules that together reject every shape; empty if a shape passes.
 
     `columns` must be the enumeration of shapes before any rule was applied.
     """

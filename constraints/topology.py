@@ -20,8 +20,8 @@ def _whole_nodes_wording(ctx: RuleContext) -> str:
     per_node = ctx.cluster.gpus_per_node
     count = "1 node" if nodes == 1 else f"{nodes:,} nodes"
     return (
-        f"more than one node means whole nodes of {per_node} GPUs; "
-        f"{ctx.cluster.num_gpus:,} is {count} and {rest} over"
+        f"more than one node means whole nodes of {per_node} GPUs; {ctx.cluster.num_gpus:,} makes "
+        f"{count} and {rest} more"
     )
 
 
@@ -71,8 +71,8 @@ def offloaded_bytes(columns: Columns, ctx: RuleContext) -> np.ndarray:
 
 @shape_rule(
     wording=lambda ctx: (
-        f"activations on the host must fit in {ctx.host_bytes_per_gpu / 2**30:,.0f} GiB a GPU of "
-        "the node's memory"
+        f"activations on the host must fit in {ctx.host_bytes_per_gpu / 2**30:,.0f} GiB of the "
+        "node's memory per GPU"
     )
 )
 def host_memory(columns: Columns, ctx: RuleContext) -> Mask | bool:

@@ -44,15 +44,17 @@ def _parse_item(item: str, text: str, degree: str) -> tuple[int, int | None, lis
             "write a number, a list 1,2,4,8 or a range 2..8, ..8, 2.."
         )
     if min(numbers) < smallest:
-        raise ConstraintError(f"{degree}={text!r}: {degree} is at least {smallest}")
+        raise ConstraintError(f"{degree}={text!r}: {degree} must be at least {smallest}")
     if max(numbers) > LARGEST_DEGREE:
-        raise ConstraintError(f"{degree}={text!r}: {degree} is at most {LARGEST_DEGREE:,}")
+        raise ConstraintError(f"{degree}={text!r}: {degree} must be at most {LARGEST_DEGREE:,}")
     if interval is None:
         return numbers[0], numbers[0], numbers
     low = numbers[0] if interval[1] else smallest
     high = numbers[-1] if interval[2] else None
     if high is not None and low > high:
-        raise ConstraintError(f"{degree}={text!r}: {item} is empty; did you mean {high}..{low}?")
+        raise ConstraintError(
+            f"{degree}={text!r}: the range {item} is empty; did you mean {high}..{low}?"
+        )
     return low, high, numbers
 
 

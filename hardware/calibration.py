@@ -73,7 +73,7 @@ class LearntFactor(Frozen):
     def _is_known(cls, name: str) -> str:
         if name not in NAMES:
             raise ValueError(
-                f"{name!r} is no parameter.{did_you_mean(name, NAMES)} (they are: "
+                f"{name!r} is not a parameter.{did_you_mean(name, NAMES)} (they are: "
                 f"{', '.join(NAMES)})"
             )
         return name

@@ -86,7 +86,8 @@ class ComputeCurves(Frozen):
 
     def max_share(self, dtype: str) -> float:
         """Share of the datasheet peak that a short benchmark reaches: in `dtype` if known, else in
-        16 bit, else the share reached by other GPUs of the architecture.
+        bf16 or fp8 (whichever is closer to it), else in 16 bits, else the share reached by other
+        GPUs of the architecture.
         """
         for name in (dtype, "bf16" if dtype in _WIDE else "fp8", "bf16", "fp16"):
             measured = self.gpu.measured_matmul_flop_per_s.get(name)

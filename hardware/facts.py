@@ -58,7 +58,7 @@ def _known(name: str) -> str:
 
 
 ArchitectureName = Annotated[str, AfterValidator(_known)]
-"""The name of a generation that the catalogue has."""
+"""Name of a GPU generation in the catalogue."""
 
 
 class NumberFormat(Frozen):
@@ -122,7 +122,7 @@ class Account(Frozen):
     useful.
 
     `interruptions`, `effective`: the lowest and highest values consistent with the publication.
-    `state_bytes`: size of a checkpoint. `interval_s`: time between checkpoints, where published.
+    `state_bytes`: size of a checkpoint. `interval_s`: time between checkpoints, if published.
     """
 
     gpus: int
@@ -158,8 +158,8 @@ def load_economics() -> Economics:
 
 
 class CatalogSource(Frozen):
-    """One entry of `catalog/sources.toml`. `accessed` is empty where the publication was not
-    reopened while the catalogue was written.
+    """One entry of `catalog/sources.toml`. `accessed` is empty if the publication was not reopened
+    while the catalogue was written.
     """
 
     title: str

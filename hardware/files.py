@@ -68,7 +68,7 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
         if isinstance(error, OSError) and not is_name_at_fault(error):
             raise
         why = error.strerror if isinstance(error, OSError) else str(error)
-        raise HardwareError(f"{path} is no name of a file: {why}") from None
+        raise HardwareError(f"{path} is not a valid file name: {why}") from None
     try:
         found = os.fstat(descriptor)
         if _is_empty(found):
@@ -88,7 +88,7 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     except UnicodeDecodeError as error:
         raise HardwareError(f"{path} is not a text file in UTF-8 ({error.reason})") from None
     if "\0" in text:
-        raise HardwareError(f"{path} is not a text file: it holds a zero byte")
+        raise HardwareError(f"{path} is not a text file: it contains a zero byte")
     return text
 
 
@@ -177,7 +177,7 @@ def csv_table(
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 @contextmanager
@@ -229,9 +229,11 @@ def _inner(value: Any, origin: str) -> Sequence[Any]:
     if isinstance(value, str) and not value.isascii():
         _demand_text(value, origin)
     if isinstance(value, float) and not math.isfinite(value):
-        raise HardwareError(f"{origin}: {value} is no number that anything could have")
+        raise HardwareError(f"{origin}: {value} is not a number that a setting can have")
     if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-        raise HardwareError(f"{origin}: a whole number of {value.bit_length()} bits; 63 are read")
+        raise HardwareError(
+            f"{origin}: an integer of {value.bit_length()} bits; at most 63 are read"
+        )
     return ()
 
 
@@ -241,5 +243,5 @@ def _demand_text(value: str, origin: str) -> None:
     except UnicodeEncodeError as error:
         letter = value[error.start]
         raise HardwareError(
-            f"{origin}: {letter!a} is half of a character; no text holds it"
+            f"{origin}: {letter!a} is half of a character, which no text may contain"
         ) from None

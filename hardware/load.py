@@ -200,8 +200,9 @@ def _check_node_size(text: str, shape: ClusterShape, per_node: int) -> None:
     largest = int(max(shape.gpus_per_node.value, shape.scale_up_domain.value))
     if per_node > largest:
         raise HardwareError(
-            f"{text!r}: {shape.title or shape.name} has {largest} GPUs a node, {per_node} were "
-            "given; describe other nodes in a file and pass it with --cluster FILE.toml"
+            f"{text!r}: {shape.title or shape.name} has at most {largest} GPUs per node, but "
+            f"{per_node} were given; describe other nodes in a file and pass it with --cluster "
+            "FILE.toml"
         )
 
 
@@ -385,7 +386,7 @@ class Fact(Quantity):
 
     @property
     def assumption(self) -> bool:
-        """Whether the number is an assumption that nobody published."""
+        """Whether the number is an assumption, because no figure was published."""
         return self.source == ASSUMPTION
 
 

@@ -13,7 +13,7 @@ def demand_plain(text: str, what: str) -> None:
     """Raise ValueError if a name contains a line break or another control character."""
     if not text.isprintable() and (found := CONTROL.search(text)):
         raise ValueError(
-            f"{what} {text!a} holds a control character ({found[0]!a}), and no name may; "
+            f"{what} {text!a} contains a control character ({found[0]!a}), which no name may; "
             "leave it out"
         )
 

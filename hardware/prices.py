@@ -50,11 +50,11 @@ def _demand_date(text: str) -> str:
         try:
             day = _first_day(text)
         except ValueError:
-            raise ValueError(f"{text!r} is no date; write 2026-10 or 2026-10-01") from None
+            raise ValueError(f"{text!r} is not a date; write 2026-10 or 2026-10-01") from None
         last = datetime.date.today().year + 1
         if not _FIRST_YEAR <= day.year <= last:
             raise ValueError(
-                f"{text!r}: the date is when the price was read, from {_FIRST_YEAR} to {last}"
+                f"{text!r}: give the date on which the price was read, from {_FIRST_YEAR} to {last}"
             )
     return text
 

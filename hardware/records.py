@@ -100,7 +100,7 @@ class ClusterShape(_Record):
 
     `gpus_per_node`: GPUs that one operating system sees (NVL72: 4, a compute tray).
     `scale_up_domain`: GPUs that reach each other over NVLink or xGMI (NVL72: 72). `nic_rate`: per
-    NIC and direction. `oversubscription` 2 means that the spine carries half of what the nodes can
+    NIC and direction. `oversubscription` 2 means that the spine carries half of all that nodes can
     send. `gpus_per_host_link`: GPUs that share one link to host memory. `scale_up_link` replaces
     the GPU's own rate in nodes that have less. `leaf_nodes`: nodes below one leaf switch or one set
     of rail leaves; on InfiniBand it is derived from the switches if not given

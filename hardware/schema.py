@@ -178,7 +178,7 @@ class Cluster(Named):
         last = self.num_gpus % self.gpus_per_node
         partial = f" (the last has {last})" if last else ""
         calibrated = f", calibrated {self.calibration.date}" if self.calibration else ""
-        if self.num_gpus == 1:  # its network and its neighbours are nothing to it
+        if self.num_gpus == 1:  # a single GPU uses no network and no neighbours
             host = self.gpu.host_link_bytes_per_s_per_direction
             return f"1×{self.gpu.name}, host link {host / 1e9:g} GB/s{calibrated}"
         return (

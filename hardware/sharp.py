@@ -63,20 +63,20 @@ def generation_of(cluster: Cluster) -> Generation | None:
 def why_not(cluster: Cluster) -> str:
     """Why the cluster's switches cannot reduce, with the fix; empty if they can."""
     if cluster.gpu.vendor != "nvidia":
-        return f"{cluster.gpu.name}: NCCL's plugin for SHARP drives NVIDIA GPUs alone"
+        return f"{cluster.gpu.name}: NCCL's plugin for SHARP supports only NVIDIA GPUs"
     if cluster.fabric != "infiniband":
         return (
             f"the nodes are connected by {cluster.fabric}; only InfiniBand switches reduce. If "
-            'yours do, say fabric = "infiniband" in a --cluster file'
+            'yours do, write fabric = "infiniband" in a --cluster file'
         )
     if cluster.nics_per_node == 0:
         return "the nodes have no network"
     if generation_of(cluster) is None:
         rate = cluster.nic_bytes_per_s * 8 / 1e9
-        return f"NICs of {rate:g} Gb/s; SHARP takes HDR (200 Gb/s) NICs and switches or faster ones"
+        return f"NICs of {rate:g} Gb/s; SHARP needs NICs and switches of HDR (200 Gb/s) or faster"
     if cluster.nics_per_node > STREAMS_PER_SWITCH and not cluster.rail_optimised:
         return (
-            f"{cluster.nics_per_node} NICs a node without rails: a switch has "
+            f"{cluster.nics_per_node} NICs per node without rails: a switch has "
             f"{STREAMS_PER_SWITCH} streams of reductions, so each NIC needs a leaf switch of its "
             "rail (rail_optimised = true)"
         )

@@ -1,7 +1,7 @@
 """Prices from SkyPilot's catalogue files (`catalogs/v8/CLOUD/vms.csv`) on the user's disk.
 
 Columns are found by name, since their order differs from cloud to cloud. A row prices a whole
-instance. Google Cloud alone lists the accelerators of an instance and its host in separate rows,
+instance. Only Google Cloud lists the accelerators of an instance and its host in separate rows,
 which are summed here within a zone.
 """
 

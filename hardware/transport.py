@@ -175,7 +175,7 @@ def _changes(settings: TransportSettings, cluster: Cluster) -> Iterator[Transpor
         share = _PROTOCOLS[settings.protocol]
         yield TransportChange(
             ("NCCL_PROTO",),
-            f"NCCL_PROTO leaves {settings.protocol} alone: {share * 100:.0f} % of every link's "
+            f"NCCL_PROTO allows only {settings.protocol}: {share * 100:.0f} % of every link's "
             "bytes are data",
             lambda one: one.model_copy(update={"protocol_share": share}),
         )
@@ -187,7 +187,7 @@ def _between_nodes(settings: TransportSettings, cluster: Cluster) -> Iterator[Tr
         named = ("NCCL_SOCKET_IFNAME",) if settings.interface else ()
         yield TransportChange(
             (*causes, *named),
-            f"traffic between nodes goes over TCP sockets ({port}) in place of "
+            f"traffic between nodes goes over TCP sockets ({port}) instead of "
             f"{cluster.scale_out_phrase()}",
             lambda one: over_sockets(one, rate),
         )
@@ -216,7 +216,7 @@ def _inside_nodes(settings: TransportSettings, cluster: Cluster) -> Iterator[Tra
             path = "through the network or its loopback (counted as through the host's memory)"
         yield TransportChange(
             ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"),
-            f"GPUs of a node exchange {path} in place of {cluster.scale_up_phrase()}",
+            f"GPUs of a node exchange data {path} instead of {cluster.scale_up_phrase()}",
             lambda one: one.model_copy(update={"peer_to_peer": False}),
         )
         return

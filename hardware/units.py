@@ -64,7 +64,7 @@ def _measures(dimension: str) -> Callable[[Quantity], Quantity]:
     def check(quantity: Quantity) -> Quantity:
         if quantity.dimension != dimension:
             units = ", ".join(unit for unit, (kind, _) in UNITS.items() if kind == dimension)
-            raise ValueError(f"{quantity} is no {dimension}; use one of: {units}")
+            raise ValueError(f"{quantity} is not in units of {dimension}; use one of: {units}")
         return quantity
 
     return check

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 Shown = tuple[OutputFormat, Path | None]
 
-# A process of its own starts in about the time of three searches (imports, compiled code).
+# A separate process takes about as long to start as three searches (imports, compiled code).
 SEARCHES_A_PROCESS = 4
 
 
 def build_limits(options: dict[str, Any]) -> ChoiceLimits:
-    """The limits on a purchase. Raises UsageError for limits that no plan can keep."""
+    """The limits on a purchase. Raises UsageError if no plan can meet them."""
     deadline_s = options["deadline"]
     if deadline_s == 0.0:
         raise UsageError("--deadline 0: give a time above 0, as 90d")
@@ -59,7 +59,9 @@ def build_limits(options: dict[str, Any]) -> ChoiceLimits:
 
 
 def build_settings(options: dict[str, Any]) -> Settings:
-    """Prices, rates and economic figures. Raises UsageError or HardwareError for wrong ones."""
+    """Prices, rates and economic figures. Raises UsageError or HardwareError if one of them is
+    wrong.
+    """
     names = ("basis", "providers", "currency", "spares", "asynchronous")
     return Settings(
         **{name: options[name] for name in names},
@@ -103,7 +105,7 @@ def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
 
 
 def comparing_request(options: dict[str, Any]) -> Request:
-    """The job without its cluster."""
+    """The request for the job, not yet tied to a cluster."""
     request = options | {"gpus": None, "cluster": None}
     tuned = options["lengths"] is not None and options["samples"] is not None
     if tuned or read_tuning(options["train"], options["freeze"]).has_adapters:
@@ -158,8 +160,9 @@ def study_text(study: BaseModel) -> str:
 
 
 def begin_study(options: dict[str, Any]) -> Shown:
-    """The output format and the output file. Raises an error before any work if the file
-    cannot be written."""
+    """The output format and the output file. Raises an error before any work is done if the file
+    cannot be written.
+    """
     return output_format(options["as_json"], options["as_csv"]), check_files(options)
 
 

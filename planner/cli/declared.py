@@ -18,7 +18,8 @@ from hardware.files import shipped_toml
 from hardware.ranges import FIGURE_RANGES, FIGURES_ABOVE_LEAST
 from planner.cli import option_types as types
 
-# Title -> names of options, in the order of the help. What no group has is under "Other".
+# Names of options by group title, in the order of the help. Options in no group are listed under
+# "Other".
 _ROWS = shipped_toml("planner.cli", "options.toml")
 GROUPS: Mapping[str, Any] = {
     title: [name for one in names for name in (AXES if one == "axes" else (one,))]
@@ -30,7 +31,9 @@ FIRST = frozenset(_ROWS["first"]["names"])
 
 
 class GroupedCommand(click.Command):
-    """A command with many options. `first`: names that `--help` shows beside those of `FIRST`."""
+    """A command with many options. `first`: names of options that `--help` shows in addition to
+    those of `FIRST`.
+    """
 
     def __init__(self, *args: Any, first: Sequence[str] = (), **more: Any) -> None:
         super().__init__(*args, **more)
@@ -47,7 +50,7 @@ class GroupedCommand(click.Command):
         )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options that matter first, by group; all of them after `--help-all`."""
+        """Write the most important options by group, or all of them for `--help-all`."""
         whole = bool(ctx.meta.get(_ALL))
         for title, options in grouped(self, ctx).items():
             shown = [option for option in options if whole or option.name in self.first]
@@ -56,15 +59,16 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(rows)
 
 
-# `[1<=x<=1048576]`, or behind a default `; 1<=x<=1048576`.
+# `[1<=x<=1048576]`, or after a default `; 1<=x<=1048576`.
 _RANGE = re.compile(
     r"\s*\[[-+e\d.]*(<=?x|x>=?)(<=?)?[-+e\d.]*\]|; [-+e\d.]*(<=?x|x>=?)(<=?)?[-+e\d.]*"
 )
 
 
 def help_row(option: click.Option, ctx: click.Context) -> tuple[str, str] | None:
-    """An option and its help text, without the range of its numbers; an error message states
-    the range."""
+    """An option and its help text. The range of its numbers is left out, because the error message
+    for a wrong number gives it.
+    """
     record = option.get_help_record(ctx)
     if record is None:
         return None
@@ -109,8 +113,9 @@ def commands() -> Mapping[str, Row]:
 
 @cache
 def option_rows() -> Mapping[str, Mapping[str, Any]]:
-    """The tables of `options.toml`, plus options for every axis: its value for one
-    configuration, and its limits for a search."""
+    """The tables of `options.toml`, plus two options for every axis: its value in one
+    configuration, and its limits in a search.
+    """
     rows: Mapping[str, Mapping[str, Any]] = shipped_toml("planner.cli", "options.toml")
     given = {axis.spelled: {"given": axis} for axis in AXES.values()}
     limits = {axis.spelled: {"limited": axis} for axis in AXES.values() if axis.limited}

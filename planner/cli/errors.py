@@ -28,7 +28,7 @@ DEBUG_VARIABLE = "PLANNER_DEBUG"
 
 
 class ExitStatus(IntEnum):
-    """Exit statuses, with the meaning that `planner --help` and the docs show."""
+    """Exit statuses, with the meaning that `planner --help` and the docs give them."""
 
     meaning: str
 
@@ -48,9 +48,9 @@ class ExitStatus(IntEnum):
 
 # Options that are spelled differently from the request's fields.
 _OPTION_OF_FIELD = {"allow_tp_across_domains": "allow-tp-across-nodes"}
-# Records whose fields are options; what else does not validate is a bug.
+# Records whose fields are options; any other ValidationError is a bug.
 _MADE_OF_OPTIONS = ("Request", "RlRequest", "Degrees", "Settings")
-# Longer words in a message are cut in the middle; no path that people give is as long.
+# Longer words in a message are cut in the middle. No real path is as long.
 _LONGEST_WORD = 400
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD},}}")
 _LONGEST_MESSAGE = 20 * _LONGEST_WORD
@@ -121,9 +121,10 @@ def _is_of_a_library(error: OSError | ImportError) -> bool:
 
 
 def _file_trouble(error: OSError) -> tuple[ExitStatus, str]:
-    """A path that cannot exist is wrong input; a full disk or a missing permission is file
-    trouble."""
-    if error.errno == errno.EPIPE:  # who reads the output has enough
+    """The exit status and message for an OSError. A path that cannot exist is wrong input; a full
+    disk or a missing permission is trouble with files.
+    """
+    if error.errno == errno.EPIPE:  # the reading process has closed the pipe
         return ExitStatus.FILE_TROUBLE, ""
     where = error.filename or "the output"
     shown = f"{where}: {error.strerror or error}"
@@ -197,7 +198,7 @@ def flush_output() -> int:
         sys.stdout.flush()
     except OSError as error:
         refusal(error).show()
-        # Python would try again while it ends, and complain.
+        # Otherwise Python would flush again at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.FILE_TROUBLE
     return ExitStatus.DONE

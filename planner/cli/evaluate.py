@@ -130,5 +130,5 @@ def _data_parallel(options: dict[str, Any], job: Job) -> int:
 
 
 def as_result(request: Request, plan: Plan) -> SearchResult:
-    """A result with this one plan, as a plan file would hold it."""
+    """A search result with only this plan, as a plan file stores it."""
     return one_plan(plan, request, request.resolve())

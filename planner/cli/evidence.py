@@ -128,7 +128,7 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
         raise UsageError("--suggest writes no file; leave -o out")
     result = read_plan_file(Path(options["plan_file"]))
     compile_if_first_run(options["quiet"])
-    # The plan file holds the decision at hand; it does not describe the logs.
+    # The plan file is the decision for which --suggest looks; it does not describe the logs.
     configuration = _configuration(options | {"plan_file": None})
     runs = read_runs([Path(path) for path in paths], configuration).predictions
     known = fit_figure(runs, "time") if runs else None
@@ -185,7 +185,7 @@ def launched(
     found = assess(given.found, given.gpus, given.cluster)
     if found.job is None or found.plan is None:
         why = "; ".join(problem.text for problem in (found.errors or found.unpredictable))
-        raise CannotTellError(f"{paths[0]}: there is no prediction of what it runs: {why}")
+        raise CannotTellError(f"{paths[0]}: this run cannot be predicted: {why}")
     return planned_row(MeasuredRow(Path(paths[0]).name, 1, {}), found.job, found.plan)
 
 

@@ -53,7 +53,7 @@ def run(plan_file: str, number: int | None, other: int | None, **options: Any) -
         _explain(path, number, until, options)
 
 
-# Options that ask for what is said of one plan alone, and how each is typed.
+# Options that apply to a single plan only, and their spelling.
 _OF_ONE = {
     "trace": "--trace", "plot": "--plot", "with_what_if": "--what-if",
     "measured_step_time": "--measured-step-time",
@@ -63,7 +63,7 @@ _OF_ONE = {
 
 
 def _explain_two(path: Path, number: int, other: int, options: dict[str, Any]) -> None:
-    """What differs between two plans of a file, and why one is faster."""
+    """Differences between two plans of a file, and the reason why one is faster."""
     for name, spelled in _OF_ONE.items():
         if options[name]:
             raise UsageError(f"{spelled} needs a single plan: give one number, or leave it out")
@@ -76,7 +76,7 @@ def _explain_two(path: Path, number: int, other: int, options: dict[str, Any]) -
 def _beside(path: Path, number: int, other: int) -> TwoPlans:
     if not is_rl_file(path):
         return Beside(read_plan(path, number)[0], number, other)
-    # Reinforcement learning imports engines, which no other plan needs.
+    # Reinforcement learning imports the engines, which other plans do not need.
     from planner.report.rl_beside import RlBeside
     from planner.search.rl.plan_file import read_rl_plan
 

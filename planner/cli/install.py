@@ -19,8 +19,8 @@ from planner.cli.output import compile_if_first_run, print_report
 from planner.cli.program import planner_command
 from planner.report.tables import Facts, Notes, Report
 
-_NEEDED = ("click", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
-# Extra -> (packages, what it is for).
+_NEEDED = ("click", "llvmlite", "numba", "numpy", "ortools", "pandas", "pydantic", "rich")
+# Packages of each extra, and their purpose.
 _EXTRAS = {
     "plot": (("altair", "jinja2", "vl-convert-python"), "figures and pages"),
     "serve": (("altair", "jinja2", "starlette", "uvicorn", "vl-convert-python"), "planner serve"),
@@ -30,6 +30,12 @@ _EXTRAS = {
     "tune": (("filelock", "optuna"), "planner tune"),
     "probe": (("torch",), "planner probe"),
     "docs": (("mkdocs-material", "latex2mathml"), "the documentation as a site"),
+}
+# Ways in which the cost core runs, by the names of `planner.cost._entry.Way`.
+_WAYS = {
+    "shipped": "the library of this wheel",
+    "translated": "the planner's own compiler, by llvmlite",
+    "numba": "numba",
 }
 Rows = Iterator[tuple[str, str]]
 
@@ -67,21 +73,31 @@ def _extras() -> Rows:
 
 
 def _places() -> Rows:
-    from planner.cost._machine_code import cache_folder, why_not_kept
-    from planner.cost._ordinary import is_asked, note
-    from planner.predict.warmup import missing
-
-    folder, wanted = cache_folder(), len(missing())
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"
-    why = why_not_kept()
-    keeps = f"; NOT KEPT ({why}): set PLANNER_CACHE_DIR to a folder of yours" if why else ""
-    slowly = f"; {note()}" if is_asked() else ""
-    yield "cost core", f"{state}, {size / 2**20:.1f} MiB in {folder}{keeps}{slowly}"
+    yield "cost core", _core()
     yield "processors", f"{os.cpu_count()}"
     yield "terminal", _terminal()
     shell = Path(os.environ.get("SHELL", "bash")).name
     yield "completion", f"planner completion {shell if shell in ('zsh', 'fish') else 'bash'}"
+
+
+def _core() -> str:
+    """How the cost core runs here, and where its machine code is kept."""
+    from planner.cost import _shipped
+    from planner.cost._machine_code import cache_folder, why_not_kept
+    from planner.cost._ordinary import is_asked, note
+    from planner.predict.warmup import ENTRIES, missing
+
+    if _version("llvmlite") is None:
+        shipped = all(_shipped.has(entry.__name__) for entry in ENTRIES)
+        return _WAYS["shipped"] if shipped else "CANNOT RUN without llvmlite"
+    folder, wanted = cache_folder(), len(missing())
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    state = f"{wanted} parts to compile: planner warmup" if wanted else "compiled"
+    ways = ", ".join(sorted({_WAYS[entry.way()] for entry in ENTRIES}))
+    why = why_not_kept()
+    keeps = f"; NOT KEPT ({why}): set PLANNER_CACHE_DIR to a folder of yours" if why else ""
+    slowly = f"; {note()}" if is_asked() else ""
+    return f"{ways}; {state}, {size / 2**20:.1f} MiB in {folder}{keeps}{slowly}"
 
 
 def _terminal() -> str:

@@ -1,5 +1,6 @@
-"""`planner memory`: what fills a GPU's memory in each phase of a step; with `--inference`, in
-serving."""
+"""`planner memory`: what fills a GPU's memory in each phase of a step, or in serving with
+`--inference`.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ _SHARED = (
     "model", "gpus", "tp", "pp", "dp", "ep", "solve", "advise", "as_json", "quiet",
 )  # fmt: skip
 
-# What serving has in place of an option of training.
+# The option of serving that replaces an option of training.
 _OF_SERVING = {
     "seq": "--context", "mbs": "--batch", "gbs": "--batch", "precision": "--weights",
     "framework": "--engine",
@@ -133,7 +134,9 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Options for serving, None where not given. Raises UsageError for training options."""
+    """The options for serving; None for those not given. Raises UsageError for options of
+    training.
+    """
     of_serving = names_of("serving")
     stated = {name for name in options if given(name)}
     strange = sorted(stated - of_serving - set(_SHARED))
@@ -164,7 +167,9 @@ def _spelled(names: list[str]) -> str:
 
 
 def _complete(options: dict[str, Any]) -> list[str]:
-    """Fill in GPUs, dp and batch if they are not given. Returns notes on what was filled in."""
+    """Fill in the GPUs, dp and the batch if they are not given. Returns notes on what was filled
+    in.
+    """
     notes = []
     profile = load_framework(profile_named(options["framework"]))
     experts = load_model(options["model"]).spec.moe is not None
@@ -184,7 +189,7 @@ def _complete(options: dict[str, Any]) -> list[str]:
         notes.append(f"{world:,} {gpu}, as many as the degrees multiply to (--gpus)")
     if options["gbs"] is None and options["gbs_tokens"] is None and options["grad_acc"] is None:
         pp = options["pp"]
-        # Enough for the pipeline to hold as many as it ever does.
+        # Enough micro-batches for the pipeline to hold as many as it ever does.
         options["grad_acc"] = 1 if pp == 1 else 2 * pp
         acc = "1 micro-batch" if pp == 1 else f"{2 * pp} micro-batches"
         notes.append(f"{acc} a step (--grad-acc, --gbs or --gbs-tokens say otherwise)")
@@ -219,8 +224,9 @@ def _draw(plot: Path, figure: MemoryFigure) -> None:
 
 
 def _instead(options: dict[str, Any], footprint: Footprint) -> str:
-    """A plan that fits, found by a search on the same GPUs and batch. Empty if the user gave
-    degrees."""
+    """A plan that fits, found by a search with the same GPUs and batch. Empty if the user gave
+    degrees.
+    """
     if any(given(name) for name in _CHOICES) or not given("gpus"):
         return ""
     stated = any(given(name) for name in ("gbs", "gbs_tokens", "grad_acc"))
@@ -235,7 +241,7 @@ def _instead(options: dict[str, Any], footprint: Footprint) -> str:
     return f"{fits}, as a search found: {search_command(request)}"
 
 
-# Values of --solve that belong to --inference.
+# Values of --solve for --inference.
 SOLVE_CHOICES = ("batch", "context")
 DEFAULT_GPU = "H100"
 _DEFAULTS: dict[str, Any] = {
@@ -319,7 +325,7 @@ def _configuration(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_checkpoint(options: dict[str, Any], stated: str | None) -> tuple[str, ...]:
-    """Notes on the weight format that config.json states, and how it was taken."""
+    """Notes on the weight format in config.json, and on how it was interpreted."""
     if "quantization_config" not in _configuration(options):
         return ()
     if stated is None:

@@ -73,7 +73,7 @@ class Parsed(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Files, where the text names one."""
+        """Complete file names if the option takes a file."""
         if self.name == "file":
             return [CompletionItem(incomplete, type="file")]
         return super().shell_complete(ctx, param, incomplete)
@@ -115,8 +115,9 @@ def measured_share(text: str) -> float:
 
 
 def ramp(text: str) -> str:
-    """The text of a batch ramp, after a check of its syntax. Megatron's form is checked with
-    a batch that suits it, as the real one is given elsewhere."""
+    """The text of a batch ramp, after a check of its syntax. Megatron's form is checked with a
+    batch that suits it, because another option gives the real batch.
+    """
     from planner.job.batch_ramp import read_ramp
 
     words = text.split()
@@ -158,8 +159,9 @@ def length(text: str) -> int:
 
 
 class Length(Parsed):
-    """A sequence length in tokens. `8K` means 8,192, which is said on stderr because batches
-    count in powers of ten."""
+    """A sequence length in tokens. `8K` means 8,192. A message on stderr says this, because batches
+    count in powers of ten.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         given = super().convert(value, param, ctx)
@@ -301,8 +303,9 @@ _DIGITS = re.compile("[-+]?[0-9]+")
 
 
 class Whole(click.IntRange):
-    """A whole number in a range, written with digits only. Python would also read `1_000`,
-    and an error about 1000 would then name something that the user did not write."""
+    """A whole number in a range, written with digits only. Python would also read `1_000`, and the
+    error message would then quote 1000, a number that the user did not write.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not _DIGITS.fullmatch(value.strip()):

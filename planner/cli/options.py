@@ -50,8 +50,8 @@ def with_limits(request: Request, options: dict[str, Any], job: Job) -> Request:
 def limit_values(options: dict[str, Any], job: Job) -> dict[str, tuple[int, ...]]:
     """Allowed values of each limited degree.
 
-    Numbers that the user lists are kept. A range becomes the values that a search tries:
-    divisors of the GPUs, layers and experts, and powers of two.
+    A list of numbers is kept as it is. A range becomes the values that a search tries: divisors of
+    the GPUs, layers and experts, and powers of two.
     """
     return {
         name: _limited(options[name], name, job) for name in LIMITS if options[name] is not None
@@ -79,7 +79,7 @@ def _useful(job: Job) -> set[int]:
     return powers | divisors
 
 
-# Says where a field stands and what is wrong with it: (field, text).
+# Reports a wrong field: (field, text).
 Refuse = Callable[[str, str], NoReturn]
 
 

@@ -145,7 +145,7 @@ def write_result_plot(
 
 
 Progress = Callable[[str, int, int], None]
-# Seconds between two lines where stderr is no terminal.
+# Seconds between two lines of progress if stderr is not a terminal.
 LINE_EVERY_S = 4.0
 
 
@@ -185,8 +185,9 @@ def limited(time_limit_s: float | None) -> Iterator[Until]:
 
 @contextmanager
 def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
-    """A progress callback: a bar on a terminal, otherwise a line every few seconds on
-    stderr. On Ctrl-C it says how far the command came, and what is `kept`."""
+    """A progress callback: a bar on a terminal, otherwise a line on stderr every few seconds. After
+    Ctrl-C it says how far the command came, and what was `kept`.
+    """
     state = "starting"
     drawn = not quiet and sys.stderr.isatty()
     lines = nullcontext() if quiet or drawn else _lines(lambda: state)

@@ -64,7 +64,7 @@ def _serve(listening: socket.socket, time_limit_s: float) -> None:
         server_header=False, timeout_keep_alive=5, timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=16_384,
     )  # fmt: skip
-    # From now on a browser that comes early waits instead of being refused.
+    # From now on a browser that connects early waits instead of being refused.
     listening.listen()
     click.echo(f"Open http://{HOST}:{listening.getsockname()[1]}/ in a browser; Ctrl-C ends.")
     try:

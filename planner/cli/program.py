@@ -19,7 +19,7 @@ from planner.cli.declared import command, commands
 from planner.cli.errors import DEBUG_VARIABLE, CommandRefusal, ExitStatus, flush_output, refusing
 from planner.job.unmodelled import refuse_unmodelled
 
-# Subcommand -> one line of `planner --help`.
+# The line of each subcommand in `planner --help`.
 COMMANDS = {name: str(row["line"]) for name, row in commands().items()}
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -121,7 +121,7 @@ def _demand_two_dashes(command: click.Command, args: list[str]) -> None:
             raise click.NoSuchOption(name, possibilities=meant)
 
 
-# Options whose values are text of a script, which may have several lines.
+# Options whose values are parts of a script and may have several lines.
 _SCRIPT_TEXT = ("--env",)
 
 
@@ -163,14 +163,13 @@ def planner_command(ctx: click.Context, debug: bool, no_color: bool) -> None:
 
 def main() -> NoReturn:
     """Entry point of the installed script."""
-    # What is written to an output that was closed beforehand is lost, which is an error; messages
-    # that nobody wants are none.
+    # Output is an error if stdout was closed beforehand; messages to a closed stderr are not.
     sys.stdout = sys.stdout or _closed(os.O_RDONLY)
     sys.stderr = sys.stderr or _closed(os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         _tolerate_encoding(stream)
-    # Nearly all that imports make stays to the end: looking for garbage among it is a tenth of a
-    # short command's time.
+    # Nearly all objects that imports create stay until the end, and the garbage collector would
+    # take a tenth of a short command's time to look at them.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
         planner_command(prog_name="planner")
@@ -183,7 +182,7 @@ def main() -> NoReturn:
 
 
 def _closed(flags: int) -> TextIO:
-    """A stand-in for a closed stream. Writes fail if `flags` opens it for reading."""
+    """A stand-in for a closed stream. Writing to it fails if `flags` opens it for reading only."""
     return os.fdopen(os.open(os.devnull, flags), "w", encoding="utf-8")
 
 

@@ -42,7 +42,7 @@ from planner.search.plan_file import is_rl_file
 from planner.search.rl.plan_file import read_rl_plan
 from planner.search.rl.plans import layout_of
 
-# What is read as a table, or a folder of them.
+# Suffixes of tables; a folder may contain several.
 _TABLES = (".csv", ".json", ".gz", ".pkl", ".pickle")
 
 
@@ -90,8 +90,8 @@ def calibrate_rl(paths: Sequence[Path], options: Mapping[str, Any], output: Path
 def _learnt(
     paths: Sequence[Path], options: Mapping[str, Any]
 ) -> tuple[LearntPhases, list[Cluster]]:
-    """What tables and logs teach, and the clusters they ran on."""
-    # What costs a step imports numba.
+    """The factors learnt from tables and logs, and the clusters that the runs used."""
+    # The code that costs a step imports numba.
     from planner.evidence.rl.costing import cost_layout
 
     tables = [table for table in rl_tables(paths) if not is_bounds_table(table)]
@@ -133,7 +133,7 @@ def _launched(log: RlLog, options: Mapping[str, Any]) -> tuple[RlJob, RlLayout]:
     told = rl_check(replace(found, lengths=lengths_text(log) or found.lengths), *machine)
     if told.request is None or told.job is None or told.layout is None:
         why = "; ".join(one.text for one in told.problems) or "they are of other training"
-        raise CannotTellError(f"{options['launch'][0]}: no prediction of what it runs: {why}")
+        raise CannotTellError(f"{options['launch'][0]}: this run cannot be predicted: {why}")
     _demand_framework(log, told.request.framework)
     return told.job, told.layout
 

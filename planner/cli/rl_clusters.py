@@ -21,7 +21,7 @@ from planner.job.written import write_text
 from planner.report.rl_clusters import rl_clusters_report
 from planner.search.frame import csv_text
 
-# Options that do not apply to reinforcement learning -> advice.
+# Options that do not apply to reinforcement learning, with advice.
 _OF_TRAINING = {
     "tokens": "give --samples 10M for days and cost",
     "explain": "planner explain shows a plan",
@@ -35,7 +35,7 @@ _OF_TRAINING = {
 
 
 def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
-    """Search every cluster, with every choice of sampling GPUs; write and print the results."""
+    """Search every cluster with every choice of GPUs for sampling; write and print the results."""
     for name, instead in _OF_TRAINING.items():
         if name in options and given(name):
             raise UsageError(
@@ -74,7 +74,7 @@ def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
 
 
 def _rollouts(options: dict[str, Any]) -> tuple[str, ...]:
-    """GPUs for sampling: a number of each cluster's GPUs, or separate clusters."""
+    """GPUs for sampling: a number of GPUs taken from each cluster, or separate clusters."""
     texts = options["rollout_gpus"]
     numbers = tuple(text for text in texts if text.isdecimal())
     return (*numbers, *several_clusters([text for text in texts if not text.isdecimal()]))

@@ -21,7 +21,9 @@ from planner.report.rl_evidence import rl_validation_report
 def validate_rl(
     tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any], style: str
 ) -> None:
-    """Print measured runs and upper bounds beside their predictions."""
+    """Print measured runs next to their predictions, and whether runs stay within their upper
+    bounds.
+    """
     _demand_alone(tables, given, options)
     compile_if_first_run(options["quiet"])
     cluster = load_cluster_file(Path(options["cluster"])) if options["cluster"] else None

@@ -45,7 +45,9 @@ def run_launch(plan_file: Path, number: int | None, options: dict[str, Any]) -> 
 
 
 def _demand_framework(given: str | None, planned: str) -> None:
-    """Raise UsageError if --framework differs from the plan's, whose costs would not hold."""
+    """Raise UsageError if --framework differs from the plan's framework, because the plan's costs
+    would not apply.
+    """
     own = find_rl_framework(planned).name
     if given and find_rl_framework(given).name != own:
         other = find_rl_framework(given).name
@@ -56,7 +58,7 @@ def _demand_framework(given: str | None, planned: str) -> None:
 
 
 def _demand_script(options: dict[str, Any]) -> None:
-    """Raise UsageError for options that only launches of a single trainer have."""
+    """Raise UsageError for options that apply only to the launch of a single trainer."""
     if options["nodes_as"] not in ("torchrun", None):
         raise UsageError(
             f"--nodes-as {options['nodes_as']}: reinforcement learning is started by one script, "

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from planner.job.rl.frameworks import RlFramework
     from planner.job.rl.request import RlRequest
 
-# Options that do not apply to reinforcement learning -> what to give instead.
+# Options that do not apply to reinforcement learning, with their replacements.
 _OF_PRETRAINING = {
     "gbs": "--prompts, --samples-per-prompt and --minibatches",
     "gbs_tokens": "--prompts, --samples-per-prompt and --minibatches",
@@ -94,7 +94,9 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
 
 
 def _batch_problems(framework: RlFramework) -> Iterator[tuple[str, str]]:
-    """Options that would set the row length or the micro-batch a second time, with advice."""
+    """Options that would set the sequence length of a row or the micro-batch a second time, with
+    advice.
+    """
     lengths = "--lengths says how long samples are"
     if framework.token_batches:
         whole = f"{framework.name} fills micro-batches up to a number of tokens"
@@ -116,7 +118,9 @@ def _one_cluster(texts: tuple[str, ...]) -> str | None:
 
 
 def _trainer(options: dict[str, Any], framework: RlFramework) -> str:
-    """The trainer's profile, by its name here or in the RL framework. Raises UsageError."""
+    """The profile of the trainer, found by our name or by the RL framework's name. Raises
+    UsageError for an unknown name.
+    """
     from planner.job.frameworks.profile import load_framework
 
     if not given("framework"):

@@ -1,4 +1,4 @@
-"""JSON schemas of what commands read and print: `planner schemas`.
+"""JSON schemas of the documents that commands read and print: `planner schemas`.
 
 `schemas.toml` lists the documents. A schema's `$id` ends with its version; fields may be added
 without another version.
@@ -47,7 +47,7 @@ class Document:
             if isinstance(option, click.Option)
             for spelled in option.opts
         }
-        # Later versions may have more fields, and `--json` of some commands has more than the
+        # Later versions may have more fields, and `--json` of some commands prints more than the
         # record.
         return found | {"additionalProperties": True}
 
@@ -68,7 +68,9 @@ DOCUMENTS: Mapping[str, Document] = {
 
 
 def schema_of(name: str) -> Record:
-    """The schema of a document. UsageError lists the names."""
+    """The JSON schema of a document. For an unknown name, raises a UsageError that lists the known
+    ones.
+    """
     if name not in DOCUMENTS:
         raise unknown_name("document", name, DOCUMENTS, f"known are {', '.join(DOCUMENTS)}")
     document = DOCUMENTS[name]

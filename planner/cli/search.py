@@ -40,9 +40,9 @@ from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.outcome import sort_value
 from planner.search.result import SearchResult
 
-# Seconds that must be left of a time limit for a look at fewer GPUs.
+# Seconds of the time limit that must be left to check whether fewer GPUs are faster.
 _SECOND_LOOK_S = 2.0
-# What --sort takes -> the field of a plan.
+# The field of a plan for each value of --sort.
 SORTS = {
     "tokens_per_s": "tokens_per_s",
     "mfu": "mfu",
@@ -139,8 +139,9 @@ def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) 
 
 
 def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
-    """Number of plans in the table; None if the whole front is needed, for a file or another
-    order."""
+    """Number of plans in the table; None if the whole front is needed, because it is written to a
+    file or sorted differently.
+    """
     written = options["output"] or options["plot"] or style != "text"
     if options["whole"] or written or options["sort"] in ("peak", "fit"):
         return None
@@ -148,7 +149,7 @@ def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
 
 
 def _say_verdict(said: list[WhyNothingFits], why: WhyNothingFits) -> None:
-    """Print that nothing fits, before searching for what would."""
+    """Print that nothing fits, before the search for changes that would fit."""
     from planner.report.fit import verdict_report
 
     print_report(verdict_report(why), sys.stderr)
@@ -156,7 +157,7 @@ def _say_verdict(said: list[WhyNothingFits], why: WhyNothingFits) -> None:
 
 
 def print_failure(why: WhyNothingFits, style: OutputFormat, *, said: bool) -> None:
-    """Print why nothing fits and what would. `said`: the verdict was printed before."""
+    """Print why nothing fits and which changes would. `said`: the verdict was printed before."""
     match style:
         case "json":
             click.echo(why.model_dump_json(indent=1))
@@ -170,7 +171,7 @@ def print_failure(why: WhyNothingFits, style: OutputFormat, *, said: bool) -> No
             print_report(remedies_report(why) if said else nothing_fits_report(why), sys.stderr)
 
 
-# Plans in a table, unless --top says otherwise.
+# Number of plans in the table, unless --top gives it.
 MOST_PRINTED = 8
 
 
@@ -178,7 +179,8 @@ def search_several(
     request: Request, options: dict[str, Any], sort: str, style: OutputFormat, output: Path | None
 ) -> None:
     """Search every cluster of --gpus; print and write the combined front."""
-    # Comparing clusters takes an eighth of a second to import, which one cluster does without.
+    # Importing the comparison of clusters takes an eighth of a second, and a single cluster does
+    # not need it.
     from planner.cli.comparing import how
     from planner.compare.cluster_front import search_clusters, shortened
     from planner.compare.offers import several_clusters

@@ -120,10 +120,11 @@ def _counts(options: dict[str, Any]) -> tuple[int, ...]:
 
 
 _MOST_JOBS = 32
-# Without --gpus and --clusters: all of the catalogue; for samples, which are few, up to a node.
+# The clusters if neither --gpus nor --clusters is given: the whole catalogue or, for samples, which
+# are few, up to one node.
 EVERY_GPU = ("any",)
 A_NODE_OF_EACH = ("1..8xany",)
-# For reinforcement learning, whose searches take longer.
+# Fewer for reinforcement learning, because its searches take longer.
 RL_SIZES = ("8..64xH100", "8..64xH200", "8..64xA100")
 
 
@@ -186,8 +187,8 @@ def _tables(path: Path) -> list[dict[str, Any]]:
 
 
 def _fields(path: Path, number: int, table: dict[str, Any]) -> dict[str, Any]:
-    """The values of a table, converted as the options of the same names are."""
-    # Options that say what is trained.
+    """The values of a table, converted in the same way as the options with these names."""
+    # Options that describe the model and data to train.
     names = {"tokens", "samples", "epochs", *Request.model_fields} - {"gpus", "cluster", "limits"}
     known = by_spelling(one for one in command("buy").params if one.name in names)
 
@@ -207,7 +208,7 @@ def _refuse(path: Path, number: int, text: str) -> NoReturn:
     raise UsageError(f"{path}, [[job]] {number}: {text}")
 
 
-# Stands for the model of the request until its size is known.
+# Placeholder for the request's model until its size is known.
 _ANY = "llama-3-8b"
 
 

@@ -1,4 +1,6 @@
-"""`planner sweep`: a search at every point of a grid, resumable, on one machine or many."""
+"""`planner sweep`: a search at every point of a grid. It can be resumed, and several machines can
+share it.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def run(**options: Any) -> None:
 
 
 def _run(grid: Grid, journal: Journal, folder: Path, options: dict[str, Any]) -> None:
-    """Search the open points; write the tables, even after Ctrl-C."""
+    """Search the points that are not yet done; write the tables, even after Ctrl-C."""
     journal.begin(head := header(date.today()))
     # The prices' ages refer to the day when the sweep began.
     grid = grid.on(date.fromisoformat(str(journal.header["today"])))
@@ -123,7 +125,9 @@ class _File:
             self.refuse("gbs", "gbs and gbs-tokens both say the batch; leave one of them out")
 
     def refuse(self, key: str, text: str) -> NoReturn:
-        """Raise UsageError with the last line where the field occurs, as [grid] comes last."""
+        """Raise a UsageError that names the last line in which the field occurs, because [grid]
+        comes last.
+        """
         spelled = re.compile(rf"^\s*\[?[\"']?{re.escape(key)}[\"']?\s*[\]=]")
         lines = [
             number
@@ -138,7 +142,7 @@ def _grid(path: Path) -> Grid:
     file = _File(path)
     job, money = _parameters()
     known = job | money
-    # What planner compare takes where nobody says anything.
+    # The defaults of planner compare.
     with command("compare").make_context("compare", [], resilient_parsing=True) as context:
         defaults = dict(context.params) | _fixed(file, known)
     axes: dict[str, tuple[Value, ...]] = {}
@@ -208,7 +212,7 @@ def _values(
 
 
 def _hashes(values: Any) -> dict[str, str]:
-    """Hashes of the files among the values: a changed file makes it another search."""
+    """Hashes of the files among the values, so that a changed file starts another search."""
     return {
         f"content of {value}": hashlib.sha256(read_text(Path(value)).encode()).hexdigest()
         for value in values

@@ -1,4 +1,4 @@
-"""`planner tune`: short runs on the cluster, chosen by what they are worth."""
+"""`planner tune`: short runs on the cluster, chosen by their expected benefit."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from planner.tune.work import StudyWork
 _RUNNERS: Mapping[str, type[Any]] = {
     "local": LocalRunner, "slurm": SlurmRunner, "kubernetes": KubernetesRunner,
 }  # fmt: skip
-# Seconds between two looks: a scheduler is asked more rarely than a process.
+# Seconds between two checks of a trial. A scheduler is asked less often than a process.
 _POLL_S = {"local": 1.0, "slurm": 10.0, "kubernetes": 10.0, "run": 1.0}
 # Limits that --resume may change.
 _LIMITS = ("trials", "max_gpu_hours")
-# Tokens for each parameter, if --tokens is not given.
+# Tokens per parameter, if --tokens is not given.
 _USUAL_TOKENS = 20
 
 
@@ -73,7 +73,7 @@ class _Begun:
         tokens = float(self.header["tokens"])
         if isinstance(self.result, RlResult):
             return RlStudyWork(self.result, self.short, tokens, str(self.header["on"]))
-        # As `planner launch` writes these plans.
+        # The same launcher that `planner launch` uses for these plans.
         target = usual_target(self.result.plans[0], self.result.request)
         nodes_as: NodesAs = self.runner.nodes_as
         return StudyWork(self.result, target, nodes_as, self.short, tokens)
@@ -173,7 +173,9 @@ def _usual_tokens(result: SearchResult | RlResult) -> float:
 
 
 def _short_of(result: SearchResult | RlResult, options: dict[str, Any]) -> dict[str, Any]:
-    """Steps and time limit of a trial. A step of reinforcement learning takes minutes."""
+    """Steps and time limit of a trial. They differ for reinforcement learning, because a step takes
+    minutes.
+    """
     usual = RL_SHORT if isinstance(result, RlResult) else ShortRun()
     shipped = {"steps": usual.steps, "trial_limit": usual.limit_s}
     return {name: options[name] if given(name) else value for name, value in shipped.items()}
@@ -210,12 +212,12 @@ def _resume(plan_file: str | None, folder: Path, options: dict[str, Any], style:
 
 
 def _limits_as_begun(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits that are not given again, as the study began with them."""
+    """The limits with which the study began, for those that are not given again."""
     return {name: header[name] for name in _LIMITS if not given(name)}
 
 
 def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun:
-    """The study. Raises UsageError if it belongs to another planner or other plans."""
+    """The study. Raises UsageError if another version of the planner or other plans began it."""
     header = journal.header
     if not header:
         raise UsageError(f"{folder}: the study was never begun; remove the folder and begin anew")
@@ -263,7 +265,7 @@ def _drive(
         ),
         say=say,
         poll_s=_POLL_S[str(begun.header["on"])],
-        # `planner report` draws a study that still runs.
+        # So that `planner report` can draw a study that is still running.
         after=lambda: _keep(begun, work, journal),
         follow=work.follow,
     )  # fmt: skip
@@ -301,8 +303,9 @@ def _show(study: TunedStudy, folder: Path, style: str) -> None:
 
 
 def _status(study: TunedStudy, records: Sequence[TrialRecord]) -> ExitStatus:
-    """3 if trouble ended the study or no trial told anything; 1 if every trial ran out of
-    memory and another would not pay."""
+    """3 if trouble ended the study or no trial gave a result; 1 if every trial ran out of memory
+    and another would not pay.
+    """
     kinds = {one.ended.kind for one in counted(records) if one.ended}
     if study.reason in ("setup", "failures") or (kinds and not kinds & {*TELLING}):
         return ExitStatus.CANNOT_TELL

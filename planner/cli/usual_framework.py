@@ -1,4 +1,4 @@
-"""The framework to assume if none is given."""
+"""The default framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from planner.job.samples import BY_SAMPLE
 from planner.job.tuning import Tuning, read_tuning
 
 ON_SMALL_MACHINES = "deepspeed"
-# Most GPUs that NVLink joins on machines for which people do not take a framework of clusters.
+# People do not use frameworks for clusters on machines on which NVLink joins at most this many
+# GPUs.
 _LINKED = 2
 # Options that only frameworks for clusters have.
 _OF_CLUSTERS = (
@@ -25,9 +26,9 @@ _OF_CLUSTERS = (
 def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
     """Set `framework` if it is not given; returns notes about the choice.
 
-    Nodes without NVLink, and samples of unlike lengths on one node, get DeepSpeed with
-    transformers models. Everything else gets Megatron-Core, as do options that only
-    frameworks for clusters have.
+    DeepSpeed with transformers models is the default on a single machine without NVLink between
+    all GPUs, and for samples of different lengths on one node. In all other cases, and with options
+    that only frameworks for clusters have, it is Megatron-Core.
     """
     if given("framework"):
         return ()
@@ -40,10 +41,10 @@ def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
-    """Choose DeepSpeed where people train with it on such machines or samples."""
+    """Choose DeepSpeed for machines or samples with which people usually use it."""
     tuned = options["lengths"] is not None
     if tuned and options["gpus"] is None and options["cluster"] is None:
-        # A comparison of machines: one framework for all.
+        # All machines of a comparison use the same framework.
         options["framework"] = ON_SMALL_MACHINES
         return ()
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})

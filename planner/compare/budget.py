@@ -1,7 +1,7 @@
-"""`budget`: the largest model, the most tokens or the least loss that a compute budget gives.
+"""`budget`: the largest model, the most tokens or the lowest loss that a compute budget allows.
 
-The budget is a number of FLOP, or days on GPUs. FLOP are 6·N·D, as the scaling law counts them;
-on GPUs they follow from the step time of the best plan of a search, interruptions included.
+The budget is a number of FLOP, or days on GPUs. FLOP are 6·N·D, as the scaling law counts them. On
+GPUs they follow from the step time of the best plan of a search, including interruptions.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ from planner.predict.ops.table import parameter_count
 if TYPE_CHECKING:
     import pandas as pd
 
-# Of one family, by size (arXiv 2407.21783, table 3; Llama 3.2 for the small ones).
+# Models of one family, by size (arXiv 2407.21783, table 3; Llama 3.2 for the small ones).
 FAMILY = ("llama-3.2-1b", "llama-3.2-3b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
 _HEAD = 128
-# Wide models have widths of so many elements, eight heads, which tensor parallelism divides.
+# Widths of wide models are multiples of this (eight heads), so that tensor parallelism divides
+# them.
 _STEP, _WIDE = 1024, 4096
-# Sizes that the family's proportions still mean something for.
+# Range of sizes for which the family's proportions still make sense.
 LEAST, MOST = 1e8, 2e13
 
 
 def shaped(parameters: float) -> ModelSpec:
-    """A model of about so many parameters: its width and FFN between those of the family's two
-    nearest sizes (in logarithms of the size, beyond them by the nearest pair), layers to match."""
+    """A Llama-like model with about this number of parameters. Its width and FFN are interpolated
+    between the two nearest sizes of the family (in logarithms; outside the family's range,
+    extrapolated from the nearest two), and its number of layers makes up the rest."""
     if not LEAST <= parameters <= MOST:
         raise UsageError(
-            f"{parameters:.3g} parameters: shapes are made of {LEAST:.0e} to {MOST:.0e}; give "
+            f"{parameters:.3g} parameters: shapes are made for {LEAST:.0e} to {MOST:.0e}; give "
             "--model NAME for another"
         )
     base = load_model("llama-3-8b").spec
@@ -65,7 +67,8 @@ def shaped(parameters: float) -> ModelSpec:
     }  # fmt: skip
     one, two = (_size(base.model_copy(update=update | {"layers": n})) for n in (1, 2))
     layers = max(2, round(1 + (parameters - one) / (two - one)))
-    # Two equal stages at least, where a layer more or less is a small part of the model.
+    # An even number, so that at least two equal stages are possible; a layer more or less is then a
+    # small part of the model.
     layers = layers if layers < 24 else round(layers / 2) * 2
     spec = base.model_copy(update=update | {"layers": layers})
     size = _size(spec)
@@ -84,7 +87,7 @@ def _size(spec: ModelSpec) -> int:
 
 
 def _between(parameters: float, known: list[tuple[float, float]]) -> float:
-    """A figure of a size by a power law between the two nearest known ones."""
+    """Interpolate a figure at a size by a power law through the two nearest known sizes."""
     sizes = [size for size, _ in known]
     at = min(max(1, bisect_right(sizes, parameters)), len(known) - 1)
     (low, first), (high, second) = known[at - 1], known[at]
@@ -98,7 +101,7 @@ def _width(value: float) -> int:
 
 
 def shape_toml(spec: ModelSpec) -> str:
-    """The shape as a model file that `--model` reads."""
+    """The shape as a model file for `--model`."""
     names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_positions",
              "pretraining_seq")  # fmt: skip
     shape = {
@@ -111,12 +114,12 @@ def shape_toml(spec: ModelSpec) -> str:
     return toml_text({"source": "planner budget: between the sizes of Llama 3", "shape": shape})
 
 
-# Sizes tried until the best one is met to this share, which is less than shapes differ by.
+# Sizes are tried until the best one is met within this share, which is finer than shapes differ.
 CLOSE = 0.03
 MOST_SEARCHES = 12
-# Share of the peak that a first guess takes for granted; searches put their plans in its place.
+# Share of the peak assumed for the first guess; searches replace it.
 _GUESS = 0.4
-# How fast the right size follows what the searches say: D falls as 1/N, its best grows as N.
+# Damping of each step towards the right size: D falls as 1/N, while its best value grows as N.
 _DAMPING = 0.5
 _REFERENCE_TOKENS = 10**12
 
@@ -142,9 +145,10 @@ class Ask:
 
 
 class Budget(Frozen):
-    """The answer. `parameters`: those that a token uses, without those of other experts; `loss`:
-    None, with `why_no_loss`, for models outside the law; `best_parameters`: of least loss for the
-    same FLOP; `run`: on the GPUs, None without any; `shape`: the model, if none was given."""
+    """The answer. `parameters`: active ones per token, without those of other experts; `loss`:
+    None, with `why_no_loss`, for models that the law does not cover; `best_parameters`: the size
+    with the lowest loss for the same FLOP; `run`: on the GPUs, None if none were given; `shape`:
+    the model that was made, None if one was given."""
 
     planner_version: str = __version__
     goal: Goal
@@ -167,7 +171,7 @@ class Budget(Frozen):
     basis: CostBasis
 
     def to_frame(self) -> pd.DataFrame:
-        """One row: the answer and, on GPUs, the run of its best plan."""
+        """One row: the answer and, if GPUs were given, the run of its best plan."""
         import pandas as pd
 
         head = self.model_dump(include={"goal", "model", "parameters", "gpus", "currency"})
@@ -177,7 +181,8 @@ class Budget(Frozen):
 
 @dataclass(frozen=True)
 class _Sized:
-    """A size with its model and, on GPUs, the run of its best plan, or why there is none."""
+    """A size with its model and, if GPUs were given, the run of its best plan, or the reason why
+    there is none."""
 
     request: Request
     spec: ModelSpec
@@ -200,8 +205,8 @@ def budget(
     *,
     how: How = ONE_BY_ONE,
 ) -> Budget:
-    """The model, tokens or loss that a compute budget allows. `request`: the job without cluster;
-    its model counts if `ask.model` is set. UsageError for contradictory input, NothingFitsError if
+    """The model, tokens or loss that a compute budget allows. `request`: the job without a cluster;
+    the model is `ask.model` if that is set. UsageError for contradictory input, NothingFitsError if
     nothing runs."""
     _check(ask)
     one_settings = settings or Settings()
@@ -211,7 +216,9 @@ def budget(
 
 def _check(ask: Ask) -> None:
     if ask.flops is not None and ask.days is not None:
-        raise UsageError("--flops and --days: days on GPUs say the FLOP; leave one of them out")
+        raise UsageError(
+            "--flops and --days: the days on GPUs determine the FLOP; leave one of them out"
+        )
     if ask.days is not None and ask.gpus is None:
         raise UsageError("--days: on which GPUs? give --gpus 512xH100")
     if ask.model is not None and ask.parameters is not None:
@@ -220,7 +227,8 @@ def _check(ask: Ask) -> None:
     if has_budget and ask.has_size and ask.tokens is not None:
         option = "--flops" if ask.flops is not None else "--days"
         raise UsageError(
-            f"{option} with a model and --tokens: two of the three say the third; leave one out"
+            f"{option} with a model and --tokens: two of the three determine the third; leave "
+            "one out"
         )
     if not has_budget and ask.tokens is None:
         raise UsageError(
@@ -229,7 +237,7 @@ def _check(ask: Ask) -> None:
         )
     if not has_budget and ask.tokens == "chinchilla" and not ask.has_size:
         raise UsageError(
-            "--tokens chinchilla: of which model? give --model or --params, or a budget as "
+            "--tokens chinchilla: for which model? give --model or --params, or a budget as "
             "--flops 1e25"
         )
 
@@ -272,7 +280,8 @@ class _Study:
         return "largest model" if ask.tokens is not None else "least loss"
 
     def _in_time(self, days: float) -> Budget:
-        """The size that fits the time: given, or found by searching at sizes that come closer."""
+        """The answer for a time limit: with the given size, or with the size found by searching
+        closer and closer ones."""
         if self.ask.has_size:
             sized = self._searched(self._size(None), 1)
             return self._budget(sized, _inverse(sized.days_a_token(), days))
@@ -288,21 +297,24 @@ class _Study:
                 better = sized.parameters * ratio
                 if abs(ratio - 1.0) <= CLOSE:
                     break
-            # What memory leaves is halved, in logarithms; else the speed just seen says the size.
+            # If memory is the limit, halve the remaining range in logarithms; otherwise use the
+            # speed just seen.
             wanted = better if better < high else sqrt(low * high)
             if self._is_same(wanted, sized) or high <= low * (1.0 + CLOSE):
                 break
         return self._closest(found, days)
 
     def _ratio(self, sized: _Sized, days: float) -> float:
-        """How much larger the right model is than this one, as far as its speed says."""
+        """Estimate how many times larger the right model is than this one, from this one's
+        speed."""
         tokens = days / sized.days_a_token().value
         if isinstance(self.ask.tokens, int):
             return tokens / self.ask.tokens
         return float((tokens / load_laws()[0].best_tokens(sized.parameters).value) ** _DAMPING)
 
     def _closest(self, found: list[_Sized], days: float) -> Budget:
-        """The answer among the sizes that were searched. NothingFitsError if none runs."""
+        """The best answer among the sizes that were searched. NothingFitsError if none of them
+        runs."""
         law = load_laws()[0]
 
         def tokens_of(one: _Sized) -> Range:
@@ -373,7 +385,7 @@ class _Study:
         run = None
         if sized.entry is not None:
             sized.days_a_token()  # NothingFitsError where there is no plan
-            # Once more at its number of tokens: days, money, what its batch costs.
+            # Again, at the final number of tokens: days, money, cost of the batch.
             run, _ = run_of(sized.entry, sized.outcome, round(tokens.value), self.settings)
             notes = (*notes, *with_batch(sized.request)[1])
         is_known = sized.spec.moe is None and not sized.spec.has_states
@@ -384,7 +396,7 @@ class _Study:
             tokens=tokens,
             flop=tokens.times(per_token),
             loss=law.loss(sized.parameters, tokens) if is_known else None,
-            why_no_loss="" if is_known else "the law is of dense transformers",
+            why_no_loss="" if is_known else "the law covers only dense transformers",
             beyond=law.beyond(sized.parameters, tokens.value),
             best_parameters=law.best_parameters(tokens.value * per_token),
             critical_batch=critical_batch(tokens.value),
@@ -400,6 +412,7 @@ class _Study:
 
 
 def _inverse(days_a_token: Range, days: float) -> Range:
-    """Tokens in so many days: as many as the slowest and the fastest end of the interval allow."""
+    """The tokens that a number of days allows; the ends follow from the slow and the fast end of
+    the interval."""
     ends = {"low": days / days_a_token.high, "high": days / days_a_token.low}
     return Range(value=days / days_a_token.value, **ends)

@@ -1,9 +1,9 @@
 """`buy`: which GPUs, how many and at which price, for one or several training runs.
 
-Every job is searched on every cluster that could do, and CP-SAT chooses among them
-(`planner.compare.decision`). A cluster that could not keep a limit even if its GPUs computed at
-their peak all the time is not searched: that bound needs no search and no plan can beat it, so what
-it leaves out changes neither the choice nor the front.
+Every job is searched on every cluster that may be worth it, and CP-SAT chooses among the results
+(`planner.compare.decision`). A cluster is not searched if it would break a limit even if its GPUs
+always computed at their peak, or if a plan found elsewhere beats even that bound. No plan can beat
+the bound, so leaving such clusters out changes neither the choice nor the front.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ if TYPE_CHECKING:
 
 
 MOST_SEARCHES = 1_000
-# Searches of a wave for each process; between waves, clusters that cannot win any more go.
+# Searches per process in one wave; between waves, clusters that cannot win any more are dropped.
 _AHEAD = 2
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A job without its cluster, and the tokens to train on."""
+    """A job without a cluster, and the number of tokens to train on."""
 
     name: str
     request: Request
@@ -74,11 +74,11 @@ class TrainingRun:
 
 
 class BuyRow(Frozen):
-    """A job on a cluster: the figures of its best plan, or why there are none.
+    """A job on a cluster: the figures of its best plan, or the reason why there are none.
 
-    `plan`: its degrees, in words. `searched`: False where a bound ruled the cluster out first;
-    `beyond`: which limit that bound breaks, or `another`: one that was searched is better in
-    everything that counts.
+    `plan`: its degrees, in words. `searched`: False if a bound ruled the cluster out before a
+    search; `beyond`: the limit that the bound breaks, or `another` if a cluster that was searched
+    is at least as good in everything that counts.
     """
 
     job: str
@@ -88,7 +88,7 @@ class BuyRow(Frozen):
     reason: str = ""
     searched: bool = True
     beyond: Beyond = ""
-    # No configuration obeys what was asked for, whatever its memory.
+    # No configuration obeys the request, whatever its memory.
     refused: bool = False
 
 
@@ -104,7 +104,7 @@ class Buying(Frozen):
     reason: str = ""
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a job and cluster; empty cells where there is no plan. Days, MWh, kW."""
+        """One row per job and cluster; empty cells if there is no plan. Days, MWh, kW."""
         import pandas as pd
 
         return pd.DataFrame([_flat(row) for row in self.rows])
@@ -130,10 +130,11 @@ def buy(
     how: How = ONE_BY_ONE,
     or_owned: bool = False,
 ) -> Buying:
-    """The clusters to take for some training runs, each after a full search on each cluster.
+    """The clusters to take for some training runs, after a full search on each cluster that no
+    bound rules out.
 
-    `or_owned`: a cluster may be bought, too, where that is cheaper
-    than the settings' kind of price. UsageError for input that holds for no cluster.
+    `or_owned`: also consider buying a cluster if that is cheaper than the settings' kind of price.
+    UsageError for input that is wrong for every cluster.
     """
     chosen = settings or Settings()
     owned: tuple[CostBasis, ...] = ("owned",) if or_owned else ()
@@ -145,7 +146,8 @@ def buy(
     cases = [_Case(run, entry, chosen, kinds) for run, entry in each]
     rows: list[BuyRow | None] = [None] * len(cases)
 
-    # Jobs that share a cluster cannot be moved from it one at a time.
+    # If jobs share a cluster, they cannot be moved from it one at a time, so no cluster is beaten
+    # alone.
     shares = order == "one-after-another" or (
         order == "mixed" and not (limits.power_kw is None and limits.racks is None)
     )
@@ -153,7 +155,7 @@ def buy(
     sums = counting(limits, objective)
 
     def fill(kept: ChoiceLimits, pool: Pool | None) -> Buying:
-        """Search what keeps these limits by its bound, most promising first, then choose."""
+        """Search the clusters whose bounds keep these limits, most promising first, then choose."""
         for number, case in enumerate(cases):
             told("ruling out clusters by their fastest possible time", number, len(cases))
             row = rows[number]
@@ -182,14 +184,15 @@ def buy(
     with workers(min(how.jobs, len(cases))) as pool:
         answer = fill(limits, pool)
         if (answer.decision is None or answer.decision.best is None) and limits.given:
-            # What would have to give is a question about the clusters beyond the limits, too.
+            # The limits that would have to give may lie with clusters beyond the limits, so search
+            # those too.
             answer = fill(ChoiceLimits(certainty=limits.certainty), pool)
     return answer.model_copy(update={"currency": chosen.currency, "basis": chosen.basis})
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A job on a cluster, at the cheapest of some kinds of price."""
+    """A job on a cluster, priced at the cheapest of some kinds of price."""
 
     run: TrainingRun
     entry: EnteredOffer
@@ -204,7 +207,7 @@ class _Case:
         return BuyRow(job=self.run.name, cluster=self.entry.offer.label, **fields)
 
     def ruled_out(self, limits: ChoiceLimits, objective: Objective) -> BuyRow | None:
-        """A row without a search; None where a search is needed."""
+        """The row of a cluster that its bound rules out; None if it must be searched."""
         if self.entry.job is None:
             return self.row(searched=False, reason=str(self.entry.problem))
         if self.least.cost is None and (objective == "cost" or limits.budget is not None):
@@ -216,7 +219,8 @@ class _Case:
     def beaten(
         self, rows: Sequence[BuyRow | None], sums: Sequence[str], limits: ChoiceLimits
     ) -> BuyRow | None:
-        """A row without a search where a plan found is better than the cluster is at best."""
+        """The row of a cluster that a plan already found beats even at its bound; None if it must
+        be searched."""
         alike = (row.choice for row in rows if row and row.job == self.run.name)
         cluster = better(self.least, (one for one in alike if one is not None), sums, limits)
         reason = f"takes {self.least.time:,.3g} days {EVEN_SO}: {cluster} is better"
@@ -268,7 +272,8 @@ def _check(runs: Sequence[TrainingRun], offers: Sequence[Offer], settings: Setti
 def _entries(
     run: TrainingRun, offers: Sequence[Offer], prepare: Prepare | None, settings: Settings
 ) -> list[EnteredOffer]:
-    """The job on each cluster. A problem of every cluster is a problem of the job."""
+    """The job on each cluster. Raise UsageError if every cluster has a problem, since it then lies
+    with the job."""
     base, _ = with_batch(run.request)
     entries = [enter(offer, base, None, prepare) for offer in offers]
     problems = [entry.problem for entry in entries if entry.problem is not None]
@@ -283,13 +288,13 @@ def _silent(_what: str, _done: int, _total: int) -> None:
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """Progress of a wave as that of all searches."""
+    """A wave's progress callback, counting from the searches of earlier waves."""
     if progress is None:
         return None
     return lambda what, done, _total: progress(what, before + done, total)
 
 
-# What the bound of a time assumes.
+# The assumption behind a lower bound on time.
 EVEN_SO = "even if the GPUs only multiplied matrices"
 
 Beyond = Literal["", "deadline", "budget", "power", "racks", "another"]
@@ -297,7 +302,7 @@ Beyond = Literal["", "deadline", "budget", "power", "racks", "another"]
 
 @dataclass(frozen=True)
 class Least:
-    """Lower bounds for every plan on a cluster; `cost` is None without a price."""
+    """Lower bounds on every plan of a cluster; `cost` is None without a price."""
 
     time: float
     cost: float | None
@@ -307,14 +312,14 @@ class Least:
 
     @property
     def promise(self) -> float:
-        """Clusters with small ones are searched first: they rule others out."""
+        """Sort key: clusters with small values are searched first, because they rule others out."""
         return self.time * (self.time if self.cost is None else self.cost)
 
 
 def least_of(
     entry: EnteredOffer, tokens: int, settings: Settings, kinds: Iterable[CostBasis]
 ) -> Least:
-    """The bounds of a job on a cluster, its GPUs at the lowest of these kinds of price."""
+    """The bounds of a job on a cluster, at the lowest of these kinds of price."""
     gpus = entry.cluster.num_gpus
     prices = (gpu_hour(entry.offer, entry.cluster, kind, settings) for kind in kinds)
     price = min((one for one in prices if one is not None), default=None)
@@ -327,7 +332,8 @@ def least_of(
 
 
 def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Beyond, str]:
-    """The limit that no plan of a cluster can keep; empty if only a search can tell."""
+    """The limit that every plan of a cluster breaks, and a sentence; both empty if only a search
+    can tell."""
     if limits.power_kw is not None and least.power > limits.power_kw:
         return "power", f"draws {least.power:,.0f} kW"
     if limits.racks is not None and least.racks > limits.racks:
@@ -340,8 +346,8 @@ def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Bey
 
 
 def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
-    """The sums in which a cluster must be worse to be left out: those of the front, and those that
-    are limited or minimised."""
+    """The sums that a cluster must be beaten in before it is left out: those of the front, and
+    those that are limited or minimised."""
     asked = {
         "power": limits.power_kw is not None,
         "racks": limits.racks is not None,
@@ -351,9 +357,9 @@ def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
 
 
 def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: ChoiceLimits) -> str:
-    """The cluster of a choice that is no worse in any sum than `least`; empty if there is none. A
-    choice counts with its bounds at the certainty asked for, which are never below its plan's
-    figures."""
+    """The name of a cluster with a choice that is no worse than `least` in any of the sums; empty
+    if there is none. The choice is judged by its upper bounds at the requested certainty, which are
+    never below its plan's figures."""
     for choice in found:
         if (choice.cost is None) != (least.cost is None):
             continue
@@ -364,8 +370,9 @@ def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: C
 
 
 def least_days(job: Job, tokens: int) -> float:
-    """Days below which no plan gets: the model's products at the rate that the largest sustain
-    (attention at its kernel's, where that is higher), nothing recomputed, nothing exchanged."""
+    """A lower bound on the days of any plan: the model's matrix products run at the rate that the
+    largest ones sustain (or at the attention kernel's rate, if that is higher), without
+    recomputation and communication."""
     gpu = CostModel(job).gpu_inputs
     rate = max(
         gpu.matmul_flop_per_s * gpu.gemm_max_efficiency,

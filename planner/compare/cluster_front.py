@@ -1,8 +1,8 @@
 """One Pareto front over several clusters: speed, peak HBM, number of GPUs, dollars.
 
-The number of GPUs and their price are constant within a cluster, so the epsilon-constraint over
-them is to search each cluster for its front over speed and memory; what no point of another
-cluster dominates is the front over all. It is proven where each cluster's is.
+The number of GPUs and their price are constant within a cluster. So each cluster is searched for
+its front of speed and memory, and the points that no other cluster's point dominates form the joint
+front. It is proven if the front of every cluster is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_PLANS = 1_000
 class ClusterPoint(Frozen):
     """A plan of the front. `plan`: its number, from 1, in its cluster's result.
 
-    `usd_per_billion_tokens`: of all GPUs of the cluster at the on-demand price, without
+    `usd_per_billion_tokens`: for all GPUs of the cluster at the on-demand price, without
     interruptions; None without a price.
     """
 
@@ -61,8 +61,8 @@ class ClusterPoint(Frozen):
 
 
 class ClusterSearched(Frozen):
-    """The search on one cluster. `on_front`: how many of its `plans` no other cluster dominates;
-    `reason`: why it has no plan; `usd_per_gpu_hour`: with the provider and the date in `price`."""
+    """The search on one cluster. `on_front`: the number of its `plans` that no other cluster
+    dominates; `reason`: why it has no plan; `price`: provider and date of `usd_per_gpu_hour`."""
 
     cluster: str
     num_gpus: int
@@ -77,7 +77,7 @@ class ClusterSearched(Frozen):
 class ClusterFront(Frozen):
     """The front over all clusters, fastest first, and each cluster's result.
 
-    `dimensions`: what the front weighs. `proven`: no plan of any cluster was missed.
+    `dimensions`: the figures that the front weighs. `proven`: no plan of any cluster was missed.
     """
 
     version: int = PLAN_FILE_VERSION
@@ -91,7 +91,7 @@ class ClusterFront(Frozen):
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a point with its number: SI units, then everything of its plan."""
+        """One row per point: its number, its figures in SI units, then everything of its plan."""
         import pandas as pd
 
         frames = {name: result.to_frame() for name, result in self.results.items()}
@@ -109,10 +109,10 @@ class ClusterFront(Frozen):
 def search_clusters(
     request: Request, clusters: Sequence[str], *, how: How = ONE_BY_ONE
 ) -> ClusterFront:
-    """The front of a job over clusters of which any may be taken, each as `64xH100`.
+    """The front of a job over alternative clusters, each written as `64xH100`.
 
-    `request`: without gpus and cluster. The time limit is for all searches together. UsageError
-    or HardwareError for what is wrong with every cluster.
+    `request`: without gpus and cluster. The time limit is for all searches together. UsageError or
+    HardwareError for a problem of every cluster.
     """
     base, notes = with_batch(request)
     entries = [enter(Offer(gpus=text), base, None, how.prepare) for text in clusters]
@@ -181,14 +181,15 @@ def _point(one: ClusterSearched, number: int, plan: Plan, result: SearchResult) 
 
 
 def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPoint]:
-    """Points that none dominates in speed, memory, GPUs and (`priced`) dollars, fastest first.
+    """The points that no other dominates in speed, memory, GPUs and (if `priced`) dollars, fastest
+    first.
 
-    As on one cluster, a point is left out beside a faster one (within ALIKE) unless it saves the
-    share SAVING of something.
+    As on one cluster, a point is left out next to a faster one (within ALIKE) unless it saves at
+    least the share SAVING of one of the figures.
     """
     if not points:
         return []
-    # Each to be small, seconds a token first.
+    # All columns are minimised; seconds per token come first.
     names = ("peak_bytes", "num_gpus", *(("usd_per_billion_tokens",) if priced else ()))
     columns = [[float(getattr(point, name)) for point in points] for name in names]
     table = np.array([[1.0 / point.tokens_per_s for point in points], *columns]).T
@@ -197,8 +198,8 @@ def front_points(points: Sequence[ClusterPoint], priced: bool) -> list[ClusterPo
 
 
 def shortened(points: Sequence[ClusterPoint], most: int) -> list[ClusterPoint]:
-    """The fastest plan of each cluster, then their next ones in turn, `most` where that leaves one
-    of each; fastest first."""
+    """At most `most` points, fastest first: the fastest plan of each cluster, then second plans,
+    and so on. Every cluster keeps one point, even if there are more clusters than `most`."""
     ranks: dict[str, int] = {}
     ranked = []
     for position, point in enumerate(points):

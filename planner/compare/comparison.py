@@ -43,7 +43,7 @@ NO_USEFUL_TIME = "interruptions come faster than the job restarts: no useful tim
 
 @dataclass(frozen=True)
 class EnteredOffer:
-    """An offer with its cluster, and the job there or the reason why it cannot be."""
+    """An offer with its cluster and its job, or the reason why the job cannot run there."""
 
     offer: Offer
     cluster: Cluster
@@ -67,9 +67,9 @@ def compare_clusters(
     """Clusters compared for one job, each after a full search.
 
     `request`: the job, without gpus and cluster. `offers`: clusters, as `Offer` or as `64xH100`.
-    `tokens`: to train on. `fallback_precision`: on GPUs that lack the job's. A cluster on which
-    nothing fits stays, with its reason. `limits`, `objective`: what the recommended one keeps
-    to and is best by. UsageError for input that holds for no cluster.
+    `tokens`: to train on. `fallback_precision`: for GPUs that lack the job's precision. A cluster
+    on which nothing fits stays in the result, with its reason. `limits`, `objective`: for the
+    recommended cluster. UsageError for input that is wrong for every cluster.
     """
     one_settings = settings or Settings()
     named = tuple(Offer(gpus=one) if isinstance(one, str) else one for one in offers)
@@ -119,9 +119,9 @@ def _check(offers: tuple[Offer, ...], tokens: int, sort: str, settings: Settings
 
 
 def check_tokens(tokens: int) -> None:
-    """UsageError unless there is something to train on."""
+    """Raise UsageError if there are no tokens to train on."""
     if tokens < 1:
-        raise UsageError(f"{tokens:,} tokens to train on: give a number above 0, as 15T")
+        raise UsageError(f"{tokens:,} tokens to train on: give a number above 0, such as 15T")
 
 
 def enter(
@@ -144,7 +144,7 @@ def enter(
 
 
 def search_entries(entries: Sequence[EnteredOffer], how: How, **more: Any) -> list[Outcome | None]:
-    """The outcome of the search at each entry, None if its job cannot be there; `more`: fields of
+    """The outcome of the search at each entry, None if its job cannot run there; `more`: fields of
     `Task`."""
     ready = [index for index, entry in enumerate(entries) if entry.job is not None]
     found = run_searches(
@@ -158,14 +158,14 @@ def search_entries(entries: Sequence[EnteredOffer], how: How, **more: Any) -> li
 
 
 def raise_common_problem(entries: Sequence[EnteredOffer]) -> None:
-    """Raise a problem of every cluster, since it is one of the job."""
+    """Raise the first problem if every cluster has one, since it then lies with the job."""
     problems = [entry.problem for entry in entries if entry.problem is not None]
     if len(problems) == len(entries) and problems:
         raise problems[0]
 
 
 def check_currencies(entries: Sequence[EnteredOffer], settings: Settings) -> None:
-    """UsageError for prices in currencies without a rate; before any search."""
+    """Raise UsageError for prices in currencies without a rate, before any search."""
     settings.converted(1.0, "USD")
     for entry in entries:
         for kind in PRICE_KINDS:
@@ -194,8 +194,8 @@ def _row(
 def run_of(
     entry: EnteredOffer, outcome: Outcome | None, tokens: int, settings: Settings
 ) -> tuple[Run | None, str]:
-    """The run at the best plan that a search found, or why there is none; no outcome: the job
-    cannot be on that cluster."""
+    """The run at the best plan that a search found, or the reason why there is none. Without an
+    outcome, the job cannot run on that cluster."""
     if outcome is None or entry.job is None:
         return None, str(entry.problem)
     if outcome.result is None:
@@ -224,7 +224,7 @@ def front_names(rows: Sequence[ComparisonRow], settings: Settings) -> set[str]:
 
 
 def _sort_value(row: ComparisonRow, sort: SortKey, settings: Settings) -> tuple[int, float]:
-    """Rows without the figure come after those that have it, those without a plan last."""
+    """Sort key: rows without the figure come after those with it, rows without a plan last."""
     run = row.run
     if sort == "given":
         return (0, 0.0)
@@ -265,7 +265,7 @@ def with_batch(request: Request) -> tuple[Request, tuple[str, ...]]:
 
 Batch = Literal["fixed", "scaled"]
 BATCHES: tuple[Batch, ...] = ("fixed", "scaled")
-# The batch limits where a batch grown with the GPUs is faster a GPU by more than this share.
+# The batch is the limit if one that grows with the GPUs is faster per GPU by more than this share.
 CLEARLY_FASTER = 0.1
 MOST_POINTS = 64
 _COUNTED = re.compile(r"^\s*\d+\s*[x×*]\s*")
@@ -285,18 +285,19 @@ def scale(
 ) -> Scaling:
     """Throughput, days and money against the number of GPUs, each point after a search.
 
-    `request`: the job, without gpus and cluster; its batch is that of every point of the fixed
-    series (strong scaling), and that of the first count of the scaled series (weak scaling), whose
-    batch grows with the GPUs. `counts`: numbers of GPUs, ascending.
-    `limits`, `objective`: what the recommended number keeps to and is best by. UsageError for
-    wrong input.
+    `request`: the job, without gpus and cluster. Its batch is used at every point of the fixed
+    series (strong scaling) and at the first point of the scaled series (weak scaling), in which it
+    grows with the GPUs. `counts`: numbers of GPUs, ascending. `limits`, `objective`: for the
+    recommended number of GPUs. UsageError for wrong input.
     """
     one_settings = settings or Settings()
     check_tokens(tokens)
     _check_counts(counts, gpu)
     base, notes = with_batch(request)
     if "scaled" in batches and base.batch_ramp is not None:
-        raise UsageError("--batch-ramp says the batch: with it scale takes --batch fixed alone")
+        raise UsageError(
+            "--batch-ramp determines the batch: with it, scale takes only --batch fixed"
+        )
     plain = Offer(gpus=f"{counts[0]}x{gpu}")
     check_providers(one_settings, (plain,))
     wanted = [(batch, count) for batch in batches for count in counts]
@@ -338,7 +339,7 @@ def scale(
 
 def _check_counts(counts: Sequence[int], gpu: str) -> None:
     if not counts or any(count < 1 for count in counts) or list(counts) != sorted(set(counts)):
-        raise UsageError("give numbers of GPUs in growing order, as 512, 1024, 2048")
+        raise UsageError("give numbers of GPUs in ascending order, such as 512, 1024, 2048")
     if len(counts) > MOST_POINTS:
         raise UsageError(f"{len(counts)} numbers of GPUs: give at most {MOST_POINTS}")
     counted = _COUNTED.match(gpu)
@@ -379,7 +380,8 @@ def _point(
 
 
 def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
-    """Points of a series with lasting tokens/s over those of its first point that has a plan."""
+    """The points of a series, with their speedup in lasting tokens/s over the first point that has
+    a plan."""
     rates = [point.lasting_tokens_per_s for point in points]
     first = next((index for index, rate in enumerate(rates) if rate), None)
     if first is None:
@@ -396,10 +398,11 @@ def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
 
 
 def knee(points: Sequence[ScalePoint]) -> int | None:
-    """The number of GPUs with the most efficiency times speedup; None if that is the largest.
+    """The number of GPUs with the highest efficiency times speedup; None if that is the largest
+    number.
 
-    The knee of Eager, Zahorjan and Lazowska 1989, Speedup versus efficiency in parallel systems,
-    IEEE Transactions on Computers 38(3): most efficiency per execution time.
+    This is the knee of Eager, Zahorjan and Lazowska 1989, Speedup versus efficiency in parallel
+    systems, IEEE Transactions on Computers 38(3): highest efficiency per execution time.
     """
     known = [point for point in points if point.speedup is not None]
     if len(known) < 2:
@@ -409,8 +412,8 @@ def knee(points: Sequence[ScalePoint]) -> int | None:
 
 
 def batch_limit(fixed: Sequence[ScalePoint], scaled: Sequence[ScalePoint]) -> int | None:
-    """Least number of GPUs at which a batch grown with them is clearly faster a GPU, or at which
-    only the grown one has a plan at all."""
+    """The smallest number of GPUs at which a scaled batch is clearly faster per GPU than the fixed
+    one, or at which only the scaled batch has a plan."""
     for one, other in zip(fixed, scaled, strict=False):
         slow, fast = one.lasting_tokens_per_s, other.lasting_tokens_per_s
         if fast and (not slow or fast > (1.0 + CLEARLY_FASTER) * slow):

@@ -1,10 +1,11 @@
-"""Choose clusters: the cheapest, fastest or leanest choice within a deadline, a budget, a power
-limit and a number of racks, proven by CP-SAT over a table of (job, cluster) -> days, money, energy.
+"""Choose clusters: the cheapest, the fastest or the one that uses least energy within a deadline, a
+budget, a power limit and a number of racks. CP-SAT proves the choice over a table of (job, cluster)
+-> days, money, energy.
 
-Every figure of a choice is the bound that holds with the `certainty` asked for, because the step
-time, and so days and cost, is uncertain. The bounds of several jobs are added, as if all errors had
-the same sign, which is on the safe side. A gap of 0 is proven; figures (except racks) are rounded
-up to a millionth of the largest, so choices that differ by less count as equal.
+Step times, and with them days and cost, are uncertain, so every figure of a choice is its upper
+bound at the requested `certainty`. The bounds of several jobs are added as if all errors had the
+same sign, which is on the safe side. A choice with gap 0 is proven. Figures (except racks) are
+rounded up to a millionth of the largest, so choices that differ by less count as equal.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Group = list[tuple[int, "IntVar"]]
 # The largest sum of a table in the solver's whole numbers.
 _STEPS = 10**6
 _MOST_POINTS = 24
-# Deterministic seconds of one solve; then the best that was found, with its gap.
+# Deterministic seconds of one solve; after that, the best solution so far is taken, with its gap.
 _SOLVE_S = 3.0
 
 
 def choice_of(job: str, cluster: str, num_gpus: int, run: Run, basis: CostBasis) -> Choice:
-    """A run as a choice, at one kind of price."""
+    """A run as a choice at one kind of price."""
     rental = None if basis == "owned" else run.rental(basis)
     priced = run.priced(basis)
     return Choice(
@@ -67,8 +68,8 @@ def best_of(
     objective: Objective,
     basis: CostBasis,
 ) -> Decision | None:
-    """The best of one job's runs, (cluster, GPUs, run); None without any. Without prices and a
-    budget the fastest stands in for the cheapest."""
+    """The best of one job's runs, given as (cluster, GPUs, run); None without runs. If no run has a
+    price and there is no budget, the fastest run is chosen instead of the cheapest."""
     choices = [choice_of("", name, gpus, run, basis) for name, gpus, run in runs]
     if not choices:
         return None
@@ -77,7 +78,7 @@ def best_of(
 
 
 class _Table:
-    """The choices as whole numbers, and the rows of each job."""
+    """The choices as whole numbers for the solver, and the rows of each job."""
 
     def __init__(
         self, choices: Sequence[Choice], limits: ChoiceLimits, objective: Objective
@@ -106,9 +107,10 @@ class _Table:
 
 
 class _Model:
-    """One solve: a choice a job, within limits in the table's units.
+    """One solve: exactly one choice for each job, within limits in the table's units.
 
-    `groups`: rows that would run in turn on one cluster, each with what says that it does.
+    `groups`: rows that run one after another on the same cluster, each with the variable that says
+    whether it does.
     """
 
     def __init__(self, table: _Table, order: Order, at_most: dict[str, float]) -> None:
@@ -133,9 +135,8 @@ class _Model:
             self.model.add(self.total[name] <= int(limit / table.unit[name] + 1e-6))
 
     def _groups(self, order: Order) -> Iterator[Group]:
-        """Side by side, each row is alone; in turn, all run on one cluster; mixed, each cluster may
-        be taken several times, up to the number of jobs, with the first job on the first of them.
-        """
+        """Groups for an order. Side by side: each row is its own group. One after another: all rows
+        share one cluster. Mixed: a cluster may be taken several times, up to the number of jobs."""
         if order == "side-by-side":
             yield from ([pair] for pair in enumerate(self.taken))
             return
@@ -153,7 +154,8 @@ class _Model:
             self.model.add_exactly_one(chosen)
 
     def _copies(self, rows: list[int]) -> list[Group]:
-        """One cluster up to once for each job that can run there; each job is on one of them."""
+        """Copies of one cluster, as many as jobs can run there. Each job runs on one of them; the
+        first job may only take the first copy, the second job the first two, and so on."""
         groups: list[Group] = [[] for _ in rows]
         for count, row in enumerate(rows, start=1):
             on = [self.model.new_bool_var(f"{row} on {copy}") for copy in range(count)]
@@ -174,7 +176,8 @@ class _Model:
         return most
 
     def solve(self, aims: Sequence[str]) -> _Solution | None:
-        """The rows taken, by the first aim, then the next; None if nothing keeps the limits."""
+        """The rows taken, optimised for the first aim, then for the next; None if nothing keeps the
+        limits."""
         found: _Solution | None = None
         for aim in aims:
             solver = self.module.CpSolver()
@@ -201,7 +204,7 @@ class _Model:
         return found
 
 
-# Rows taken, each with the number of its cluster; what the first aim might still gain.
+# Rows taken, each with the number of its cluster; and the gap of the first aim.
 _Solution = tuple[dict[int, int], float]
 
 
@@ -211,11 +214,11 @@ def decide(
     objective: Objective = "cost",
     order: Order = "side-by-side",
 ) -> Decision:
-    """The best choice of a table. UsageError if it is empty.
+    """The best choice from a table. UsageError if it is empty.
 
-    `order`: jobs one after another on one cluster (their days add up), side by side on one each
-    (their power and racks add up), or mixed: side by side or in turn on any number of clusters.
-    Ties go to the faster, then the cheaper choice.
+    `order`: jobs one after another on one cluster (their days add up), side by side on one cluster
+    each (their power and racks add up), or mixed: side by side or in turn on any number of
+    clusters. Ties go to the faster, then the cheaper choice.
     """
     if not choices:
         raise UsageError("no job has a plan on any of the clusters: there is nothing to choose")
@@ -233,7 +236,7 @@ def decide(
         if not any(least.values()):
             alone = {name: _least(table, order, free, name) for name in least}
         unsure = any(taken.gap for taken in (*least.values(), *alone.values()) if taken)
-        reason = "nothing keeps all limits" + ("; less than is said may do" if unsure else "")
+        reason = "nothing keeps all limits" + ("; smaller values may be enough" if unsure else "")
         return basis.model_copy(
             update={
                 "reason": reason,
@@ -254,7 +257,7 @@ def decide(
 
 
 def _least(table: _Table, order: Order, limits: ChoiceLimits, name: str) -> Taken | None:
-    """The choice that keeps the other limits with the least of one sum."""
+    """The choice with the smallest value of one sum, within the limits on the other sums."""
     others = {other: value for other, value in limits.given.items() if other != name}
     solution = _Model(table, order, others).solve([name])
     return None if solution is None else _taken(table, limits, solution)
@@ -266,7 +269,7 @@ def _value(taken: Taken | None, name: str) -> float | None:
 
 
 def _front(table: _Table, order: Order, limits: ChoiceLimits) -> tuple[Taken, ...]:
-    """Sets of choices of which none is both faster and cheaper, cheapest first."""
+    """Sets of choices such that none is both faster and cheaper than another, cheapest first."""
     found: list[Taken] = []
     at_most = limits.given
     if any(one.cost is None for one in table.choices):
@@ -316,6 +319,6 @@ def _taken(table: _Table, limits: ChoiceLimits, solution: _Solution) -> Taken:
 
 
 def _summed(figures: Sequence[Range]) -> Range:
-    """A sum whose errors all go one way."""
+    """The sum of figures, as if all their errors had the same sign."""
     names = ("value", "low", "high")
     return Range(**{name: sum(getattr(one, name) for one in figures) for name in names})

@@ -1,8 +1,8 @@
-"""How surely one cluster trains a job in fewer days than another.
+"""How certain it is that one cluster trains a job in fewer days than another.
 
-Both predictions come from one model of one framework, so their errors are partly the same and the
-ratio of the two is surer than either (`planner.predict.uncertainty.differences`). Published failure
-rates are too low or too high for both clusters at once, so of them only the difference of their
+Both predictions come from one model of one framework and share part of their errors, so their ratio
+is more certain than either of them (`planner.predict.uncertainty.differences`). Published failure
+rates are too low or too high for both clusters at once, so only the difference between their
 effects counts.
 """
 
@@ -16,7 +16,7 @@ from planner.predict.uncertainty.differences import Ratio, plan_ratio, ratio_bet
 
 
 def days_ratio(first: Run, other: Run) -> Ratio:
-    """Days of another run over those of the first, with the 80 % interval."""
+    """Days of another run divided by those of the first, with the 80 % interval."""
     mixture = first.job.active_parameters < first.job.parameters
     steps = plan_ratio(first.plan, other.plan, mixture, (first.job.gpu, other.job.gpu))
     (fewer, more), (other_fewer, other_more) = map(_interruptions, (first.goodput, other.goodput))
@@ -28,7 +28,7 @@ def days_ratio(first: Run, other: Run) -> Ratio:
 
 
 def _interruptions(goodput: Goodput) -> tuple[float, float]:
-    """How much shorter and longer, in ln, interruptions may make a run than expected; if they may
-    leave no useful time, the same both ways."""
+    """How much shorter and how much longer, in ln, interruptions may make a run than expected. If
+    they may leave no useful time, both are the same."""
     fewer = log(goodput.high / goodput.share)
     return fewer, log(goodput.share / goodput.low) if goodput.low > 0.0 else fewer

@@ -1,4 +1,4 @@
-"""A training in samples and epochs: the tokens it has, and what it takes in hours and dollars."""
+"""A training run given in samples and epochs: its tokens, and its hours and dollars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ USUAL_SAMPLES = 128
 
 
 def mean_tokens(request: Request) -> float:
-    """Mean tokens of a sample in training, over all its rows and cut at the limit. UsageError."""
+    """Mean tokens of a training sample, summed over its rows (a preference pair has two) and cut at
+    the length limit. UsageError."""
     model = request.find_model().spec
     samples, seq = samples_of(request, request.find_framework(), model)
     adapters = read_tuning(request.train, request.freeze).has_adapters
@@ -32,7 +33,7 @@ def mean_tokens(request: Request) -> float:
 
 
 def tokens_of(request: Request, samples: int, epochs: float) -> int:
-    """Tokens of a training on a number of samples, each seen `epochs` times. UsageError."""
+    """Tokens of training on a number of samples, each seen `epochs` times. UsageError."""
     tokens = round(samples * epochs * mean_tokens(request))
     if not 1 <= tokens <= MOST_TOKENS:
         raise UsageError(
@@ -70,8 +71,8 @@ def training_text(job: Job, plan: Plan, request: Request, samples: int, epochs: 
 def trainings(
     request: Request, plans: Iterable[tuple[str, Plan]], samples: int, epochs: float
 ) -> tuple[tuple[str, str], ...]:
-    """Hours and cost of a training after each change of a request, as `20.4 h (18 to 25);
-    $26 …`."""
+    """Hours and cost of the training after each change to a request, as `20.4 h (18 to 25); $26
+    …`."""
     tokens, found = tokens_of(request, samples, epochs), []
     for change, plan in plans:
         option, _, gpus = change.partition(" ")
@@ -84,14 +85,15 @@ def trainings(
 
 
 def training_title(request: Request, samples: int, epochs: float) -> str:
-    """`3 epochs of 52,000 samples (67.9 M tokens)`."""
+    """The title, for example `3 epochs of 52,000 samples (67.9 M tokens)`."""
     times = "1 epoch" if epochs == 1 else f"{epochs:g} epochs"
     tokens = tokens_of(request, samples, epochs)
     return f"{times} of {plural(samples, 'sample')} ({short_count(tokens)} tokens)"
 
 
 def _cost_text(cluster: Cluster, request: Request, hours: Range) -> str:
-    """Rent at the price on demand, or the electricity of GPUs that cannot be rented."""
+    """The rent at the on-demand price, or the cost of electricity for GPUs that cannot be
+    rented."""
     settings = Settings()
     offer = Offer(gpus=request.gpus, cluster=request.cluster)
     chosen = choose(offer, cluster, "on_demand", settings)
@@ -103,12 +105,12 @@ def _cost_text(cluster: Cluster, request: Request, hours: Range) -> str:
     usd = hours.times(drawn_kw * price)
     return (
         f"${_range_text(usd)} of electricity, {drawn_kw:.2g} kW at ${price:.2f} a kWh; no price on "
-        f"demand is known of {cluster.gpu.name}"
+        f"demand is known for {cluster.gpu.name}"
     )
 
 
 def _range_text(amount: Range) -> str:
-    """`0.64 (0.59 to 0.85)`."""
+    """A range as text, for example `0.64 (0.59 to 0.85)`."""
     return f"{_number(amount.value)} ({_number(amount.low)} to {_number(amount.high)})"
 
 

@@ -1,7 +1,7 @@
-"""From a job on a cluster to the share of its time that becomes lasting work, by closed forms.
+"""The share of a job's time on a cluster that becomes lasting work, by closed forms.
 
-Interruptions are a Poisson process: exponential times between them, one rate for the whole job.
-Symbols: M = mean time between interruptions of the job, d = time that a checkpoint stops
+Interruptions are a Poisson process: the times between them are exponential, with one rate for the
+whole job. Symbols: M = mean time between interruptions of the job, d = time that a checkpoint stops
 training, t = useful work between checkpoints, R = time to restart, all in seconds.
 """
 
@@ -69,8 +69,8 @@ def run_of(job: Job) -> GoodputRun:
 def checkpoint_bytes(job: Job) -> float:
     """Bytes of a checkpoint: weights, master weights and optimizer state of every parameter.
 
-    14 bytes a parameter for AdamW on 16-bit weights: BLOOM's 176 B parameters make 2.24 TiB,
-    "2.3 TB" in its chronicles. A state that only some parameters have counts for all of them.
+    14 bytes a parameter for AdamW on 16-bit weights: BLOOM's 176 B parameters make 2.24 TiB, "2.3
+    TB" in its chronicles. A state that only some parameters have is counted for all of them.
     """
     setting = OptimizerSetting(job.optimizer, job.optimizer_setting.kernel)
     profile = trained_profile(job.framework, setting)
@@ -78,7 +78,7 @@ def checkpoint_bytes(job: Job) -> float:
     states += paged_bytes(setting)
     if job.tuning.trains_all:
         return float(parameter_count(job.model).total) * (profile.state.weight_bytes + states)
-    # Beside adapters, frozen weights are not written.
+    # With adapters, frozen weights are not written.
     whole = not job.tuning.has_adapters
     return sum(
         count * (one.weights * profile.state.weight_bytes * (whole or one.states > 0.0))
@@ -88,12 +88,12 @@ def checkpoint_bytes(job: Job) -> float:
 
 
 def goodput(run: GoodputRun, settings: Settings) -> Goodput:
-    """The share of useful time at the best interval between checkpoints, or at the one given.
+    """The share of useful time at the best interval between checkpoints, or at the given one.
 
-    Rates are those of Llama 3's run, with automatic restarts. The interval runs from the lowest
-    to the highest rates that anyone published (figures failure_rate_* of the catalogue), each with
-    its best time between checkpoints; at its low end restarts are as slow as published
-    (`slowest_restart`). A user's MTBF and restart time are taken at their word.
+    Failure rates are those of Llama 3's run, with automatic restarts. The range spans the lowest to
+    the highest published rates (figures failure_rate_* of the catalogue), each with its best time
+    between checkpoints. At its low end, restarts are as slow as published (`slowest_restart`). A
+    user's MTBF and restart time are used as given.
     """
     rate = _rate(run.gpus, run.nodes, settings)
     write_s = run.state_bytes / (run.nodes * settings.value("write_bandwidth") * 1e9)
@@ -105,7 +105,7 @@ def goodput(run: GoodputRun, settings: Settings) -> Goodput:
     low, highs = _range(run, settings)
     share = _share(rate, stop_s, write_s, restart_s, settings)
     most = _share(rate * low, stop_s, write_s, restart_s, settings)
-    # A user's restart time is taken at its word.
+    # A user's restart time is used as given.
     told = "restart" in settings.figures
     worst_s = {
         value: settings.value("restart") if told else slowest_restart(1.0 / value, settings)
@@ -146,11 +146,11 @@ def _rate(gpus: int, nodes: int, settings: Settings) -> float:
 
 
 def slowest_restart(mtbf_s: float, settings: Settings) -> float:
-    """Seconds that a restart takes at worst, by how often the job is interrupted.
+    """The longest plausible seconds of a restart, from how often the job is interrupted.
 
-    Jobs that stop rarely are restarted by people (OPT-175B: every 12.8 hours, 5 hours each), those
-    that stop often by automation (Llama 3: every 3.1 hours, minutes each); between these two
-    published runs a power law, beyond them as they are.
+    People restart jobs that rarely stop (OPT-175B: every 12.8 hours, 5 hours each); automation
+    restarts jobs that often stop (Llama 3: every 3.1 hours, minutes each). Between these two
+    published runs a power law holds, outside them the nearer run's time.
     """
     automatic, by_hand = settings.value("restart"), settings.value("restart_by_hand")
     often = settings.value("automatic_mtbf") * HOUR_S
@@ -160,28 +160,32 @@ def slowest_restart(mtbf_s: float, settings: Settings) -> float:
 
 
 def _range(run: GoodputRun, settings: Settings) -> tuple[float, tuple[float, ...]]:
-    """Factors on the failure rate: lowest published, and the highest published for such runs.
+    """Factors on the failure rate: the lowest published, and the highest ones published for such
+    runs.
 
-    Several of these, since the highest need not be the worst: jobs that stop less often are
-    restarted by people. The very highest was measured on jobs of one size; larger ones on the same
-    machines stop less often a node (accounts rsc-1-jobs and rsc-1), so it holds up to that size.
+    There are several of the latter, since the highest rate need not be the worst: people restart
+    jobs that stop less often. The very highest was measured on jobs of one size; larger ones on the
+    same machines stop less often per node (accounts rsc-1-jobs and rsc-1), so it holds up to that
+    size.
     """
     if {"gpu_mtbf", "node_mtbf"} & set(settings.figures):
         return 1.0, (1.0,)
-    # Interruptions of a node in 1,000 days.
+    # Interruptions per node in 1,000 days.
     usual = _rate(_GPUS_PER_NODE_OF_RATES, 1, settings) * 1000.0 * DAY_S
     highs = tuple(settings.value(name) / usual for name in high_rates(run.gpus))
     return settings.value("failure_rate_low") / usual, highs
 
 
 def high_rates(gpus: int) -> tuple[str, ...]:
-    """Figures with the highest published failure rates that hold for jobs of a size, rising."""
+    """Figures with the highest published failure rates that hold for jobs of a size, in rising
+    order."""
     largest = load_economics().accounts["rsc-1-jobs"].gpus
     return ("failure_rate_by_hand", *(("failure_rate_high",) if gpus <= largest else ()))
 
 
 def _interval(rate: float, stop_s: float, write_s: float, settings: Settings) -> float:
-    """Work between checkpoints; one in the background is finished before the next starts."""
+    """Seconds of work between checkpoints, long enough that a background checkpoint ends before the
+    next one starts."""
     if settings.checkpoint_interval_s is not None:
         return settings.checkpoint_interval_s
     best = daly_interval(stop_s, 1.0 / rate if rate else inf)
@@ -199,12 +203,13 @@ MOST_SPARES = 100_000
 
 
 def interruption_rate(gpus: int, nodes: int, gpu_mtbf_s: float, node_mtbf_s: float) -> float:
-    """Interruptions per second of a job: of any of its GPUs, or of other parts of a node."""
+    """Interruptions per second of a job: failures of any of its GPUs, or of other parts of a
+    node."""
     return gpus / gpu_mtbf_s + nodes / node_mtbf_s
 
 
 def young_interval(checkpoint_s: float, mtbf_s: float) -> float:
-    """Work between checkpoints that loses least time, to first order: sqrt(2 d M).
+    """Work between checkpoints that loses the least time, to first order: sqrt(2 d M).
 
     Young 1974, A first order approximation to the optimum checkpoint interval, CACM 17(9).
     """
@@ -212,11 +217,11 @@ def young_interval(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def daly_interval(checkpoint_s: float, mtbf_s: float) -> float:
-    """Work between checkpoints that loses least time, to higher order.
+    """Work between checkpoints that loses the least time, to higher order.
 
-    t = sqrt(2 d M) · [1 + (1/3) sqrt(d / 2M) + (1/9) (d / 2M)] - d for d < 2M, else M.
-    Daly 2006, A higher order estimate of the optimum checkpoint interval for restart dumps,
-    Future Generation Computer Systems 22(3).
+    t = sqrt(2 d M) · [1 + (1/3) sqrt(d / 2M) + (1/9) (d / 2M)] - d for d < 2M, else M. Daly 2006, A
+    higher order estimate of the optimum checkpoint interval for restart dumps, Future Generation
+    Computer Systems 22(3).
     """
     if checkpoint_s >= 2.0 * mtbf_s:
         return mtbf_s
@@ -229,8 +234,8 @@ def daly_interval(checkpoint_s: float, mtbf_s: float) -> float:
 def useful_share(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
     """Share of the time that becomes lasting work.
 
-    t / (M e^(R/M) (e^((t + d)/M) - 1)): the complete model of Daly 2006, in which restarts can
-    fail as well. Without interruptions t / (t + d).
+    t / (M e^(R/M) (e^((t + d)/M) - 1)): the complete model of Daly 2006, in which restarts can fail
+    too. Without interruptions t / (t + d).
     """
     if mtbf_s == inf:
         return interval_s / (interval_s + checkpoint_s)
@@ -256,7 +261,7 @@ def waiting_share(failures_per_s: float, repair_s: float, spares: int) -> float:
 
 
 def spares_for(failures_per_s: float, repair_s: float, most_waiting: float) -> int:
-    """Fewest spares with which the job waits for at most this share of the time."""
+    """The fewest spares with which the job waits for at most this share of the time."""
     mean = failures_per_s * repair_s
     if mean > 500.0:  # far from 0 the Poisson distribution is normal: 2.33 sigma leave 1 %
         return round(mean + 2.33 * sqrt(mean))

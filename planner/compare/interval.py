@@ -1,4 +1,5 @@
-"""A figure with its 80 % interval: what it surely stays under, and how surely a limit holds."""
+"""A figure with its 80 % interval: the bound that it stays under with some certainty, and the
+probability that it keeps a limit."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ DEVIATIONS_80 = _NORMAL.inv_cdf(0.9)
 
 
 class Range(Frozen):
-    """A figure with the ends of its 80 % interval; the three scale together."""
+    """A figure with the ends of its 80 % interval; all three scale together."""
 
     value: float
     low: float
     high: float
 
     def times(self, factor: float) -> Range:
-        """The same in another unit."""
+        """The figure and its interval, multiplied by a factor."""
         return Range(value=self.value * factor, low=self.low * factor, high=self.high * factor)
 
 
 def columns(name: str, figure: Range | None) -> dict[str, float]:
-    """A figure with the ends of its interval as columns of a table; none where it is not known."""
+    """A figure and the ends of its interval as table columns; no columns if it is not known."""
     if figure is None:
         return {}
     return {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
@@ -33,7 +34,7 @@ def columns(name: str, figure: Range | None) -> dict[str, float]:
 
 def bound(figure: Range, certainty: float) -> float:
     """The value that a figure does not exceed with this probability; infinite if its interval is.
-    The interval is log-normal, its sides of different widths."""
+    The interval is log-normal, with sides of different widths."""
     deviations = _NORMAL.inv_cdf(certainty) / DEVIATIONS_80
     end = figure.high if deviations > 0.0 else figure.low
     return float(figure.value * (end / figure.value) ** abs(deviations))

@@ -23,8 +23,8 @@ Span = tuple[float, float]
 class LossLaw(Frozen):
     """L = E + A/N^alpha + B/D^beta, nats a token; `estimates`: ln A, ln B, ln E, alpha, beta.
 
-    `covariance`: of the estimates; `spread`: how far four of five runs lie from the law, as a
-    share of the loss; `parameters`, `tokens`: what these runs span.
+    `covariance`: of the estimates; `spread`: distance from the law within which four of five runs
+    lie, as a share of the loss; `parameters`, `tokens`: ranges that these runs span.
     """
 
     name: str
@@ -36,8 +36,8 @@ class LossLaw(Frozen):
     tokens: Span
 
     def loss(self, parameters: float, tokens: Range) -> Range:
-        """Loss with its 80 % interval: errors of the constants (delta method), spread of runs
-        around the law, and the interval of the tokens, in quadrature."""
+        """Loss with its 80 % interval: the errors of the constants (delta method), the spread of
+        runs around the law, and the interval of the tokens, added in quadrature."""
 
         def at(constants: Sequence[float], trained: float = tokens.value) -> float:
             a, b, e, alpha, beta = constants
@@ -50,7 +50,7 @@ class LossLaw(Frozen):
         return Range(value=value, low=value - down, high=value + up)
 
     def best_parameters(self, flop: float) -> Range:
-        """N of least loss for 6·N·D = flop, with its 80 % interval.
+        """The N with the lowest loss for 6·N·D = flop, with its 80 % interval.
 
         N = (alpha A / (beta B))^(1/(alpha+beta)) (flop/6)^(beta/(alpha+beta)): Hoffmann et al.
         2022, equation 4.
@@ -64,7 +64,7 @@ class LossLaw(Frozen):
         return self._power(at)
 
     def best_tokens(self, parameters: float) -> Range:
-        """D for which a model of this size is the best one: beta B / D^beta = alpha A / N^alpha."""
+        """The D for which this model size is optimal: beta B / D^beta = alpha A / N^alpha."""
 
         def at(constants: Sequence[float]) -> float:
             a, b, _, alpha, beta = constants
@@ -73,7 +73,7 @@ class LossLaw(Frozen):
         return self._power(at)
 
     def best_size(self, tokens: float) -> Range:
-        """N for which a number of tokens is the best one: `best_tokens` inverted."""
+        """The N for which this number of tokens is optimal: the inverse of `best_tokens`."""
 
         def at(constants: Sequence[float]) -> float:
             a, b, _, alpha, beta = constants
@@ -82,7 +82,8 @@ class LossLaw(Frozen):
         return self._power(at)
 
     def beyond(self, parameters: float, tokens: float) -> str:
-        """The parameters or tokens that lie outside the law's runs, in words; empty if none do."""
+        """A sentence that names the parameters or tokens outside the range of the law's runs; empty
+        if neither is."""
         given = (("parameters", parameters, self.parameters), ("tokens", tokens, self.tokens))
         return "; ".join(
             f"its runs have {short_count(low)} to {short_count(high)} {name}, "
@@ -92,12 +93,12 @@ class LossLaw(Frozen):
         )
 
     def _power(self, at: Callable[[Sequence[float]], float]) -> Range:
-        """exp of a figure, its error that of the logarithm."""
+        """exp of a figure `at` the constants, with an interval from the error of the logarithm."""
         value, end = at(self.estimates), DEVIATIONS_80 * self._deviation(at)
         return Range(value=exp(value), low=exp(value - end), high=exp(value + end))
 
     def _deviation(self, at: Callable[[Sequence[float]], float]) -> float:
-        """Standard deviation of a figure by the errors of the constants, to first order."""
+        """Standard deviation of a figure due to the errors of the constants, to first order."""
         slopes = []
         for index in range(len(self.estimates)):
             up, down = list(self.estimates), list(self.estimates)
@@ -109,7 +110,8 @@ class LossLaw(Frozen):
 
 
 class BatchFit(Frozen):
-    """ln B = log_batch + exponent (ln D - log_tokens); standard errors, residual of a model."""
+    """ln B = log_batch + exponent (ln D - log_tokens); standard errors of both constants, and the
+    residual of a model."""
 
     log_batch: float
     exponent: float
@@ -121,8 +123,9 @@ class BatchFit(Frozen):
 class BatchLaw(Frozen):
     """The batch at which `overhead` more tokens are needed for the same loss, in tokens.
 
-    `fits`: as its authors read their measurements, then as others would; `tokens`: what the runs
-    were trained on; `quantile`: of an 80 % interval, in standard errors.
+    `fits`: the authors' reading of their measurements first, then other possible readings;
+    `tokens`: range that the runs were trained on; `quantile`: of an 80 % interval, in standard
+    errors.
     """
 
     name: str
@@ -134,7 +137,7 @@ class BatchLaw(Frozen):
     fits: tuple[BatchFit, ...]
 
     def critical(self, tokens: float) -> Range:
-        """The critical batch; its interval spans those of all readings (80 % each)."""
+        """The critical batch; its interval spans the 80 % intervals of all readings."""
         away = log(tokens) - self.log_tokens
         found = []
         for fit in self.fits:
@@ -148,14 +151,14 @@ class BatchLaw(Frozen):
         )
 
     def tokens_for(self, batch: float) -> float:
-        """Tokens of training from which on a batch is no larger than the critical one."""
+        """The number of training tokens at which the critical batch reaches this batch."""
         fit = self.fits[0]
         return exp((log(batch) - fit.log_batch) / fit.exponent + self.log_tokens)
 
 
 class BatchPrice(Frozen):
-    """A batch beside the critical one, in tokens; `extra`: share of further tokens that the same
-    loss needs, B / B_crit of McCandlish et al. 2018 with B_crit = B* / overhead."""
+    """A batch compared with the critical one, in tokens; `extra`: share of additional tokens for
+    the same loss, B / B_crit of McCandlish et al. 2018 with B_crit = B* / overhead."""
 
     batch: int
     critical: Range
@@ -164,22 +167,22 @@ class BatchPrice(Frozen):
 
 
 class CriticalBatch(Frozen):
-    """The critical batch of a training, in tokens; `extrapolated`: the number of tokens is outside
-    the range of the law's runs."""
+    """The critical batch of a training run, in tokens; `extrapolated`: the number of training
+    tokens is outside the range of the law's runs."""
 
     tokens: Range
     extrapolated: bool
 
 
 def critical_batch(tokens: float) -> CriticalBatch:
-    """The critical batch of a training on a number of tokens."""
+    """The critical batch for training on a number of tokens."""
     law = load_laws()[1]
     low, high = law.tokens
     return CriticalBatch(tokens=law.critical(tokens), extrapolated=not low <= tokens <= high)
 
 
 def price_of(batch: float, largest: int, tokens: float) -> BatchPrice:
-    """The further tokens that a batch costs in a training. `batch`: mean over the tokens (of a
+    """The additional tokens that a batch costs. `batch`: mean over the training tokens (for a
     ramp); `largest`: the batch to compare with the critical one."""
     critical, extra = critical_batch(tokens), load_laws()[1].overhead * batch
     return BatchPrice(

@@ -1,6 +1,6 @@
-"""Clusters on offer: as the command line names them, in sizes (`64..1024xH100` is every doubling
-between, `any` every GPU), or as a TOML file lists them; and which price
-holds for one: quotes given, then files given, then the list prices."""
+"""Clusters on offer: named on the command line, in sizes (`64..1024xH100` means every doubling in
+that range, `any` means every GPU), or listed in a TOML file. Also chooses the price of each: first
+from the offer's quotes, then from the user's price files, then from the list prices."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Offer(Frozen):
     """A cluster that could be rented or bought.
 
     Either `gpus` (64xH100, 64xaws-p5) or `cluster` (a TOML file that describes it). Optional:
-    quoted prices of a GPU and hour, what a GPU costs to buy with all around it,
-    `provider` to take list prices of it alone, `precision` in place of the job's. `unit`: GPUs
-    that come together, as the 72 of a rack (default: what is bought comes as the hardware does,
-    what is rented singly); `minimum`: GPUs of the smallest order; `term_days`: for which reserved
-    GPUs are paid at least. What is ordered beyond the job's GPUs is paid for all the same.
+    quoted prices per GPU and hour, `capex_per_gpu` (the purchase price with everything around the
+    GPU), `provider` (use only its list prices), `precision` instead of the job's. `unit`: GPUs that
+    are only sold together, for example the 72 of a rack (default: bought GPUs come as the hardware
+    does, rented ones singly); `minimum`: GPUs of the smallest order; `term_days`: shortest time for
+    which reserved GPUs are paid. GPUs that are ordered beyond the job's are paid for too.
     """
 
     name: str = ""
@@ -61,7 +61,7 @@ class Offer(Frozen):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_value(cls, value: Any) -> Any:
-        """Python counts with `true` as 1."""
+        """Refuse booleans, which Python would accept as the numbers 1 and 0."""
         if isinstance(value, bool):
             raise ValueError(f"{str(value).lower()} is neither a number nor a text")
         return value
@@ -83,12 +83,13 @@ class Offer(Frozen):
         return parse_one_type(self.gpus or "")
 
     def ordered(self, num_gpus: int, comes_in: int = 1) -> int:
-        """GPUs that are paid for if `num_gpus` are wanted: whole units, at least the minimum."""
+        """GPUs that are paid for if `num_gpus` are wanted: whole units, and at least the
+        minimum."""
         unit = self.unit or comes_in
         return -(-max(num_gpus, self.minimum) // unit) * unit
 
     def quotes(self, gpu: str) -> tuple[Price, ...]:
-        """Prices of the offer itself."""
+        """The prices that the offer itself quotes."""
         return tuple(
             Price(
                 gpu=gpu,
@@ -105,10 +106,10 @@ class Offer(Frozen):
 
 
 def read_offers(path: Path) -> tuple[Offer, ...]:
-    """Offers of a TOML file: one table `[[cluster]]` each, with the fields of `Offer`.
+    """Parse the offers of a TOML file: one table `[[cluster]]` each, with the fields of `Offer`.
 
-    A relative `cluster = "FILE.toml"` is looked for beside the file. UsageError names the file,
-    the table and the field at fault.
+    A relative `cluster = "FILE.toml"` is looked up next to the file. UsageError names the file, the
+    table and the field at fault.
     """
     hint = "offer, with gpus = '64xH100' or cluster = 'FILE.toml'"
     tables = listed_tables(path, "cluster", hint)
@@ -116,8 +117,8 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
 
 
 def listed_tables(path: Path, name: str, hint: str) -> list[dict[str, Any]]:
-    """The tables `[[name]]` of a TOML file that contains nothing else. UsageError; `hint`:
-    describes a table."""
+    """The tables `[[name]]` of a TOML file that contains nothing else. UsageError otherwise; `hint`
+    describes such a table in its message."""
     document = toml_content(read_text(path), str(path))
     tables = document.pop(name, None)
     listed = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
@@ -139,7 +140,7 @@ def _offer(path: Path, number: int, table: dict[str, Any]) -> Offer:
 
 
 def demand_distinct(offers: tuple[Offer, ...]) -> None:
-    """UsageError if two offers cannot be told apart by their names."""
+    """Raise UsageError if two offers have the same name."""
     seen: set[str] = set()
     for offer in offers:
         if offer.label in seen:
@@ -153,7 +154,7 @@ def demand_distinct(offers: tuple[Offer, ...]) -> None:
 def several_clusters(texts: Iterable[str]) -> tuple[str, ...]:
     """Every cluster that the texts name: `64xH100`, `64..1024xH100` (doubled from the first number
     to the last, in whole nodes; `2..8x8xH100` counts nodes), `64..1024xany` for every GPU of the
-    catalogue, `any` at every size. UsageError or HardwareError."""
+    catalogue, `any` for every GPU at every size. UsageError or HardwareError."""
     found: list[str] = []
     for text in texts:
         words = read_gpus(text)
@@ -166,7 +167,8 @@ def several_clusters(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def each_size(offers: Sequence[Offer]) -> tuple[Offer, ...]:
-    """Offers of a file with every size that their `gpus` name, as `several_clusters` reads them."""
+    """The offers of a file, one for every size that their `gpus` name, as `several_clusters` reads
+    them."""
     return tuple(size for offer in offers for size in _each_size(offer))
 
 
@@ -180,14 +182,14 @@ def _each_size(offer: Offer) -> Iterator[Offer]:
         yield offer.model_copy(update={"gpus": text, "name": name, "cluster": None})
 
 
-# Older prices, and those without a date, say so.
+# From this age on, and without a date, prices are shown with their age.
 STALE_DAYS = 90
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPrice:
-    """The price taken for a cluster, how many there were, and their range in the comparison's
-    currency."""
+    """The price taken for a cluster, the number of prices it was chosen from, and their range in
+    the comparison's currency."""
 
     price: Price
     per_gpu_hour: float
@@ -198,7 +200,7 @@ class ChosenPrice:
 
 
 def check_providers(settings: Settings, offers: Iterable[Offer]) -> None:
-    """UsageError for a provider without any price."""
+    """Raise UsageError for a provider without any price."""
     known = providers((*load_prices(), *settings.prices))
     offered = {o.label for o in offers} | {o.provider for o in offers if o.quotes("")}
     named = (*settings.providers, *(o.provider for o in offers if o.provider))
@@ -211,12 +213,12 @@ def check_providers(settings: Settings, offers: Iterable[Offer]) -> None:
 def choose(
     offer: Offer, cluster: Cluster, kind: PriceKind, settings: Settings
 ) -> ChosenPrice | None:
-    """The price of a kind that holds for a cluster; None if there is none.
+    """The price of a kind for a cluster; None if there is none.
 
-    Quotes of the offer come before the user's price files, those before the catalogue. Among
-    prices of the same origin, those of instances that hold a whole node (or of unknown ones) come
-    before those of smaller instances, whose GPUs need not share a fast network; then recent ones
-    before old ones and those without a date; then the cheapest.
+    The offer's quotes come before the user's price files, and those before the catalogue. Among
+    prices of the same origin, those of instances that occupy a whole node (or of unknown ones) come
+    before those of smaller instances, whose GPUs need not share a fast network; then recent before
+    old and undated ones; then the cheapest.
     """
     candidates = _candidates(offer, cluster, kind, settings)
     if not candidates:
@@ -263,12 +265,12 @@ def _is_smaller(price: Price, cluster: Cluster) -> bool:
 
 
 def age_text(price: Price, settings: Settings) -> str:
-    """`12 days old`, `14 weeks old`, or `date unknown`."""
+    """The age of a price: `12 days old`, `14 weeks old`, or `date unknown`."""
     return date_age_text(price.date, settings)
 
 
 def date_age_text(date: str, settings: Settings) -> str:
-    """The same of a date as prices have it."""
+    """The same age text for a date as prices write it."""
     days = age_days(date, settings.today)
     if days is None:
         return "date unknown"
@@ -276,6 +278,6 @@ def date_age_text(date: str, settings: Settings) -> str:
 
 
 def is_stale(price: Price, settings: Settings) -> bool:
-    """Whether a price is old, or of unknown age."""
+    """Whether a price is old or of unknown age."""
     days = price.age_days(settings.today)
     return days is None or days > STALE_DAYS

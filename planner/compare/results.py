@@ -1,5 +1,5 @@
-"""Results of comparisons and scaling studies, and the parts of a choice of clusters: typed,
-serialisable, and as a DataFrame."""
+"""Typed, serialisable results of comparisons, scaling studies and choices of clusters, also
+available as DataFrames."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ SUMS = {
 
 
 class ChoiceLimits(Frozen):
-    """Limits of a choice; None: no limit. `certainty`: how surely each is kept, by itself."""
+    """Limits of a choice; None: no limit. `certainty`: probability with which each single limit
+    must be kept."""
 
     deadline_days: float | None = Field(None, gt=0.0)
     budget: float | None = Field(None, gt=0.0)
@@ -45,7 +46,7 @@ class ChoiceLimits(Frozen):
 
     @property
     def given(self) -> dict[str, float]:
-        """The limits that there are, by the name of the sum they hold for."""
+        """The limits that are set, by the name of the sum that they limit."""
         values = {name: getattr(self, limit) for name, (limit, _) in SUMS.items()}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -53,8 +54,8 @@ class ChoiceLimits(Frozen):
 class Choice(Frozen):
     """A job on a cluster, each figure with its interval. `power_kw`: drawn by the facility;
     `basis`: the kind of price; `provider`: empty if bought or without a price; `price_age`: in
-    words, empty without a price; `beyond_measured`: says that nothing similar was measured on this
-    number of GPUs, empty otherwise."""
+    words, empty without a price; `beyond_measured`: a sentence if nothing similar was measured on
+    this number of GPUs, otherwise empty."""
 
     job: str
     cluster: str
@@ -72,8 +73,8 @@ class Choice(Frozen):
     run: Run | None = Field(None, exclude=True, repr=False)
 
     def bounds(self, certainty: float) -> dict[str, float]:
-        """The value of each sum that is not exceeded with this probability; 0 for an
-        unknown cost."""
+        """For each sum, the value that is not exceeded with this probability; 0 for an unknown
+        cost."""
         return {
             "time": bound(self.days, certainty),
             "cost": 0.0 if self.cost is None else bound(self.cost, certainty),
@@ -84,13 +85,13 @@ class Choice(Frozen):
 
 
 class Taken(Frozen):
-    """A set of choices, one a job. Figures hold with the certainty asked for.
+    """A set of choices, one per job. Figures are upper bounds at the requested certainty.
 
-    `together`: number of the cluster of each choice; jobs of one number run there in turn.
-    `cost` is None where a price is missing. `chance_in_time`, `chance_in_budget`: that the limits
-    are kept, None without such a limit; errors of several jobs are taken to go one way, which is
-    on the safe side for limits above the prediction. `gap`: share by which another set of choices
-    might be better by its aim, 0 where it is proven that none is.
+    `together`: number of the cluster of each choice; jobs with the same number run there in turn.
+    `cost` is None if a price is missing. `chance_in_time`, `chance_in_budget`: probability that the
+    limits are kept, None without such a limit. The errors of several jobs are taken to have the
+    same sign, which is on the safe side for limits above the prediction. `gap`: share by which
+    another set of choices might be better by its aim, 0 if it is proven that none is.
     """
 
     choices: tuple[Choice, ...]
@@ -106,19 +107,21 @@ class Taken(Frozen):
 
 
 class RunnerUp(Frozen):
-    """The next best choice. `ratio`: its figure over that of the best, with the 80 % interval."""
+    """The next best choice. `ratio`: its figure divided by that of the best, with the 80 %
+    interval."""
 
     cluster: str
     ratio: Ratio
 
 
 class Decision(Frozen):
-    """The choice to take, the front of money against time, or what would have to give.
+    """The choice to take, and the front of money against time; or the limits that would have to
+    give.
 
-    `least`: where nothing keeps all limits, the smallest value of each limit with which something
-    does while the others hold, None where no value helps; `alone`: the smallest value without the
-    others, where none of them helps by itself; `front` then holds for no limits. `runner_up`: of
-    one job, the next best choice.
+    If nothing keeps all limits, `least` is the smallest value of each limit that is possible while
+    the others hold, None if no value helps. If relaxing a single limit never helps, `alone` is the
+    smallest value of each without the others. `front` then ignores the limits. `runner_up`: the
+    next best choice, only for a single job.
     """
 
     limits: ChoiceLimits
@@ -138,8 +141,8 @@ COMPARISON_VERSION = 1
 class Rental(Frozen):
     """Cost of renting at a price. Amounts in the comparison's currency.
 
-    `choices`: prices of this kind there were, `lowest` to `highest` for a GPU hour. `least_days`:
-    that are paid for however soon the run ends.
+    `choices`: number of prices of this kind, from `lowest` to `highest` for a GPU hour.
+    `least_days`: days that are paid for however soon the run ends.
     """
 
     kind: PriceKind
@@ -157,10 +160,11 @@ class Rental(Frozen):
 
 
 class Owning(Frozen):
-    """Cost of owning the cluster for the run, in the comparison's currency; parts of a GPU hour.
+    """Cost of owning the cluster for the run, and the parts of a GPU hour's cost, in the
+    comparison's currency.
 
-    `billed_gpus`: that are bought, None in results written before the field existed. `age`: of the
-    purchase price, empty likewise.
+    `billed_gpus`: GPUs that are bought, None in results written before the field existed. `age`: of
+    the purchase price, empty in such results.
     """
 
     billed_gpus: int | None = None
@@ -177,7 +181,8 @@ class Owning(Frozen):
 
 
 class Energy(Frozen):
-    """Energy of the run at the facility's meter. `rated_w`, `drawn_w`: a GPU; `co2_t`: tonnes."""
+    """Energy of the run at the facility's meter. `rated_w`, `drawn_w`: watts per GPU; `co2_t`:
+    tonnes."""
 
     rated_w: float
     rated_source: Figure
@@ -187,7 +192,7 @@ class Energy(Frozen):
 
 
 class Share(Frozen):
-    """A resource, what waits for it, and the share of the step: `NVLink (TP) 9 %`."""
+    """A resource, the traffic that waits for it, and its share of the step: `NVLink (TP) 9 %`."""
 
     resource: str
     traffic: str
@@ -196,10 +201,11 @@ class Share(Frozen):
 
 
 class Run(Frozen):
-    """A training run on a cluster at its best plan. `days` include every interruption.
+    """A training run on a cluster at its best plan. `days` include interruptions.
 
-    `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: paid for, of every GPU
-    of the cluster, and spares, for all days. `racks`: number that these fill.
+    `ideal_days`: at the predicted pace without interruptions. `gpu_hours`: of all billed GPUs (the
+    cluster, its spares, and the rest of the last unit ordered) over all days. `racks`: number that
+    these GPUs fill.
     """
 
     job: JobSummary
@@ -215,30 +221,31 @@ class Run(Frozen):
     owning: Owning | None
     missing: tuple[str, ...]
     shares: tuple[Share, ...]
-    # The plan's batch beside the critical one; None in results written before the field existed.
+    # The plan's batch compared with the critical one; None in results written before the field
+    # existed.
     batch_price: BatchPrice | None = None
-    # Says that nothing similar was measured on this number of GPUs, empty otherwise.
+    # A sentence if nothing similar was measured on this number of GPUs, otherwise empty.
     beyond_measured: str = ""
 
     def cost(self, basis: CostBasis) -> Range | None:
-        """Cost at one kind of price; None where it is not known."""
+        """Cost at one kind of price; None if it is not known."""
         return None if (priced := self.priced(basis)) is None else priced.cost
 
     def priced(self, basis: CostBasis) -> Rental | Owning | None:
-        """Renting at one kind of price, or owning; None where it is not known."""
+        """The rental at one kind of price, or the owning; None if it is not known."""
         return self.owning if basis == "owned" else self.rental(basis)
 
     def rental(self, kind: PriceKind) -> Rental | None:
         return next((rental for rental in self.rentals if rental.kind == kind), None)
 
 
-# These name a run, which is defined after them.
+# These classes refer to `Run`, which is defined after them.
 for _record in (Choice, Taken, Decision):
     _record.model_rebuild()
 
 
 class ComparisonRow(Frozen):
-    """One cluster: its run, or the reason why there is none and what it would need."""
+    """One cluster: its run, or the reason why there is none and what would make one possible."""
 
     name: str
     cluster: str
@@ -250,7 +257,7 @@ class ComparisonRow(Frozen):
     reason: str = ""
     needs: tuple[str, ...] = ()
     on_front: bool = False
-    # No configuration obeys what was asked for, whatever its memory.
+    # No configuration obeys the request, whatever its memory.
     refused: bool = False
 
 
@@ -259,9 +266,10 @@ SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
 
 
 class Comparison(Frozen):
-    """Clusters for one job, sorted as asked; those without a plan come last.
+    """Clusters for one job, in the requested order; those without a plan come last.
 
-    `basis`: the kind of price that `on_front` weighs against days. `decision`: which to take.
+    `basis`: the kind of price that `on_front` weighs against days. `decision`: which cluster to
+    take.
     """
 
     version: int = COMPARISON_VERSION
@@ -281,7 +289,7 @@ class Comparison(Frozen):
         return next((row for row in self.rows if row.name == name), None)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a cluster; empty cells where a figure is not known."""
+        """One row per cluster; empty cells for figures that are not known."""
         names = {"name", "gpu", "num_gpus", "num_nodes", "precision", "reason"}
         return _frame(
             [
@@ -292,10 +300,11 @@ class Comparison(Frozen):
 
 
 class ScalePoint(Frozen):
-    """One number of GPUs: `batch` fixed (strong scaling) or grown with the GPUs (weak).
+    """One number of GPUs, with a fixed `batch` (strong scaling) or one that grows with the GPUs
+    (weak).
 
-    `speedup`: tokens/s over that of the first point of its series; `efficiency`: speedup over the
-    growth in GPUs.
+    `speedup`: tokens/s divided by those of the first point of its series; `efficiency`: speedup
+    divided by the growth in GPUs.
     """
 
     batch: Literal["fixed", "scaled"]
@@ -308,16 +317,16 @@ class ScalePoint(Frozen):
 
     @property
     def lasting_tokens_per_s(self) -> float | None:
-        """Interruptions included; None without a plan."""
+        """Tokens/s including interruptions; None without a plan."""
         return None if self.run is None else self.run.plan.tokens_per_s * self.run.goodput.share
 
 
 class Scaling(Frozen):
     """One kind of GPU in growing numbers. `decision`: how many to take, at the first batch.
 
-    `knees`: of each series the number of GPUs with the most efficiency times speedup, None where
-    that is the largest. `batch_limit`: least number at which the scaled batch is clearly faster a
-    GPU than the fixed one.
+    `knees`: for each series, the number of GPUs with the highest efficiency times speedup, None if
+    that is the largest number. `batch_limit`: smallest number of GPUs at which the scaled batch is
+    clearly faster per GPU than the fixed one.
     """
 
     version: int = COMPARISON_VERSION
@@ -334,18 +343,18 @@ class Scaling(Frozen):
     notes: tuple[str, ...] = ()
 
     def series(self, batch: str) -> tuple[ScalePoint, ...]:
-        """Points of one series, fewest GPUs first."""
+        """The points of one series, fewest GPUs first."""
         return tuple(point for point in self.points if point.batch == batch)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a point."""
+        """One row per point."""
         return _frame(
             [point.model_dump(exclude={"run"}) | flat_run(point.run) for point in self.points]
         )
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A table whose whole numbers stay whole beside empty cells."""
+    """A table whose whole numbers stay whole next to empty cells."""
     import pandas as pd
 
     frame = pd.DataFrame(rows)

@@ -1,5 +1,5 @@
-"""Clusters compared for reinforcement learning, in samples a dollar: each at its own fastest plan,
-also with GPUs of another type that sample."""
+"""Compare clusters for reinforcement learning in samples per dollar: each at its fastest plan, also
+combined with sampling GPUs of another type."""
 
 from __future__ import annotations
 
@@ -30,20 +30,21 @@ from planner.search.rl.search import find_rl_plans
 if TYPE_CHECKING:
     import pandas as pd
 
-# Pairs of clusters that are searched at most.
+# Most pairs of clusters that are searched.
 MOST_PAIRS = 200
 Beyond = Literal["", "deadline", "budget", "power", "racks"]
-# Changes the trainer's request for one cluster, as limits on degrees do.
+# Changes the trainer's request for one cluster, for example by limits on degrees.
 Prepare = Callable[[RlRequest, Job], RlRequest]
 
 
 class RlRow(Frozen):
-    """A cluster, perhaps with another that samples: its fastest plan with its figures, or why there
-    is none.
+    """A cluster, perhaps with a second one for sampling: its fastest plan with its figures, or the
+    reason why there is none.
 
-    `samples_per_s`: lasting ones, interruptions counted; `price_per_hour`: of all GPUs, None
-    without a price; `samples_per_unit`: of the currency; `days`, `cost`, `mwh`: of the samples to
-    train on, None if their number is not given; `beyond`: a limit that is not kept surely enough.
+    `samples_per_s`: lasting ones, including interruptions; `price_per_hour`: of all GPUs, None
+    without a price; `samples_per_unit`: samples per unit of the currency; `days`, `cost`, `mwh`:
+    for the samples to train on, None if their number is not given; `beyond`: a limit that is not
+    kept with enough certainty.
     """
 
     cluster: str
@@ -65,15 +66,15 @@ class RlRow(Frozen):
 
     @property
     def name(self) -> str:
-        """`32xH100`, with GPUs of their own that sample `32xH100 + 32xL40S`, with a number of its
-        GPUs that sample `32xH100 (16 sample)`."""
+        """`32xH100`; with separate sampling GPUs `32xH100 + 32xL40S`; if some of its GPUs sample
+        `32xH100 (16 sample)`."""
         if self.rollout.isdecimal():
             return f"{self.cluster} ({self.rollout} sample)"
         return f"{self.cluster} + {self.rollout}" if self.rollout else self.cluster
 
 
 class RlComparison(Frozen):
-    """Clusters, best first, and the one to take: None where none keeps the limits."""
+    """Clusters, best first, and the one to take, which is None if none keeps the limits."""
 
     planner_version: str
     model: str
@@ -87,7 +88,7 @@ class RlComparison(Frozen):
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a cluster; empty cells where there is no plan."""
+        """One row per cluster; empty cells if there is no plan."""
         import pandas as pd
 
         return pd.DataFrame([_flat(row) for row in self.rows])
@@ -105,8 +106,8 @@ def _flat(row: RlRow) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RlHow:
-    """How the searches run: `limits` of engines; `prepare`: of degrees; `seed`, `time_limit_s`: of
-    each search; `progress`: hears of their ends."""
+    """How the searches run: `limits` on engines; `prepare`: changes the trainer's request on each
+    cluster; `seed`, `time_limit_s`: of each search; `progress`: called when a search ends."""
 
     limits: EngineLimits | None = None
     prepare: Prepare | None = None
@@ -126,12 +127,12 @@ def compare_rl(
     minimise: Objective = "cost",
     how: RlHow | None = None,
 ) -> RlComparison:
-    """Clusters for one job of reinforcement learning, each after a search for its fastest plan.
+    """Clusters for one reinforcement-learning job, each after a search for its fastest plan.
 
-    `request`: without gpus; `rollouts`: separate GPUs that sample, each with each offer, which is
-    also searched alone; or numbers of the offer's GPUs that sample. `samples`: to train on in all,
-    for days and cost. `limits`: of the best; `minimise`: dollars a sample, seconds, or energy.
-    UsageError for input that holds for no cluster.
+    `request`: without gpus; `rollouts`: separate sampling GPUs, each tried with each offer, which
+    is also searched without any; or numbers of the offer's GPUs that sample. `samples`: to train on
+    in total, for days and cost. `limits`: for the best cluster; `minimise`: dollars per sample,
+    seconds, or energy. UsageError for input that is wrong for every cluster.
     """
     chosen, asked, kept = settings or Settings(), how or RlHow(), limits or ChoiceLimits()
     _check(offers, rollouts, chosen, kept, samples)
@@ -162,7 +163,8 @@ def compare_rl(
 
 
 def _beside(rollouts: Sequence[str]) -> Sequence[str]:
-    """The sampling GPUs to try with an offer: also none, unless numbers of its GPUs are given."""
+    """The sampling GPUs to try with an offer, including none, unless numbers of the offer's own
+    GPUs are given."""
     numbers = any(text.isdecimal() for text in rollouts)
     return rollouts if numbers else ("", *rollouts)
 
@@ -182,7 +184,7 @@ def _check(
     check_providers(settings, tuple(offers))
     if samples is None and (limits.deadline_days is not None or limits.budget is not None):
         raise UsageError(
-            "--deadline, --budget: give how many samples are trained on, as --samples 10M"
+            "--deadline, --budget: give the number of samples to train on, such as --samples 10M"
         )
 
 
@@ -272,7 +274,8 @@ def _priced(
 def _price_per_hour(
     machines: Sequence[tuple[Offer, Cluster]], settings: Settings
 ) -> tuple[float | None, str]:
-    """The price of an hour of all machines, or the GPU that has no price."""
+    """The price of an hour of all machines; if it is None, a message that names the GPU without a
+    price."""
     total = 0.0
     for offer, cluster in machines:
         each = gpu_hour(offer, cluster, settings.basis, settings)
@@ -283,7 +286,8 @@ def _price_per_hour(
 
 
 def _beyond(row: RlRow, limits: ChoiceLimits) -> Beyond:
-    """The first limit that a row does not keep surely enough; an unknown cost keeps no budget."""
+    """The first limit that a row does not keep with enough certainty; an unknown cost breaks every
+    budget."""
     if limits.deadline_days is not None and _surely(row.days, limits) > limits.deadline_days:
         return "deadline"
     if limits.budget is not None and _surely(row.cost, limits) > limits.budget:
@@ -298,7 +302,8 @@ def _surely(figure: Range | None, limits: ChoiceLimits) -> float:
 
 
 def _front(rows: Sequence[RlRow]) -> set[str]:
-    """Rows that no other beats both in samples a second and in samples for the money."""
+    """Names of the rows that no other beats both in samples per second and in samples for the
+    money."""
     known = [
         (row.name, row.samples_per_s.value, row.samples_per_unit.value)
         for row in rows

@@ -1,5 +1,5 @@
-"""From a plan on a cluster to days, money and energy; what a cluster draws, the racks it fills, and
-what an hour of a GPU costs its owner."""
+"""Turn a plan on a cluster into days, money and energy: the power that a cluster draws, the racks
+that it fills, and the cost of a GPU hour to an owner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def annuity(principal: float, interest: float, years: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class OwnedHour:
-    """Cost of one GPU for one hour to its owner, by part; the parts add up to `total`.
+    """The owner's cost of one GPU for one hour, by part; the parts add up to `total`.
 
     `hardware`: card, or whole node or cluster, as it was priced; `around`: hosts, NICs, switches
     and cables that this price leaves out; `electricity`: facility power; `hosting`: space, cooling
@@ -62,13 +62,13 @@ class OwnedHour:
 def owned_hour(
     hardware: float, around: float, drawn_w: float, rated_w: float, term: Callable[[str], float]
 ) -> OwnedHour:
-    """Cost of a GPU hour in use.
+    """The owner's cost of a GPU hour in use.
 
-    `hardware`, `around`: purchase prices a GPU. `drawn_w`: facility power drawn a GPU (IT power
-    times PUE), `rated_w`: rated IT power a GPU, which hosting is paid for. `term`: interest,
+    `hardware`, `around`: purchase prices per GPU. `drawn_w`: facility power drawn per GPU (IT power
+    times PUE), `rated_w`: rated IT power per GPU, the basis of the hosting fee. `term`: interest,
     amortisation_years, utilisation (share of the life in use), electricity (money per kWh) and
-    hosting (money per kW and month of rated power). What is paid whether or not the GPU works is
-    spread over the hours in use.
+    hosting (money per kW and month of rated power). Costs that are paid whether or not the GPU
+    works are spread over the hours in use.
     """
     hours = HOURS_PER_YEAR * term("utilisation")
     hosting_year = rated_w / 1e3 * term("hosting") * MONTHS_PER_YEAR
@@ -85,8 +85,8 @@ W_PER_KW = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts a GPU: `rated` of the node, `drawn` by the facility in training (IT power · PUE);
-    `origin`: what the rated power rests on."""
+    """Watts per GPU: `rated_w` is that of the node, `drawn_w` what the facility draws in training
+    (IT power · PUE); `origin`: the source of the rated power."""
 
     rated_w: float
     drawn_w: float
@@ -94,7 +94,7 @@ class Power:
 
 
 def power_of(cluster: Cluster, settings: Settings) -> Power:
-    """Power a GPU of a cluster: rated power of its node, times load, times PUE."""
+    """Power per GPU of a cluster: rated power of its node, times load, times PUE."""
     rated = load_economics().node_power.get(cluster.gpu.name)
     if rated is None:
         ratio = settings.figure("rated_over_tdp")
@@ -107,14 +107,15 @@ def power_of(cluster: Cluster, settings: Settings) -> Power:
 
 
 def facility_kw(drawn_w: float, num_gpus: int) -> float:
-    """Kilowatts that the facility draws for a number of GPUs; `drawn_w`: watts a GPU (`Power`)."""
+    """Kilowatts that the facility draws for a number of GPUs; `drawn_w`: watts per GPU
+    (`Power`)."""
     return drawn_w * num_gpus / W_PER_KW
 
 
 def racks_of(cluster: Cluster, num_gpus: int, settings: Settings) -> int:
-    """Racks for the nodes of a number of GPUs: each takes the nodes that its power and its height
-    allow, at least one; a scale-up domain that spans nodes is a rack. Switches and storage are not
-    counted."""
+    """Racks for the nodes of a number of GPUs. A rack takes as many nodes as its power and height
+    allow, at least one; a scale-up domain that spans nodes is one rack. Switches and storage are
+    not counted."""
     if comes_in(cluster) > 1:
         return ceil(num_gpus / comes_in(cluster))
     height = load_economics().node_height.get(cluster.gpu.name, settings.figure("node_height"))
@@ -126,17 +127,19 @@ def racks_of(cluster: Cluster, num_gpus: int, settings: Settings) -> int:
 
 
 def comes_in(cluster: Cluster) -> int:
-    """GPUs that are only sold together: those of a scale-up domain that spans nodes (NVL72)."""
+    """GPUs that are only sold together: those of a scale-up domain that spans nodes (NVL72);
+    otherwise 1."""
     domain = cluster.scale_up_domain_gpus
     return domain if domain > cluster.node_gpus else 1
 
 
-# US dollars a GPU: its hardware as it was priced, and what that price leaves out around it.
+# US dollars per GPU: its hardware as it was priced, and the parts around it that this price leaves
+# out.
 Purchase = tuple[Figure, Figure]
 
 
 def purchase_of(offer: Offer, cluster: Cluster, settings: Settings) -> Purchase | None:
-    """Purchase price of a cluster, a GPU; None if it is unknown."""
+    """Purchase price of a cluster per GPU; None if it is unknown."""
     nothing = Figure(value=0.0, unit="USD", source="", note="part of the purchase price")
     capex_per_gpu = offer.capex_per_gpu
     if capex_per_gpu is not None:
@@ -166,7 +169,7 @@ class PlacedRun:
 
     @property
     def cluster(self) -> Cluster:
-        """The whole cluster, which is paid for."""
+        """The whole cluster, all of which is paid for."""
         return self.job.cluster
 
 
@@ -186,7 +189,7 @@ def run_at(placed: PlacedRun, summary: JobSummary, plan: Plan) -> Run | None:
     owning = _owning(placed, days, placed.offer.ordered(wanted, comes_in(cluster)), power)
     if owning is None:
         missing = (*missing, f"no purchase price for {cluster.gpu.name} (--capex gives one)")
-    # A ramp counts with its mean.
+    # For a batch ramp, the mean over the tokens.
     steps = plan.steps_of(placed.tokens)
     mean_batch = sum(size * size * count for size, _, count in steps) / placed.tokens
     return Run(
@@ -216,7 +219,8 @@ def ideal_days(plan: Plan, tokens: int) -> Range:
 
 
 def with_interruptions(ideal: Range, goodput: Goodput) -> Range:
-    """Days with interruptions; the two errors are independent and add up in quadrature of logs."""
+    """Days with interruptions; the two errors are independent, so their logs add up in
+    quadrature."""
     value = ideal.value / goodput.share
     below = hypot(log(ideal.value / ideal.low), log(goodput.high / goodput.share))
     above = inf
@@ -261,8 +265,8 @@ def _rental(
 def owned_price(
     offer: Offer, cluster: Cluster, power: Power, settings: Settings
 ) -> tuple[Purchase, OwnedHour] | None:
-    """The purchase price of the cluster, and the cost of an hour of one of its GPUs, in US dollars;
-    None without a purchase price."""
+    """The purchase price of the cluster, and the cost of one of its GPU hours, in US dollars; None
+    without a purchase price."""
     purchase = purchase_of(offer, cluster, settings)
     if purchase is None:
         return None
@@ -315,7 +319,7 @@ def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
     )
 
 
-# Resource and use of each term of a step that is no communication.
+# Resource and use of each term of a step that is not communication.
 _RESOURCES = {
     LAUNCHES: ("CPU launches", ""),
     **{term.field: (term.resource, term.use) for term in TIME_TERMS if not term.traffic},
@@ -325,8 +329,8 @@ _RESOURCES = {
 def time_shares(plan: Plan, job: Job) -> tuple[Share, ...]:
     """The step's time by resource, largest first; the shares add up to one.
 
-    Links as `planner.predict.link_account` accounts for them: by the time that faster ones would
-    save. `job`: on the GPUs that the plan uses.
+    Links count as in `planner.predict.link_account`: by the time that faster links would save.
+    `job`: on the GPUs that the plan uses.
     """
     return tuple(_share(one) for one in link_account(job, plan))
 

@@ -1,8 +1,8 @@
-"""How surely a choice of one cluster is better than the next one.
+"""How certain it is that the chosen cluster is better than the next one.
 
-Each figure of a choice is the bound that holds with the certainty asked for. Two clusters that
-share a framework, and more so a type of GPU, share part of their error, so which is better may be
-sure where both bounds are wide (`planner.compare.differences`).
+Each figure of a choice is an upper bound at the requested certainty. Two clusters that share a
+framework, and even more so a type of GPU, share part of their error. So it may be certain which is
+better even if both bounds are wide (`planner.compare.differences`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from planner.predict.uncertainty.differences import Ratio
 def runner_up(
     best: Choice, choices: Sequence[Choice], limits: ChoiceLimits, objective: Objective
 ) -> RunnerUp | None:
-    """The next best choice of the same job that keeps the limits, beside the best; None without
-    one, or where the choices do not come from runs."""
+    """The next best choice for the same job that keeps the limits, compared with the best; None if
+    there is none, or if the choices do not come from runs."""
     others = [
         one for one in choices
         if one.job == best.job and one.cluster != best.cluster and _keeps(one, limits)
@@ -44,6 +44,6 @@ def _figure(choice: Choice, objective: Objective) -> Range | None:
 
 
 def _keeps(choice: Choice, limits: ChoiceLimits) -> bool:
-    """Whether a choice alone keeps every limit."""
+    """Whether a choice by itself keeps every limit."""
     bounds = choice.bounds(limits.certainty)
     return all(bounds[name] <= limit for name, limit in limits.given.items())

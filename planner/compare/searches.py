@@ -1,4 +1,4 @@
-"""Many searches at once: one process each, results in the order asked."""
+"""Many searches at once: one process each, results in the order of the tasks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from planner.search.launchable import SILENT, LaunchNotes
 from planner.search.result import SearchResult
 
 Progress = Callable[[str, int, int], None]
-# Changes a request for one cluster, as limits on degrees do, which depend on its GPUs.
+# Changes a request for one cluster, for example by limits on degrees, which depend on its GPUs.
 Prepare = Callable[[Request, Job], Request]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a search: a result with the plan to take, or why there is none.
+    """The outcome of a search: a result with the plan to take, or the reason why there is none.
 
-    `needs`: changes with which something would fit, in sentences. `proven`: it is proven that there
-    is no plan. `refused`: the request contradicts itself, or the cluster.
+    `needs`: changes that would make something fit, in sentences. `proven`: whether it is proven
+    that there is no plan. `refused`: the request contradicts itself or the cluster.
     """
 
     result: SearchResult | None = None
@@ -44,9 +44,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How the searches of a study run: `jobs` at a time, in separate processes (which need a
-    main module that can be imported); `prepare` changes each cluster's request; `seed`,
-    `time_limit_s`: of each search; `progress` hears of their ends; `launch`: see `Task`."""
+    """How the searches of a study run: `jobs` at a time, in separate processes (which need a main
+    module that can be imported); `prepare` changes the request for each cluster; `seed`,
+    `time_limit_s`: of each search; `progress` is called when one ends; `launch`: see `Task`."""
 
     prepare: Prepare | None = None
     jobs: int = 1
@@ -56,7 +56,8 @@ class How:
     launch: LaunchNotes = SILENT
 
     def task(self, request: Request, **more: Any) -> Task:
-        """A search of the study; `more`: further fields of `Task`, or others in place of these."""
+        """A search of the study; `more`: further fields of `Task`, which override those of the
+        study."""
         alike = {"seed": self.seed, "time_limit_s": self.time_limit_s, "launch": self.launch}
         return Task(request, **alike | more)
 
@@ -68,9 +69,9 @@ ONE_BY_ONE = How()
 class Task:
     """One search: its request and the solver's settings.
 
-    `top`: most plans wanted; for one, lighter ones are not searched. `only_plans`: if nothing fits,
-    do not search for changes that would. `launch`: notes of launch writers on plans. `tokens`: to
-    train on; plans of a batch ramp are then ranked by the whole training.
+    `top`: most plans wanted; if 1, plans that need less memory are not searched. `only_plans`: if
+    nothing fits, do not search for changes that would help. `launch`: the launch writers' notes on
+    plans. `tokens`: to train on; plans of a batch ramp are then ranked by the whole training time.
     """
 
     request: Request
@@ -84,11 +85,12 @@ class Task:
 
 @contextmanager
 def workers(processes: int) -> Iterator[Pool | None]:
-    """Processes that search, for `run_searches`, ended with the block; None: this one does."""
+    """A pool of search processes for `run_searches`, ended with the block; None if one process is
+    enough, which is then this one."""
     if processes <= 1:
         yield None
         return
-    # Once for all processes.
+    # Compile once, before the processes start.
     warm_up()
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes, start_worker, (threads_of(processes),)) as pool:
@@ -103,10 +105,10 @@ def run_searches(
     progress: Progress | None = None,
     pool: Pool | None = None,
 ) -> list[Outcome]:
-    """One full search a distinct task, `jobs` at a time, each in a separate process.
+    """One full search per distinct task, `jobs` at a time, each in a separate process.
 
-    With one job everything runs in this process. `progress(name, done, total)` as they end.
-    `pool`: of `workers`, instead of `jobs`, for several calls.
+    With one job everything runs in this process. `progress(name, done, total)` is called as
+    searches end. `pool`: from `workers`, instead of `jobs`, to serve several calls.
     """
     distinct = list(dict.fromkeys(_key(task) for task in tasks))
     chosen = {_key(task): (task, name) for task, name in zip(tasks, names, strict=True)}
@@ -124,7 +126,8 @@ def run_searches(
 
 
 def _here(work: Sequence[tuple[str, Task]]) -> Iterator[tuple[str, Outcome]]:
-    """Searches in this process; after Ctrl-C ended one, none of those behind it."""
+    """Run the searches in this process. After Ctrl-C, the remaining ones are reported as
+    interrupted."""
     interrupted = False
     for key, task in work:
         outcome = Outcome(reason="interrupted before its search", proven=False)
@@ -144,7 +147,8 @@ def threads_of(processes: int) -> int:
 
 
 def start_worker(threads: int) -> None:
-    """Leave Ctrl-C to the parent, and share the cores."""
+    """Ignore Ctrl-C, which the parent handles, and limit the threads so that workers share the
+    cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     limit_threads(threads)
 
@@ -155,8 +159,8 @@ def _run_keyed(work: tuple[str, Task]) -> tuple[str, Outcome]:
 
 
 def search_one(task: Task) -> Outcome:
-    """The plans to take of a request, or the reason why there is none; along a ramp of batches,
-    those that train on the task's tokens soonest."""
+    """The plans of a request, best first, or the reason why there are none. With a batch ramp,
+    those that train on the task's tokens soonest come first."""
     found = _searched(task)
     if task.tokens is None or found.result is None or not found.result.plans[0].ramp:
         return found
@@ -190,10 +194,10 @@ def _searched(task: Task) -> Outcome:
 
 
 def _of_mean_batch(task: Task, tokens: int, plan: Plan) -> Iterator[Plan]:
-    """The plan that is the fastest at the mean batch of the training, if it is another.
+    """The fastest plan at the mean batch of the training, if it is a different one.
 
-    A plan's step has a fixed time and a time for each micro-batch, except for overlap, so all its
-    steps take the same seconds as the same number of steps of the mean batch.
+    A plan's step takes a fixed time plus a time for each micro-batch, except for overlap. So all
+    its steps together take the same seconds as the same number of steps at the mean batch.
     """
     from planner.predict.configuration import Configuration
     from planner.predict.evaluate import checked, evaluated

@@ -1,4 +1,4 @@
-"""Assumptions of a comparison beside plan and prices: every figure with its source or option."""
+"""Assumptions of a comparison besides plan and prices: every figure with its source or option."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ BASIS_NAMES: dict[CostBasis, str] = {
 
 
 class Settings(Frozen):
-    """Money, energy and failures.
+    """Settings for money, energy and failures.
 
-    `figures`: replacements of the figures of `hardware/catalog/economics.toml` by name, each with
-    a source of its own. `basis`: price that the front weighs against time. `providers`: only
-    these; empty for all. `rates`: US dollars for one unit of a currency. `spares`: nodes kept
-    ready and paid for; None: whoever lends the nodes replaces broken ones within the restart time.
-    `carbon_g_per_kwh`: CO2 of the electricity. `today`: date that ages of prices refer to.
+    `figures`: replacements by name for figures of `hardware/catalog/economics.toml`, each with its
+    own source. `basis`: price that the front weighs against time. `providers`: only these; empty
+    for all. `rates`: US dollars for one unit of a currency. `spares`: nodes kept ready and paid
+    for; None: the provider replaces broken nodes within the restart time. `carbon_g_per_kwh`: CO2
+    of the electricity. `today`: date from which the ages of prices are counted.
     """
 
     figures: Mapping[str, Figure] = Field(default_factory=dict)
@@ -57,7 +57,7 @@ class Settings(Frozen):
         return self
 
     def figure(self, name: str) -> Figure:
-        """A figure as given, else as catalogued."""
+        """The figure that was given, otherwise the catalogue's."""
         return self.figures.get(name) or load_economics().figures[name]
 
     def value(self, name: str) -> float:

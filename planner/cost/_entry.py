@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from inspect import signature
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,17 +24,22 @@ from planner.cost._machine_code import (
 from planner.cost._types import UnplannedError
 from planner.cost.light import light, light_records, write_back
 
-# Tables of records that functions fill.
+# Names of the arguments that functions fill, as tables of records.
 _OUTPUTS = ("out", "stages")
 
 _LOADING = Lock()
 
+Way = Literal["shipped", "translated", "numba"]
+"""How a function runs: from the library that a wheel ships, or compiled by
+`planner.cost._translate`, or by numba."""
+
 
 class Entry:
-    """A function that compiles on its first call; `tables` names the row of each table argument.
+    """A function of the core that is compiled on its first call. `tables` gives the row type of
+    each table argument.
 
-    It fills arrays that it is given, or gives a float. `plain` takes the same arguments and runs as
-    Python.
+    It fills arrays that it is given, or returns a float. `plain` takes the same arguments and runs
+    as Python.
     """
 
     def __init__(self, function: Callable[..., Any], **tables: np.dtype[Any]) -> None:
@@ -51,7 +56,9 @@ class Entry:
         return self._function_for(items)(*items)
 
     def plain(self, *arguments: Any) -> Any:
-        """The same, not compiled: on plain objects, divisions by zero as in compiled code."""
+        """Run the function as plain Python, on plain objects; a division by zero gives the same as
+        in compiled code.
+        """
         items = [
             light(value, row)
             if row is not None
@@ -67,24 +74,37 @@ class Entry:
         return result
 
     def compile_for(self, *arguments: Any) -> None:
-        """Compile for arguments of these types, or load what was; nothing is computed."""
+        """Compile for arguments of these types, or load the machine code from the cache; compute
+        nothing.
+        """
         self._function_for(self._as_records(arguments))
 
+    def way(self) -> Way:
+        """How this function runs here, or will run once it is called."""
+        if _ordinary.is_asked():
+            return "numba"
+        if _shipped.has(self.__name__):
+            return "shipped"
+        kept = {path.name for path in cache_folder().glob(f"{self.__name__}-*")}
+        return "numba" if kept == {f"{self.__name__}-{_ordinary.ORDINARY}"} else "translated"
+
     def is_on_disk(self) -> bool:
-        """Whether machine code of the present sources is shipped, or in the cache."""
+        """Whether machine code of the present sources is in the wheel or in the cache."""
         return _shipped.has(self.__name__) or any(cache_folder().glob(f"{self.__name__}-*"))
 
     def _function_for(self, items: list[Any]) -> Callable[..., float]:
         kinds = tuple(map(kind_of, items))
         if kinds not in self.functions:
-            # Neither LLVM nor numba may be called from two threads.
+            # Neither LLVM nor numba may be called from two threads at once.
             with _LOADING:
                 if kinds not in self.functions:
                     self.functions[kinds] = self._compiled(kinds, items)
         return self.functions[kinds]
 
     def _compiled(self, kinds: tuple[Kind, ...], items: list[Any]) -> Callable[..., float]:
-        """What the wheel ships; else machine code of ours; numba's where that cannot be made."""
+        """The function in the wheel's library; otherwise our own machine code; otherwise
+        numba's.
+        """
         name = self._kept_name(kinds)
         if _ordinary.is_asked():
             return self._ordinarily(items)
@@ -102,14 +122,14 @@ class Entry:
         return found
 
     def _kept_name(self, kinds: tuple[Kind, ...]) -> str:
-        """The name that machine code for arguments of such kinds is kept by."""
+        """The file name in the cache of machine code for arguments of these kinds."""
         text = repr(
             [(kind[0].descr, kind[1]) if isinstance(kind, tuple) else kind for kind in kinds]
         )
         return f"{self.__name__}-{sha256(text.encode()).hexdigest()[:16]}"
 
     def _machine_code(self, name: str, items: list[Any]) -> tuple[str, bytes]:
-        """(symbol, object file) kept by a name, from the cache or compiled."""
+        """(symbol, object file) of this name, from the cache or newly compiled."""
         found = read_code(name)
         if found is None:
             from planner.cost._llvm import machine_code
@@ -127,7 +147,7 @@ class Entry:
 
 
 def _as_record(value: Any) -> Any:
-    """An argument that is no table of rows: NamedTuples as records, truth as a whole number."""
+    """An argument that is not a table of rows: a NamedTuple becomes a record, a bool an integer."""
     if hasattr(value, "_fields"):
         return record(value)
     if isinstance(value, np.ndarray):

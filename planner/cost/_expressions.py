@@ -1,4 +1,4 @@
-"""Expressions of the cost core's functions in LLVM's language, and places in memory."""
+"""Translation of expressions and of places in memory into LLVM's language."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from planner.cost._types import (
 
 
 class Expressions(Operations):
-    """Values of expressions. A method `on_...` translates the node of that name; those of names and
-    of calls are in `planner.cost._translate`."""
+    """Translates expressions to values. A method `on_...` translates the syntax node of that name;
+    the methods for names and calls are in `planner.cost._translate`.
+    """
 
     def any(self, node: ast.AST) -> Value | Known:
-        """What an expression is."""
+        """An expression's value, or an object known at translation."""
         return self.method(node)(node)
 
     def method(self, node: ast.AST) -> Callable[[Any], Any]:
@@ -46,14 +47,14 @@ class Expressions(Operations):
         return found
 
     def value(self, node: ast.AST) -> Value:
-        """The value of an expression."""
+        """The value of an expression; raise UnplannedError if it is an object such as a module."""
         found = self.any(node)
         if isinstance(found, Known):
             raise unplanned(node)
         return found
 
     def values(self, nodes: Sequence[ast.expr]) -> list[Value]:
-        """Values of arguments or items; a starred one stands for all of its items."""
+        """Values of arguments or items; a starred one is replaced by all of its items."""
         found: list[Value] = []
         for node in nodes:
             if isinstance(node, ast.Starred):
@@ -63,11 +64,11 @@ class Expressions(Operations):
         return found
 
     def truth(self, node: ast.expr) -> str:
-        """Whether an expression is true."""
+        """Whether an expression is true, as an LLVM operand."""
         return self.converted(self.value(node), TRUTH).parts[0]
 
     def whole_number(self, node: ast.expr) -> str:
-        """An expression that has to be a whole number."""
+        """The value of an expression that has to be an integer."""
         value = self.value(node)
         if value.type not in (WHOLE, TRUTH):
             raise unplanned(node)
@@ -84,12 +85,13 @@ class Expressions(Operations):
         return grouped(self.values(node.elts))
 
     def on_attribute(self, node: ast.Attribute) -> Value | Known:
-        """A field of a record or of a NamedTuple, the shape of an array, a name of a module."""
+        """A field of a record or of a NamedTuple, the shape of an array, or a name in a module."""
         owner = self.any(node.value)
         if isinstance(owner, Known):
             found = getattr(owner.it, node.attr)
             return constant(int(found) if isinstance(owner.it, EnumMeta) else found)
         if isinstance(owner.type, Array) and node.attr == "shape":
+            self.counts.update(sizes_of(owner))
             return grouped([Value(WHOLE, (size,)) for size in sizes_of(owner)])
         if isinstance(owner.type, Group) and node.attr in owner.type.names:
             return items_of(owner)[owner.type.names.index(node.attr)]
@@ -112,17 +114,19 @@ class Expressions(Operations):
         return part_of(kind, address, sizes) if sizes else self.load(kind.item, address)
 
     def _item(self, group: Value, node: ast.expr) -> Value:
-        """An item of a tuple, or some of them."""
+        """One item of a tuple, or a slice of it."""
         items = items_of(group)
         if isinstance(node, ast.Slice):
             limits = [ast.literal_eval(each) if each else None for each in (node.lower, node.upper)]
             return grouped(items[slice(*limits)])
-        index = self.whole_number(node)
+        index = self.from_start(self.whole_number(node), str(len(items)))
         known = known_number(index)
         return items[int(known)] if known is not None else self._item_at(items, index, node)
 
     def _item_at(self, items: Sequence[Value], index: str, node: ast.expr) -> Value:
-        """One of items of the same type, whose number is known only as the code runs."""
+        """The item of a tuple at an index that is known only when the code runs; all items have one
+        type.
+        """
         kind = items[0].type
         if any(item.type != kind for item in items):
             raise unplanned(node)
@@ -149,29 +153,30 @@ class Expressions(Operations):
         return kind.item, address
 
     def load(self, kind: Type, address: str) -> Value:
-        """What is at an address."""
+        """The value at an address."""
         if isinstance(kind, str):
             return Value(kind, (self.make(f"load {kind}, ptr {address}"),))
         return Value(kind, (address,))
 
     def store(self, kind: Type, address: str, value: Value) -> None:
-        """Put a number, or a copy of a record, at an address."""
+        """Write a number, or copy a record, to an address."""
         if isinstance(kind, Record) and value.type == kind:
             self.copy(address, value.parts[0], kind.size)
             return
         if not isinstance(kind, str) or unified(kind, value.type) != kind:
-            raise UnplannedError(f"{value.type} is stored as {kind}")
+            raise UnplannedError(f"{value.type} cannot be stored as {kind}")
         self.say(f"store {kind} {self.converted(value, kind).parts[0]}, ptr {address}")
 
     def _first_rows(self, array: Value, node: ast.Slice) -> Value:
-        """Rows of an array up to one."""
+        """The first rows of an array: `array[:upper]`."""
         if not isinstance(array.type, Array) or node.lower or node.step or node.upper is None:
             raise unplanned(node)
-        kind = Array(array.type.item, (None, *array.type.sizes[1:]))
-        return part_of(kind, array.parts[0], [self.whole_number(node.upper), *sizes_of(array)[1:]])
+        kind, sizes = Array(array.type.item, (None, *array.type.sizes[1:])), sizes_of(array)
+        upper = self.from_start(self.whole_number(node.upper), sizes[0])
+        return part_of(kind, array.parts[0], [self.within(upper, sizes[0]), *sizes[1:]])
 
     def _indexed(self, array: Value, node: ast.expr) -> tuple[Array, str, list[str]]:
-        """(what is left of the array, its address, its sizes) behind some indices."""
+        """(type of the indexed part, its address, its sizes) of an array at some indices."""
         kind, sizes, flat = array.type, sizes_of(array), "0"
         if not isinstance(kind, Array):
             raise unplanned(node)
@@ -179,31 +184,20 @@ class Expressions(Operations):
         for axis, size in enumerate(sizes):
             flat = self.whole("mul", flat, size)
             if axis < len(indices):
-                flat = self.whole("add", flat, self._index(indices[axis], size))
+                index = self.from_start(self.whole_number(indices[axis]), size)
+                flat = self.whole("add", flat, index)
         address = self.item_at(array.parts[0], flat, size_of(kind.item))
         left = len(indices)
         return Array(kind.item, kind.sizes[left:]), address, sizes[left:]
 
-    def _index(self, node: ast.expr, size: str) -> str:
-        """An index; a difference may be negative, which counts from the end. A name is never."""
-        index = self.whole_number(node)
-        known = known_number(index)
-        if known is not None and known < 0:
-            return self.whole("add", index, size)
-        if not any(isinstance(each, ast.Sub | ast.USub) for each in ast.walk(node)):
-            return index
-        wrapped = self.whole("add", index, size)
-        below = self.make(f"icmp slt i64 {index}, 0")
-        return self.make(f"select i1 {below}, i64 {wrapped}, i64 {index}")
-
     # --- operators ------------------------------------------------------------------------------
 
     def on_binop(self, node: ast.BinOp) -> Value:
-        """An operation on two numbers."""
+        """An operation on two numbers, such as a sum."""
         return self.binary(node.op, self.value(node.left), self.value(node.right))
 
     def on_unaryop(self, node: ast.UnaryOp) -> Value:
-        """`not` or a minus."""
+        """`not` or a minus sign."""
         if isinstance(node.op, ast.Not):
             return Value(TRUTH, (self.negated(self.truth(node.operand)),))
         if isinstance(node.op, ast.USub):
@@ -211,7 +205,7 @@ class Expressions(Operations):
         raise unplanned(node)
 
     def on_compare(self, node: ast.Compare) -> Value:
-        """A comparison, or several in a row."""
+        """A comparison, or a chain of them."""
         left, found = self.value(node.left), "1"
         for operator, following in zip(node.ops, node.comparators, strict=True):
             right = self.value(following)
@@ -233,7 +227,9 @@ class Expressions(Operations):
         return Value(TRUTH, (found,))
 
     def _joined(self, found: str, node: ast.expr, both: bool) -> str:
-        """`found and node`, or `found or node`: the node is evaluated only where it matters."""
+        """`found and node`, or `found or node`; the node is evaluated only if it decides the
+        result.
+        """
         known = known_number(found)
         if known is not None:
             return self.truth(node) if bool(known) == both else found
@@ -251,7 +247,7 @@ class Expressions(Operations):
         return self.make(f"phi i1 [{int(not both)}, %{before}], [{more}, %{after}]")
 
     def on_ifexp(self, node: ast.IfExp) -> Value | Known:
-        """One of two values."""
+        """A conditional expression: `body if test else orelse`."""
         test = self.truth(node.test)
         known = known_number(test)
         if known is not None:
@@ -261,7 +257,7 @@ class Expressions(Operations):
         return self._chosen(test, node)
 
     def _chosen(self, test: str, node: ast.IfExp) -> Value:
-        """One of two values, of which only that is computed."""
+        """One of two values, of which only the chosen one is computed."""
         then, other, end = self.labels("then", "else", "end")
         self.end(f"br i1 {test}, label %{then}, label %{other}")
         self.start(then)
@@ -273,7 +269,7 @@ class Expressions(Operations):
         two = self.converted(two, kind)
         second = self.at
         self.go_on(end)
-        # The first value gets its type, and its way on, before the lines of the second.
+        # The first value's conversion and jump come before the lines of the second value.
         second_lines, self.lines, self.open = self.lines, first_lines, True
         one = self.converted(one, kind)
         self.go_on(end)
@@ -291,18 +287,18 @@ def part_of(kind: Array, address: str, sizes: Sequence[str]) -> Value:
 
 
 def unplanned(node: ast.AST) -> UnplannedError:
-    """The error of a node that cannot be translated."""
+    """The error for a node that cannot be translated."""
     return UnplannedError(f"`{ast.unparse(node)}` is not in the language of the cost core")
 
 
 def declared_float(value: Value, text: object, conversions: Operations) -> Value:
-    """A value as a float where one is declared and it is a whole number."""
+    """A value as a float if it is an integer and its declaration says float."""
     name = getattr(text, "__forward_arg__", getattr(text, "__name__", str(text)))
     narrower = isinstance(value.type, str) and name == "float"
     return conversions.converted(value, FLOAT) if narrower else value
 
 
 def _is_quick(node: ast.expr) -> bool:
-    """Whether an expression does no harm and takes no time where it does not matter."""
+    """Whether evaluating an expression that is not needed is harmless and takes no time."""
     slow = ast.Call, ast.Subscript, ast.BoolOp, ast.IfExp, ast.FloorDiv, ast.Mod
     return not any(isinstance(each, slow) for each in ast.walk(node))

@@ -1,13 +1,13 @@
-"""Marks of the cost core's functions, and the records that they take.
+"""Marks for the cost core's functions, and the records that they take.
 
-Every function of the core is plain Python and may be called as such: one configuration is costed
-in milliseconds without a compiler, and tests call any function directly. `jit` only marks those
-that may be compiled; an `Entry` (`planner.cost.compiled`) is one that a search calls for thousands
-of candidates.
+Every function of the core is plain Python and may be called as such: one configuration is costed in
+milliseconds without a compiler, and tests call any function directly. `jit` only marks the
+functions that may be compiled; an `Entry` (`planner.cost.compiled`) is one that a search calls for
+thousands of candidates.
 
-Records: handing NamedTuples of many fields down a call tree costs a compiler minutes; a record of
-a structured array is one pointer. An entry turns the NamedTuples of `planner.cost.inputs` and
-`planner.cost.tables` into records, and float64 tables into rows with named columns.
+Why records: passing NamedTuples of many fields down a call tree costs a compiler minutes, while a
+record of a structured array is one pointer. An entry turns the NamedTuples of `planner.cost.inputs`
+and `planner.cost.tables` into records, and float64 tables into rows with named columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Row = Any
-"""One record: the columns of a row by name. Plain: `numpy.record` or a NamedTuple."""
+"""One record: a row whose columns are attributes. In plain Python a `numpy.record` or
+NamedTuple."""
 Rows = Any
 """An array of records."""
 
@@ -30,17 +31,18 @@ marked: set[Callable[..., Any]] = set()
 
 
 def jit(function: Function) -> Function:
-    """Mark a function of the cost core that compiled code calls; it stays plain Python."""
+    """Mark a function that compiled code may call; it stays plain Python."""
     marked.add(function)
     return function
 
 
 @lru_cache(maxsize=256, typed=True)
 def record(inputs: tuple[Any, ...]) -> NDArray[Any]:
-    """A NamedTuple of numbers as a record of the same names: int64 where it holds ints, an array
-    of records where it holds NamedTuples.
+    """A NamedTuple of numbers as a record of the same field names. Ints become int64, and a tuple
+    of NamedTuples becomes an array of records.
 
-    Kept by type as well: two kinds of as many equal numbers are equal tuples.
+    The cache distinguishes types, because NamedTuples of different types are equal if their numbers
+    are.
     """
     values = [
         [tuple(each) for each in value] if isinstance(value, tuple) else value for value in inputs
@@ -49,7 +51,7 @@ def record(inputs: tuple[Any, ...]) -> NDArray[Any]:
 
 
 def _record_type(inputs: tuple[Any, ...]) -> np.dtype[Any]:
-    """Record of a NamedTuple's fields."""
+    """The record type with a NamedTuple's fields."""
     fields: list[Any] = []
     for name, value in zip(inputs._fields, inputs, strict=True):  # type: ignore[attr-defined]
         if isinstance(value, tuple):
@@ -60,17 +62,18 @@ def _record_type(inputs: tuple[Any, ...]) -> np.dtype[Any]:
 
 
 def as_records(inputs: Sequence[tuple[Any, ...]]) -> NDArray[Any]:
-    """NamedTuples of one kind as an array of records."""
+    """NamedTuples of one type as an array of records."""
     return np.stack([record(one) for one in inputs])
 
 
 def records(table: NDArray[np.float64], row: np.dtype[Any]) -> NDArray[Any]:
-    """A float64 table, columns last, as an array of records over the same memory; of one row an
-    array without axes."""
+    """A float64 table, columns last, as an array of records that shares its memory. A single row
+    becomes an array without axes.
+    """
     flat = np.ascontiguousarray(table)
     return flat.view(row).reshape(flat.shape[:-1])
 
 
 def rows(table: NDArray[np.float64], row: np.dtype[Any]) -> Rows:
-    """`records` for plain Python, in which one row has its columns as attributes."""
+    """The same as `records`, for plain Python: the columns of a single row are its attributes."""
     return records(table, row)[()]

@@ -1,8 +1,8 @@
-"""Machine code of an entry of the cost core, by LLVM.
+"""Machine code of an entry of the cost core, made by LLVM.
 
-The text in LLVM's language comes from `planner.cost._translate`, and llvmlite's public interface
-makes machine code of it, which needs the C library alone. Loops are neither vectorised nor
-unrolled: that would take a third more time to compile, and the core would be slower.
+`planner.cost._translate` writes the text in LLVM's language. llvmlite's public interface compiles
+it to machine code, which needs only the C library. Loops are neither vectorised nor unrolled: that
+would take a third more time to compile and would make the core slower.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from planner.cost.build_core import LINKABLE
 
 
 def machine_code(symbol: str, function: Callable[..., Any], arguments: list[Any]) -> bytes:
-    """Object file of a function for arguments of such types, called `symbol`."""
+    """The object file of a function for arguments of these types; the function is called `symbol`
+    in it.
+    """
     text = translated(symbol, function, arguments)
     try:
         return _compiled(text)
     except (AttributeError, RuntimeError, TypeError) as error:
-        raise UnplannedError(f"this LLVM is not as planned: {error}") from error
+        raise UnplannedError(f"this version of LLVM is too different: {error}") from error
 
 
 def translated(symbol: str, function: Callable[..., Any], arguments: list[Any]) -> str:
-    """A function and all below it in LLVM's language."""
+    """A function and all functions that it calls, in LLVM's language."""
     unit = Unit()
     code = unit.code(cast(Any, function), tuple(map(_argument_type, arguments)))
     texts = [each.text() for each in unit.codes.values()]
@@ -39,12 +41,14 @@ def _argument_type(argument: Any) -> Type:
         return WHOLE if isinstance(argument, int) else FLOAT
     item = type_of(argument.dtype)
     if not isinstance(item, str | Record):
-        raise UnplannedError(f"an argument of {argument.dtype}")
+        raise UnplannedError(f"an argument of type {argument.dtype}")
     return Array(item, (None,) * argument.ndim) if argument.ndim else item
 
 
 def _called_outside(code: Code, symbol: str) -> str:
-    """A function that others than the core can call: it gives a number whatever that gives."""
+    """The function that the planner calls. It always returns a number: 0 if the core's function
+    returns none.
+    """
     given = typed(code.arguments)
     call = f"call {code.result()} @{code.name}({given})"
     if code.result() == FLOAT:
@@ -70,8 +74,9 @@ def _compiled(text: str) -> bytes:
 
 
 def _target_machine() -> Any:
-    """LLVM for this processor, or the one that numba's variables name; for a library
-    (`planner.cost.build_core`) of position-independent code."""
+    """LLVM's target: this processor, or the one that numba's environment variables name. The code
+    is position-independent if it is for a library (`planner.cost.build_core`).
+    """
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

@@ -1,13 +1,13 @@
-"""Machine code of the cost core: kept on disk, loaded and called without the compiler.
+"""Machine code of the cost core: kept on disk, and loaded without the compiler.
 
-It needs the C library alone (`planner.cost._llvm`), so a process that finds it on disk only loads
-it.
+The code needs only the C library (`planner.cost._llvm`), so a process that finds it on disk just
+loads it.
 
-The files lie in a folder named by a hash of every source that the compiled core is made of, of
-llvmlite's version and of the processor: any edit starts a fresh folder, and stale code is never
-loaded. Only this user can write there (`planner.cost._private_folder`), and what another user owns
-is not loaded. Each file is written whole under another name first, so two processes may write it at
-once, and starts with a hash of what follows: a damaged one is as good as none.
+The files are in a folder named by a hash of all sources of the compiled core, llvmlite's version
+and the processor: any edit starts a fresh folder, so stale code is never loaded. Only this user can
+write there (`planner.cost._private_folder`), and files of another user are not loaded. Each file is
+written completely under a temporary name first, so two processes may write it at once. It starts
+with a hash of the rest, and a damaged file is ignored.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _DIGEST_BYTES = 32
 
 @cache
 def source_hash() -> str:
-    """Hash of all sources of the compiled core, in file-name order, of the table of axes, of who
-    compiles them and for which processor (NUMBA_CPU_NAME: for another than this)."""
+    """Hash of the sources of the compiled core in file-name order, the table of axes, llvmlite's
+    version and the processor (another one if NUMBA_CPU_NAME is set).
+    """
     import llvmlite.binding as llvm
 
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
@@ -44,23 +45,23 @@ def source_hash() -> str:
 
 @cache
 def cache_folder() -> Path:
-    """Private folder that holds the machine code compiled from the present sources."""
+    """The private folder for machine code compiled from the present sources."""
     return private_folder(Path("kernels") / source_hash())
 
 
 def why_not_kept() -> str:
-    """Why machine code goes when this process ends; empty where it is kept."""
+    """Why machine code is lost when this process ends; empty if it is kept."""
     cache_folder()
     return "; ".join(refused)
 
 
 def read_code(name: str) -> tuple[str, bytes] | None:
-    """(symbol, object file) that was kept by a name; None if there is none, or it is damaged."""
+    """(symbol, object file) in the cache under a name; None if it is missing or damaged."""
     return parted(read_mine(cache_folder() / name) or b"")
 
 
 def parted(text: bytes) -> tuple[str, bytes] | None:
-    """(symbol, object file) of a file of the cache; None if it is damaged."""
+    """(symbol, object file) in the content of a cache file; None if it is damaged."""
     digest, rest = text[:_DIGEST_BYTES], text[_DIGEST_BYTES:]
     if hashlib.sha256(rest).digest() != digest:
         return None
@@ -69,7 +70,9 @@ def parted(text: bytes) -> tuple[str, bytes] | None:
 
 
 def write_code(name: str, symbol: str, code: bytes) -> None:
-    """Keep an object file; a disk that is full costs the next run its time."""
+    """Write an object file to the cache. If the disk is full it is not kept, and the next run
+    compiles again.
+    """
     rest = symbol.encode() + b"\0" + code
     with suppress(OSError):
         write_mine(cache_folder() / name, hashlib.sha256(rest).digest() + rest)
@@ -77,7 +80,7 @@ def write_code(name: str, symbol: str, code: bytes) -> None:
 
 @cache
 def _engine() -> Any:
-    """What loads object files into this process."""
+    """LLVM's loader of object files into this process."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -89,7 +92,7 @@ def _engine() -> Any:
 
 
 Kind = tuple[np.dtype[Any], int] | type
-"""What distinguishes arguments to a compiler: dtype and axes (a record has none), int or float."""
+"""A compiler's view of an argument: dtype and number of axes (0 for a record), or int or float."""
 
 
 def kind_of(argument: Any) -> Kind:
@@ -100,7 +103,7 @@ def kind_of(argument: Any) -> Kind:
 
 
 def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., float]:
-    """A function of an object file, for arguments of such kinds."""
+    """The function in an object file, for arguments of these kinds."""
     import llvmlite.binding as llvm
 
     engine = _engine()
@@ -110,10 +113,10 @@ def loaded(symbol: str, code: bytes, kinds: tuple[Kind, ...]) -> Callable[..., f
 
 
 def callable_at(address: int, kinds: tuple[Kind, ...]) -> Callable[..., float]:
-    """The function at an address, for arguments of such kinds; lets go of the interpreter.
+    """The function at an address, for arguments of these kinds. It releases the interpreter's lock.
 
-    Numbers are handed over as they are, records as their address, arrays as their address and the
-    size of each axis. The result is a float64 number.
+    Numbers are passed as they are, records as their address, arrays as their address and the size
+    of each axis. The result is a float64 number.
     """
     word, where = ctypes.c_int64, ctypes.c_void_p
     types: list[Any] = []
@@ -136,5 +139,5 @@ def callable_at(address: int, kinds: tuple[Kind, ...]) -> Callable[..., float]:
 
 def _parts(array: np.ndarray) -> list[Any]:
     if not array.flags.c_contiguous:
-        raise ValueError("compiled code takes contiguous arrays")
+        raise ValueError("compiled code needs contiguous arrays")
     return [array.ctypes.data, *array.shape]

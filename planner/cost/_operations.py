@@ -1,4 +1,4 @@
-"""Operations on values as LLVM's instructions: what `planner.cost._translate` writes down."""
+"""Operations on values as LLVM instructions, which `planner.cost._translate` puts together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COMPARED = {
     ast.LtE: ("ole", "sle"), ast.Gt: ("ogt", "sgt"), ast.GtE: ("oge", "sge"),
 }  # fmt: skip
 _CONVERSIONS = {float: FLOAT, int: WHOLE, bool: TRUTH}
-# Functions of one number, by what LLVM calls them.
+# Functions of one number, with LLVM's names for them.
 _INTRINSICS = {
     math.exp: "exp", math.log: "log", math.log2: "log2", math.sqrt: "sqrt", abs: "fabs",
     np.floor: "floor", math.floor: "floor", math.ceil: "ceil",
@@ -50,21 +50,23 @@ DECLARED = "\n".join(
         "declare void @free(ptr)",
     ]
 )
-"""What LLVM has to be told of functions that instructions call."""
+"""Declarations of the functions that instructions call."""
 
 
 class Operations:
-    """Lines of a function, and instructions on values."""
+    """Collects the lines of a function, and writes instructions on values."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begin at the function's first line."""
+        """Start again with an empty function."""
         self.entry: list[str] = []
         self.lines: list[str] = []
         self._number = 0
         self.at, self.open = "body", True
+        # Names of whole numbers that are known to be 0 or more.
+        self.counts: set[str] = set()
 
     # --- lines ------------------------------------------------------------------------------
 
@@ -73,41 +75,41 @@ class Operations:
         self.lines.append(line)
 
     def make(self, line: str) -> str:
-        """Add a line that makes a value; its name."""
+        """Add a line that makes a value, and return the value's name."""
         self._number += 1
         self.lines.append(f"%v{self._number} = {line}")
         return f"%v{self._number}"
 
     def room(self, kind: str) -> str:
-        """Memory for a value until the function ends; its address."""
+        """Reserve memory for a value until the function ends, and return its address."""
         self._number += 1
         self.entry.append(f"%p{self._number} = alloca {kind}")
         return f"%p{self._number}"
 
     def labels(self, *names: str) -> list[str]:
-        """New names of places to go to."""
+        """New labels that start with these names."""
         self._number += 1
         return [f"{name}{self._number}" for name in names]
 
     def start(self, label: str) -> None:
-        """Go on at a label."""
+        """Continue at a label."""
         self.lines.append(f"{label}:")
         self.at, self.open = label, True
 
     def end(self, line: str) -> None:
-        """The last line before a label."""
+        """Add the last line of a block."""
         self.lines.append(line)
         self.open = False
 
     def go_on(self, label: str) -> None:
-        """Go to a label, unless the way there has ended."""
+        """Jump to a label, unless the block has already ended."""
         if self.open:
             self.end(f"br label %{label}")
 
     # --- numbers ----------------------------------------------------------------------------
 
     def converted(self, value: Value, kind: Type) -> Value:
-        """A value as one of a wider type, or of its truth."""
+        """A value converted to a wider type, or to its truth."""
         if value.type == kind:
             return value
         if isinstance(value.type, Array) and isinstance(kind, Array):
@@ -117,7 +119,7 @@ class Operations:
             pairs = zip(items_of(value), kind.items, strict=True)
             return grouped([self.converted(item, to) for item, to in pairs], kind.names)
         if not isinstance(value.type, str) or not isinstance(kind, str):
-            raise UnplannedError(f"{value.type} as {kind}")
+            raise UnplannedError(f"{value.type} cannot be converted to {kind}")
         return Value(kind, (self._number_as(value.type, value.parts[0], kind),))
 
     def _number_as(self, held: str, part: str, kind: str) -> str:
@@ -137,14 +139,14 @@ class Operations:
         return self.make(f"{steps[held, kind]} {held} {part} to {kind}")
 
     def alike(self, *values: Value) -> tuple[str, list[str]]:
-        """(type, parts) of numbers as ones of the same type, which is no truth."""
+        """(type, operands) of numbers converted to their common type: int64 or float64."""
         kind: Type = WHOLE
         for value in values:
             kind = unified(kind, value.type)
         return str(kind), [self.converted(value, kind).parts[0] for value in values]
 
     def whole(self, operation: str, one: str, other: str) -> str:
-        """Sum or product of whole numbers of addresses."""
+        """Sum or product of integers, for addresses."""
         a, b = known_number(one), known_number(other)
         if a is not None and b is not None:
             return str(int(a + b if operation == "add" else a * b))
@@ -153,7 +155,34 @@ class Operations:
             return other if a == neutral else one
         if operation == "mul" and 0 in (a, b):
             return "0"
-        return self.make(f"{operation} nsw i64 {one}, {other}")
+        found = self.make(f"{operation} nsw i64 {one}, {other}")
+        if self.is_count(one) and self.is_count(other):
+            self.counts.add(found)
+        return found
+
+    def is_count(self, part: str) -> bool:
+        """Whether an integer is known to be 0 or more."""
+        known = known_number(part)
+        return part in self.counts or (known is not None and known >= 0)
+
+    def from_start(self, index: str, size: str) -> str:
+        """An index counted from the start; a negative one counts from the end, as in Python."""
+        if self.is_count(index):
+            return index
+        from_end = self.whole("add", index, size)
+        if known_number(index) is not None:
+            return from_end
+        below = self.make(f"icmp slt i64 {index}, 0")
+        return self.make(f"select i1 {below}, i64 {from_end}, i64 {index}")
+
+    def within(self, number: str, most: str) -> str:
+        """An integer limited to the range 0 to `most`."""
+        limits = Value(WHOLE, ("0",)), Value(WHOLE, (most,))
+        (found,) = self._extreme("olt", [Value(WHOLE, (number,)), limits[1]]).parts
+        if not self.is_count(number):
+            (found,) = self._extreme("ogt", [Value(WHOLE, (found,)), limits[0]]).parts
+        self.counts.add(found)
+        return found
 
     def binary(self, operator: ast.operator, left: Value, right: Value) -> Value:
         """An operation on two numbers."""
@@ -170,7 +199,7 @@ class Operations:
         if kind == FLOAT and which is ast.Pow and right.type == FLOAT:
             call = f"call double @llvm.pow.f64(double {a}, double {b})"
             return Value(kind, (self.make(call),))
-        raise UnplannedError(f"{which.__name__} of {left.type} and {right.type}")
+        raise UnplannedError(f"{which.__name__} of {left.type} and {right.type} is unknown")
 
     def _of_wholes(self, operation: str, a: str, b: str) -> str:
         if operation in ("add", "mul"):
@@ -181,7 +210,7 @@ class Operations:
         return self.make(f"{operation} i64 {a}, {b}")
 
     def _divided(self, kind: str, a: str, b: str) -> tuple[str, str]:
-        """(quotient rounded down, remainder of the sign of the divisor)."""
+        """(quotient rounded down, remainder with the sign of the divisor)."""
         if kind == WHOLE:
             rest = self.make(f"srem i64 {a}, {b}")
             signs = self.make(f"xor i64 {rest}, {b}")
@@ -208,7 +237,7 @@ class Operations:
         return self.make(f"fcmp olt double {part}, {float_text(0.0)}")
 
     def minus(self, value: Value) -> Value:
-        """The negative of a number."""
+        """A number with the opposite sign."""
         kind, (part,) = self.alike(value)
         known = known_number(part)
         if known is not None:
@@ -219,17 +248,17 @@ class Operations:
     # --- truth ------------------------------------------------------------------------------
 
     def compared(self, operator: ast.cmpop, left: Value, right: Value) -> str:
-        """Whether a comparison holds."""
+        """Whether a comparison is true."""
         kind, (a, b) = self.alike(left, right)
         if type(operator) not in _COMPARED:
-            raise UnplannedError(type(operator).__name__)
+            raise UnplannedError(f"the comparison {type(operator).__name__} is unknown")
         of_floats, of_wholes = _COMPARED[type(operator)]
         if kind == FLOAT:
             return self.make(f"fcmp {of_floats} double {a}, {b}")
         return self.make(f"icmp {of_wholes} i64 {a}, {b}")
 
     def both(self, one: str, other: str) -> str:
-        """One and the other."""
+        """Whether both are true."""
         if "0" in (one, other):
             return "0"
         if "1" in (one, other):
@@ -237,7 +266,7 @@ class Operations:
         return self.make(f"and i1 {one}, {other}")
 
     def either(self, one: str, other: str) -> str:
-        """One or the other."""
+        """Whether at least one is true."""
         if "1" in (one, other):
             return "1"
         if "0" in (one, other):
@@ -245,13 +274,13 @@ class Operations:
         return self.make(f"or i1 {one}, {other}")
 
     def negated(self, truth: str) -> str:
-        """Not so."""
+        """The opposite of a truth value."""
         if truth in ("0", "1"):
             return "1" if truth == "0" else "0"
         return self.make(f"xor i1 {truth}, true")
 
     def selected(self, test: str, one: Value, two: Value) -> Value:
-        """One of two values that are both known."""
+        """One of two values, both of which have been computed."""
         kind = unified(one.type, two.type)
         pairs = zip(
             parts_of(kind),
@@ -268,13 +297,13 @@ class Operations:
     # --- memory and calls -------------------------------------------------------------------
 
     def moved(self, address: str, offset: int) -> str:
-        """An address some bytes further on."""
+        """An address plus an offset in bytes."""
         if offset == 0:
             return address
         return self.make(f"getelementptr inbounds i8, ptr {address}, i64 {offset}")
 
     def item_at(self, address: str, index: str, size: int) -> str:
-        """The address of an item of so many bytes."""
+        """The address of an item of an array whose items have `size` bytes."""
         if index == "0":
             return address
         return self.make(f"getelementptr inbounds [{size} x i8], ptr {address}, i64 {index}")
@@ -285,14 +314,14 @@ class Operations:
         self.say(f"call void @llvm.memcpy.p0.p0.i64({to}, {of}, i64 {size}, i1 false)")
 
     def packed(self, result: str, value: Value) -> str:
-        """Parts of a value as one structure."""
+        """The parts of a value as one LLVM structure."""
         found = "undef"
         for at, (kind, part) in enumerate(zip(parts_of(value.type), value.parts, strict=True)):
             found = self.make(f"insertvalue {result} {found}, {kind} {part}, {at}")
         return found
 
     def unpacked(self, kind: Type, result: str, found: str) -> Value:
-        """The value in what a function returned."""
+        """The value in the structure that a call returned."""
         count = len(parts_of(kind))
         if count == 1:
             return Value(kind, (found,))
@@ -300,7 +329,9 @@ class Operations:
         return Value(kind, tuple(parts))
 
     def built_in(self, function: Any, values: Sequence[Value]) -> Value | None:
-        """A function of Python, `math` or numpy; None if it is unknown here."""
+        """The result of a function of Python, `math` or numpy; None if this compiler does not know
+        it.
+        """
         one = values[0]
         if function in (min, max):
             return self._extreme("olt" if function is min else "ogt", values)
@@ -324,7 +355,7 @@ class Operations:
         return self.converted(found, WHOLE) if function in (math.floor, math.ceil) else found
 
     def _extreme(self, test: str, values: Sequence[Value]) -> Value:
-        """`min` or `max`: the first of equal ones, as Python compares."""
+        """`min` or `max`; the first one if several are equal, as in Python."""
         kind, parts = self.alike(*values)
         found = parts[0]
         for part in parts[1:]:

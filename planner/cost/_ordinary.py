@@ -1,12 +1,12 @@
-"""The cost core as numba compiles it, where our own compiler cannot.
+"""The cost core compiled by numba, if our own compiler cannot compile it.
 
-`planner.cost._translate` knows as much of Python as the core needs, and `planner.cost._llvm` takes
-an LLVM of today. A function that uses more, or an LLVM that is too different, must not mean that
-nothing works: then the same functions run under `numba.njit(cache=True)`, with the same figures,
-slower to compile and to start.
+`planner.cost._translate` knows the part of Python that the core uses, and `planner.cost._llvm`
+works with today's LLVM. If a function uses more, or a later LLVM differs too much, the planner must
+still work: the same functions then run under `numba.njit(cache=True)`. The figures are the same,
+but compiling and starting take longer.
 
-numba keeps code by the file of a function alone, and would not see that a function that it calls
-was edited; so its cache lies in the folder that is named by a hash of all sources.
+numba caches a function by its file only, and would not notice that a function it calls was edited.
+So its cache is in the folder named by a hash of all sources.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ import numpy as np
 from planner.cost._jit import marked
 from planner.cost._machine_code import cache_folder
 
-# The environment variable that asks for this way, and what it says then.
+# The environment variable that asks for numba, and its value.
 ASKED, ORDINARY = "PLANNER_COMPILER", "numba"
 
 why: list[str] = []
-"""Why this way is taken; empty while it is not."""
+"""Why numba compiles the core; empty while it does not."""
 
 
 def is_asked() -> bool:
-    """Whether somebody asked for it, or it had to be taken before in this process."""
+    """Whether the user asked for numba, or this process has already had to use it."""
     if os.environ.get(ASKED) == ORDINARY and not why:
         why.append(f"{ASKED}={ORDINARY}")
     return bool(why)
 
 
 def note() -> str:
-    """The line that says so; empty while it is not taken."""
+    """A line that says that numba compiles the core, and why; empty if it does not."""
     if not why:
         return ""
     return (
         f"numba compiles the cost core ({why[0]}): this takes some minutes once and two seconds "
-        "at each start; figures are the same"
+        "at each start; the figures are the same"
     )
 
 
 def ordinary(function: Callable[..., Any], arguments: list[Any]) -> Callable[..., float]:
-    """A function of the core as numba compiles it, for the types of an entry's arguments."""
+    """A function of the core compiled by numba, for the types of an entry's arguments."""
     import numba
 
     compiled = _twin(function)
@@ -63,14 +63,15 @@ def ordinary(function: Callable[..., Any], arguments: list[Any]) -> Callable[...
 
 
 def _plain(argument: Any) -> Any:
-    """A record in place of an array without axes, which numba would take for an array."""
+    """An argument as numba takes it: an array without axes becomes a record."""
     without_axes = isinstance(argument, np.ndarray) and argument.ndim == 0
     return argument[()] if without_axes else argument
 
 
 class TwinGlobals(dict[str, Any]):
-    """Globals of a twin: those of the module, with marked functions as their twins and enumerations
-    as modules of numbers."""
+    """Globals of a twin (`_twin`): those of the module, but marked functions are replaced by their
+    twins and enumerations by modules of numbers.
+    """
 
     def __init__(self, outer: dict[str, Any]) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
@@ -87,8 +88,9 @@ class TwinGlobals(dict[str, Any]):
 
 
 def _plain_numbers(codes: EnumMeta) -> ModuleType:
-    """The members of an enumeration as whole numbers: to numba a member has a type of its own, for
-    which it would compile every function that takes one once more."""
+    """The members of an enumeration as integers. In numba each member has a type, so every function
+    that takes one would be compiled once more.
+    """
     numbers = ModuleType(codes.__name__)
     members: dict[str, int] = dict(codes.__members__)
     vars(numbers).update((name, int(member)) for name, member in members.items())
@@ -97,7 +99,7 @@ def _plain_numbers(codes: EnumMeta) -> ModuleType:
 
 @cache
 def _twin(function: FunctionType) -> Any:
-    """The numba function of a marked one, kept on disk."""
+    """The copy of a marked function that numba compiles; its machine code is kept on disk."""
     import numba
 
     numba.config.CACHE_DIR = str(cache_folder() / ORDINARY)  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""A folder for machine code in which nobody but this user can put anything.
+"""A folder for machine code in which only this user can put anything.
 
-Machine code that is loaded runs with all rights of the user. So a folder for it must be the user's
-own, and nobody else may write on any level of its path: who can write to a folder can rename what
-is in it and put something else in its place. The sticky bit (as on /tmp) forbids just that. A path
-through links is resolved once, and the folder is then used by the path that was checked.
+Machine code that is loaded runs with all rights of the user. So its folder must belong to the user,
+and nobody else may write to any folder on its path: anyone who can write to a folder can rename a
+file in it and put another in its place, unless the sticky bit (as on /tmp) is set. A path through
+links is resolved once, and then the folder is used by the path that was checked.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import tempfile
 from pathlib import Path
 
 CACHE_VARIABLE = "PLANNER_CACHE_DIR"
-# Why the roots that were tried are not used, in words, where none is.
+# Why each root that was tried cannot be used, in words; empty once one can.
 refused: list[str] = []
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def user() -> int | None:
-    """The user's number; None on systems without."""
+    """The user's number; None on systems that have none."""
     return os.getuid() if hasattr(os, "getuid") else None
 
 
 def roots() -> list[Path]:
-    """Folders in which caches may lie, the first choice first: where the user says, this
-    platform's folder for caches, one for temporary files. A relative XDG_CACHE_HOME counts as not
-    set, as the XDG Base Directory Specification (0.8) asks."""
+    """Folders that may contain the cache, first choice first: the one that the user names, the
+    platform's cache folder, one for temporary files. A relative XDG_CACHE_HOME is ignored, as the
+    XDG Base Directory Specification (0.8) asks.
+    """
     if override := os.environ.get(CACHE_VARIABLE):
         found = [Path(override).absolute()]
     else:
@@ -52,8 +53,10 @@ def _caches_at_home() -> list[Path]:
 
 
 def private_folder(inside: Path) -> Path:
-    """A folder of that relative name that can be written and is private; a fresh one, which goes
-    when the process ends, where no root allows it. Processes that this one starts share it."""
+    """A private, writable folder with this relative name. If no root allows one, it is a new
+    temporary folder, which is removed when the process ends. Processes that this one starts use the
+    same folder.
+    """
     for root in roots():
         why = why_not_private(root, inside)
         if why is None:
@@ -75,8 +78,9 @@ def private_folder(inside: Path) -> Path:
 
 
 def why_not_private(root: Path, inside: Path) -> str | None:
-    """Why machine code is not kept below a root, in words; None where it is. The folders are made
-    where they are missing."""
+    """Why machine code cannot be kept below a root, in words; None if it can. Missing folders are
+    created.
+    """
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         if why := _why_not_trusted(root.parent):
@@ -95,7 +99,9 @@ def why_not_private(root: Path, inside: Path) -> str | None:
 
 
 def _resolved(root: Path) -> Path:
-    """A root below its parent's real path, in which no link can be turned elsewhere later on."""
+    """A root below the real path of its parent: it contains no link that could later point
+    elsewhere.
+    """
     return Path(os.path.realpath(root.parent)) / root.name
 
 
@@ -104,7 +110,9 @@ def _levels(root: Path, inside: Path) -> list[Path]:
 
 
 def _why_not_trusted(folder: Path) -> str | None:
-    """Why others could exchange a folder or a link on the way to it: every level of its path."""
+    """Why others could exchange a folder, or a link on its path; checks every folder of the
+    path.
+    """
     number = user()
     if number is None:
         return None
@@ -119,10 +127,12 @@ def _why_not_trusted(folder: Path) -> str | None:
 
 
 def _why_not_mine(folder: Path) -> str | None:
-    """Why a folder of the cache is not the user's alone; what others may only read is closed."""
+    """Why others could write to a folder of the cache. If others may only read it, that is
+    forbidden here.
+    """
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        return f"{folder} is a link, or no folder"
+        return f"{folder} is a link, or not a folder"
     if user() is None:
         return None
     if found.st_uid != user():
@@ -140,10 +150,11 @@ _READ = os.O_RDONLY | sum(
 
 
 def read_mine(path: Path) -> bytes | None:
-    """The content of a file that only this user can have written; None where there is none.
+    """The content of a file that only this user can have written; None if there is no such file.
 
-    What is checked is what was opened, the folder first and the file in it, whatever the path leads
-    to by then. A second name of the file (a hard link) may lie where others reach it.
+    The folder is opened and checked first, then the file in it, so the check applies to the very
+    file that is read. A file with a second name (a hard link) is not read, since others may reach
+    that name.
     """
     try:
         handle = _opened(path)
@@ -156,13 +167,15 @@ def read_mine(path: Path) -> bytes | None:
 
 
 def _opened(path: Path) -> int:
-    """A handle of a file in a folder that is this user's alone. OSError."""
+    """A handle of a file in a folder that only this user can write to; raise OSError if there is
+    none.
+    """
     if os.open not in os.supports_dir_fd:
         return os.open(path, _READ)
     folder = os.open(path.parent, _READ | os.O_DIRECTORY)
     try:
         if not _is_mine(os.fstat(folder)):
-            raise PermissionError(errno.EPERM, "others may write here", str(path.parent))
+            raise PermissionError(errno.EPERM, "others may write to this folder", str(path.parent))
         return os.open(path.name, _READ, dir_fd=folder)
     finally:
         os.close(folder)
@@ -173,7 +186,9 @@ def _is_mine(found: os.stat_result) -> bool:
 
 
 def write_mine(path: Path, content: bytes) -> None:
-    """Write a file whole under another name first; nobody else may read it. OSError."""
+    """Write a file completely under a temporary name, then rename it; others cannot read it. Raise
+    OSError if that fails.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -1,9 +1,9 @@
-"""The cost core as an installed wheel has it: one shared library, loaded without any compiler.
+"""The cost core in an installed wheel: one shared library, loaded without any compiler.
 
-`planner.cost.build_core` makes it, for the oldest processor of its kind, so that every one can run
-it. It needs the C library alone: no numba, no llvmlite. Beside it lies what its functions are
-called, and the hash of the sources that it was made of: a library of other sources is not used, and
-a clone has none.
+`planner.cost.build_core` makes it for the oldest processor of its kind, so it runs on all of them.
+It needs only the C library: no numba, no llvmlite. A file next to it contains the names of its
+functions and the hash of its sources. A library made from other sources is not used, and a clone
+has none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIBRARY, INDEX = "core.so", "core.json"
 
 
 def sources() -> list[Path]:
-    """All sources of the compiled core, in file-name order, and the axes that name its columns."""
+    """All sources of the compiled core in file-name order, and the axes that name its columns."""
     return [*sorted(_COST_FOLDER.glob("*.py")), axes.TABLE_FILE, Path(axes.__file__)]
 
 
@@ -40,14 +40,15 @@ def sources_hash() -> str:
 
 
 def kind_of_machine() -> str:
-    """The machines that a library is for: `linux-x86_64`."""
+    """The kind of machine that a library is for, for example `linux-x86_64`."""
     return f"{sys.platform}-{platform.machine()}"
 
 
 @cache
 def symbols() -> dict[str, str]:
-    """Symbol of each entry, by the name that its machine code is kept by; nothing without a library
-    of these sources and for this machine."""
+    """The symbol of each entry, by the name of its machine code; empty if there is no library for
+    these sources and this machine.
+    """
     try:
         index: dict[str, Any] = json.loads((FOLDER / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -67,8 +68,9 @@ def _library() -> ctypes.CDLL | None:
 
 
 def address(name: str) -> int | None:
-    """Where the function of an entry is, by the name that its code is kept by; None if it is not
-    shipped."""
+    """The address of an entry's function, by the name of its machine code; None if the wheel has
+    none.
+    """
     symbol, library = symbols().get(name), _library()
     if symbol is None or library is None:
         return None
@@ -76,5 +78,5 @@ def address(name: str) -> int | None:
 
 
 def has(entry: str) -> bool:
-    """Whether an entry of this name is shipped, for arguments of any kind."""
+    """Whether the wheel has an entry of this name, for arguments of any kind."""
     return any(name.rpartition("-")[0] == entry for name in symbols())

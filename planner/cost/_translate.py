@@ -1,12 +1,13 @@
-"""From the cost core's Python to LLVM's language, in one pass over the syntax tree of a function.
+"""Translates the cost core's Python to LLVM's language, in one pass over a function's syntax tree.
 
-A function is translated once for each combination of types of its arguments, as another calls it.
-Numbers mean what they mean to Python, but that integers have 64 bits and that a division by zero
-gives infinity or no number. Of Python this knows what the core needs; anything else raises
-UnplannedError, and then numba compiles (`planner.cost._ordinary`).
+A function is translated once for each combination of argument types with which it is called.
+Numbers behave as in Python, except that integers have 64 bits and a division by zero gives infinity
+or NaN. Only the part of Python that the core needs is known; anything else raises UnplannedError,
+and then numba compiles (`planner.cost._ordinary`).
 
-A name that is assigned once is bound to its value. Others have places in memory, which LLVM makes
-registers of. Where a type turns out too narrow, the function is translated anew with a wider one.
+A name that is assigned once stands for its value. Other names have places in memory, which LLVM
+turns into registers. If a type turns out to be too narrow, the function is translated again with a
+wider one.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from planner.cost._types import (
     known_number,
     parts_of,
     size_of,
+    sizes_of,
     type_of,
     unified,
 )
@@ -49,17 +51,19 @@ _DECLARED = {"float": FLOAT, "int": WHOLE, "bool": TRUTH}
 
 
 class _WiderTypeError(Exception):
-    """A function has to be translated again: the type of a name is wider than was thought."""
+    """A name needs a wider type, so the function has to be translated again."""
 
 
 class Unit:
-    """All functions that an entry needs, each once for every combination of argument types."""
+    """All functions that an entry needs, each translated once for every combination of argument
+    types.
+    """
 
     def __init__(self) -> None:
         self.codes: dict[tuple[FunctionType, tuple[Type, ...]], Code] = {}
 
     def code(self, function: FunctionType, arguments: tuple[Type, ...]) -> Code:
-        """The code of a function for arguments of such types."""
+        """The translation of a function for arguments of these types."""
         key = function, arguments
         if key not in self.codes:
             name = f"{function.__name__}.{len(self.codes)}"
@@ -81,7 +85,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     code = function.__code__
     found = _definitions(code.co_filename).get((code.co_name, code.co_firstlineno))
     if found is None:
-        raise UnplannedError(f"{function.__qualname__} is not at the top of its file")
+        raise UnplannedError(f"{function.__qualname__} is not at the top level of its file")
     return found
 
 
@@ -105,7 +109,7 @@ class Code(Expressions):
         self.kept: dict[str, Type] = {}
 
     def translate(self) -> None:
-        """Fill the lines of the function."""
+        """Write the lines of the function."""
         while True:
             try:
                 self._begin()
@@ -126,7 +130,7 @@ class Code(Expressions):
         return f"{head} nounwind {{\n{body}\n}}\n"
 
     def result(self) -> str:
-        """LLVM's type of what the function returns."""
+        """LLVM's name for the function's return type."""
         parts = parts_of(self.returned) if self.returned is not None else ()
         if len(parts) == 1:
             return parts[0]
@@ -134,21 +138,26 @@ class Code(Expressions):
 
     def _begin(self) -> None:
         self.reset()
-        # Addresses of names in memory; values of others, by block; types of all of these so far.
+        # Addresses of names in memory; values of other names, by block; types of all these other
+        # names.
         self.places: dict[str, Value] = {}
         self.bound: list[dict[str, Value | Known]] = [{}]
         self.seen: dict[str, Type] = {}
-        # Where to go to in loops: to the next round, and out.
+        # Labels of each enclosing loop: of the next round, and of the end.
         self.loops: list[tuple[str, str]] = []
         # Places that hold the addresses of arrays that the function has to free.
         self.owned: list[str] = []
         for parameter, value in zip(self.node.args.args, self.arguments, strict=True):
+            if isinstance(value.type, Array):
+                self.counts.update(sizes_of(value))
             self._name(parameter.arg, value, always=self.times[parameter.arg] > 0)
 
     # --- names ----------------------------------------------------------------------------------
 
     def _name(self, name: str, value: Value | Known, always: bool = False) -> None:
-        """Give a name a value; in memory where it may get another, or `always`."""
+        """Give a name a value. The value is stored in memory if the name may get another, or if
+        `always`.
+        """
         if isinstance(value, Known):
             self.bound[-1][name] = value
         elif always or self.times[name] > 1 or name in self.kept:
@@ -169,7 +178,7 @@ class Code(Expressions):
             self.say(f"store {each} {part}, ptr {at}")
 
     def on_name(self, node: ast.Name) -> Value | Known:
-        """What a name stands for."""
+        """The value of a name, or the object that it names."""
         name = node.id
         found = next((names[name] for names in reversed(self.bound) if name in names), None)
         if found is not None:
@@ -180,7 +189,7 @@ class Code(Expressions):
             lines = [f"load {kind}, ptr {at}" for kind, at in pairs]
             return Value(place.type, tuple(map(self.make, lines)))
         if name in self.seen:
-            # It was bound in a block that has ended.
+            # The name was assigned in a block that has ended.
             self.kept[name] = self.seen[name]
             raise _WiderTypeError
         if self.times[name]:
@@ -198,13 +207,13 @@ class Code(Expressions):
                 self.method(statement)(statement)
 
     def _block(self, statements: Sequence[ast.stmt]) -> None:
-        """Statements that may not run: what they bind is unknown afterwards."""
+        """Statements that may not run; names assigned in them have no known value afterwards."""
         self.bound.append({})
         self._run(statements)
         self.bound.pop()
 
     def on_expr(self, node: ast.Expr) -> None:
-        """A call, or a docstring."""
+        """A call as a statement, or a docstring."""
         self.any(node.value)
 
     def on_assign(self, node: ast.Assign) -> None:
@@ -231,7 +240,7 @@ class Code(Expressions):
             self.store(*self.place(target), value)
 
     def on_augassign(self, node: ast.AugAssign) -> None:
-        """`+=` and the like."""
+        """An assignment such as `+=`."""
         if isinstance(node.target, ast.Name):
             before = self.value(ast.Name(node.target.id, ast.Load()))
             self._name(node.target.id, self.binary(node.op, before, self.value(node.value)))
@@ -241,7 +250,7 @@ class Code(Expressions):
         self.store(kind, address, self.binary(node.op, self.load(kind, address), more))
 
     def on_if(self, node: ast.If) -> None:
-        """A branch; where the test is a constant, only what it chooses is translated."""
+        """A branch. If the test is a constant, only the branch that it selects is translated."""
         test = self.truth(node.test)
         known = known_number(test)
         if known is not None:
@@ -256,7 +265,7 @@ class Code(Expressions):
         self.start(end)
 
     def on_while(self, node: ast.While) -> None:
-        """A loop."""
+        """A `while` loop."""
         test, body, end = self.labels("test", "body", "end")
         self.go_on(test)
         self.start(test)
@@ -276,15 +285,15 @@ class Code(Expressions):
         self.loops.pop()
 
     def on_continue(self, _: ast.Continue) -> None:
-        """On to the next round of a loop."""
+        """Start the next round of a loop."""
         self.end(f"br label %{self.loops[-1][0]}")
 
     def on_break(self, _: ast.Break) -> None:
-        """Out of a loop."""
+        """Leave a loop."""
         self.end(f"br label %{self.loops[-1][1]}")
 
     def on_for(self, node: ast.For) -> None:
-        """A loop over a range, or over a tuple: for each of its items the body once more."""
+        """A loop over a range, or over a tuple, whose body is translated once for each item."""
         if isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) == "range":
             self._count(node, [self.whole_number(each) for each in node.iter.args])
             return
@@ -311,6 +320,8 @@ class Code(Expressions):
         self.go_on(test)
         self.start(test)
         index = self.make(f"load i64, ptr {place}")
+        if step == "1" and self.is_count(first):
+            self.counts.add(index)
         more = self.make(f"icmp {'slt' if step == '1' else 'sgt'} i64 {index}, {last}")
         self.end(f"br i1 {more}, label %{body}, label %{end}")
         self.start(body)
@@ -324,7 +335,7 @@ class Code(Expressions):
         self.start(end)
 
     def on_return(self, node: ast.Return) -> None:
-        """The end of the function."""
+        """Return from the function."""
         self._return(self.value(node.value) if node.value is not None else None)
 
     def _return(self, value: Value | None) -> None:
@@ -344,7 +355,7 @@ class Code(Expressions):
     # --- calls and new arrays -------------------------------------------------------------------
 
     def on_call(self, node: ast.Call) -> Value:
-        """A call of a function of the core, of a NamedTuple, or of what Python has."""
+        """A call of a function of the core, of a NamedTuple, or of a function that Python has."""
         callee = self.any(node.func)
         if node.keywords or not isinstance(callee, Known):
             raise unplanned(node)
@@ -382,7 +393,7 @@ class Code(Expressions):
         return found
 
     def _own(self, address: str) -> None:
-        """Free an array when the function ends, or a loop makes the next one here."""
+        """Free an array when the function ends, or when the next round of a loop replaces it."""
         place = self.room("ptr")
         self.entry.append(f"store ptr null, ptr {place}")
         self.owned.append(place)
@@ -399,6 +410,7 @@ class Code(Expressions):
         if not isinstance(item, str | Record) or any(axis.type != WHOLE for axis in axes):
             raise unplanned(node)
         count, sizes = "1", [axis.parts[0] for axis in axes]
+        self.counts.update(sizes)
         for size in sizes:
             count = self.whole("mul", count, size)
         address = self.make(f"call ptr @calloc(i64 {count}, i64 {size_of(item)})")
@@ -407,7 +419,7 @@ class Code(Expressions):
         return part_of(kind, address, sizes)
 
     def _free(self, returned: Sequence[str]) -> None:
-        """Free the arrays that the function made, but for those that it returns."""
+        """Free the arrays that the function made, except those that it returns."""
         for place in self.owned:
             address = self.make(f"load ptr, ptr {place}")
             for each in returned:

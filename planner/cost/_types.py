@@ -1,8 +1,8 @@
-"""Types and values of the cost core as `planner.cost._translate` compiles it.
+"""Types and values of the cost core, for the compiler in `planner.cost._translate`.
 
-The core is written in a small part of Python: float64 numbers, int64 numbers, truth values, records
-(`planner.cost._jit`), arrays of these in C order, and tuples. To LLVM a value is a few numbers and
-addresses, its parts.
+The core is written in a small part of Python: float64 numbers, int64 numbers, bools, records
+(`planner.cost._jit`), arrays of these in C order, and tuples. In LLVM a value consists of parts:
+numbers and addresses.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 FLOAT, WHOLE, TRUTH = "double", "i64", "i1"
-"""Scalars, by the names that LLVM has for them."""
+"""LLVM's names of the scalar types."""
 _WIDER = (TRUTH, WHOLE, FLOAT)
 
 
 class UnplannedError(Exception):
-    """Something that this compiler does not know, in the core or in LLVM."""
+    """This compiler does not know a construct in the core, or a feature of LLVM."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Record:
-    """A record, known by its address; `fields`: offset in bytes and type of each."""
+    """A record, represented by its address. `fields`: offset in bytes and type of each field."""
 
     size: int
     fields: dict[str, tuple[int, Type]]
@@ -35,7 +35,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Array:
-    """An array in C order: its address, then those of its `sizes` that are not known (None)."""
+    """An array in C order: its address, then each of its `sizes` that is unknown at translation
+    (None).
+    """
 
     item: str | Record
     sizes: tuple[int | None, ...]
@@ -43,7 +45,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Group:
-    """A tuple; `names`: its fields, where it is a NamedTuple."""
+    """A tuple. `names`: its fields, if it is a NamedTuple."""
 
     items: tuple[Type, ...]
     names: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ Type = str | Record | Array | Group
 
 @dataclass(frozen=True)
 class Value:
-    """A value: its parts are constants or names of LLVM's text."""
+    """A value. Its parts are constants, or names in LLVM's text."""
 
     type: Type
     parts: tuple[str, ...]
@@ -62,14 +64,16 @@ class Value:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known as it is compiled: a module, a function, a class, an enumeration."""
+    """An object known at translation: a module, a function, a class or an enumeration."""
 
     it: Any
 
 
 @cache
 def type_of(dtype: np.dtype[Any]) -> Type:
-    """The type of a number or record of numpy, or of a field that has several."""
+    """The type of a numpy number or record, or of a record's field that contains several
+    numbers.
+    """
     if dtype.subdtype is not None:
         item = type_of(dtype.subdtype[0])
         if isinstance(item, str | Record):
@@ -79,13 +83,13 @@ def type_of(dtype: np.dtype[Any]) -> Type:
         return Record(dtype.itemsize, fields)
     scalars = {"f8": FLOAT, "i8": WHOLE}
     if dtype.str[1:] not in scalars:
-        raise UnplannedError(f"numbers of {dtype}")
+        raise UnplannedError(f"numbers of type {dtype} are unknown")
     return scalars[dtype.str[1:]]
 
 
 @cache
 def parts_of(kind: Type) -> tuple[str, ...]:
-    """LLVM's types of the parts of a value."""
+    """The LLVM types of a value's parts."""
     if isinstance(kind, str):
         return (kind,)
     if isinstance(kind, Group):
@@ -95,7 +99,7 @@ def parts_of(kind: Type) -> tuple[str, ...]:
 
 
 def unified(one: Type, other: Type) -> Type:
-    """The type that holds values of both."""
+    """The narrowest type that can represent values of both types."""
     if one == other:
         return one
     if isinstance(one, str) and isinstance(other, str):
@@ -106,7 +110,7 @@ def unified(one: Type, other: Type) -> Type:
     if isinstance(one, Group) and isinstance(other, Group) and len(one.items) == len(other.items):
         items = tuple(unified(a, b) for a, b in zip(one.items, other.items, strict=True))
         return Group(items, one.names or other.names)
-    raise UnplannedError(f"one name for {one} and {other}")
+    raise UnplannedError(f"the same name stands for {one} and for {other}")
 
 
 def _alike(one: Array, other: Array) -> bool:
@@ -114,7 +118,9 @@ def _alike(one: Array, other: Array) -> bool:
 
 
 def constant(value: Any) -> Value | Known:
-    """A constant of a module or of the code; numbers and tuples of them are values."""
+    """A constant of a module or of the code: a value if it is a number or a tuple of numbers,
+    otherwise the object.
+    """
     if isinstance(value, bool | np.bool_):
         return Value(TRUTH, (str(int(value)),))
     if isinstance(value, int | np.integer):
@@ -130,7 +136,7 @@ def constant(value: Any) -> Value | Known:
 
 
 def grouped(items: Sequence[Value], names: tuple[str, ...] = ()) -> Value:
-    """A tuple of values."""
+    """The tuple of some values."""
     parts = tuple(part for item in items for part in item.parts)
     return Value(Group(tuple(item.type for item in items), names), parts)
 
@@ -138,7 +144,7 @@ def grouped(items: Sequence[Value], names: tuple[str, ...] = ()) -> Value:
 def items_of(value: Value) -> list[Value]:
     """The values in a tuple."""
     if not isinstance(value.type, Group):
-        raise UnplannedError(f"items of {value.type}")
+        raise UnplannedError(f"{value.type} has no items")
     items, first = [], 0
     for item in value.type.items:
         after = first + len(parts_of(item))
@@ -150,23 +156,23 @@ def items_of(value: Value) -> list[Value]:
 def sizes_of(array: Value) -> list[str]:
     """The size of each axis of an array."""
     if not isinstance(array.type, Array):
-        raise UnplannedError(f"sizes of {array.type}")
+        raise UnplannedError(f"{array.type} has no sizes")
     open_sizes = iter(array.parts[1:])
     return [next(open_sizes) if size is None else str(size) for size in array.type.sizes]
 
 
 def float_text(value: float) -> str:
-    """A float64 number as LLVM reads it without rounding."""
+    """A float64 number in the notation that LLVM reads without rounding."""
     return "0x" + struct.pack(">d", value).hex().upper()
 
 
 def size_of(item: str | Record) -> int:
-    """Bytes of an item of an array."""
+    """Size in bytes of an item of an array."""
     return item.size if isinstance(item, Record) else 8
 
 
 def known_number(part: str) -> float | None:
-    """The number that a part is; None where it is known only as the code runs."""
+    """The number that a part stands for; None if it is known only when the code runs."""
     if part.startswith("%"):
         return None
     if part.startswith("0x"):

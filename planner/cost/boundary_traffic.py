@@ -1,13 +1,14 @@
-"""Gradients that are reduced beside the last backward pass of a step and weights that are gathered
-beside the first forward pass: how much they slow compute, and tensor, context or expert traffic on
-the same links.
+"""Slowdown by traffic at the ends of a step: gradients that are reduced during the last backward
+pass, and weights that are gathered during the first forward pass. It slows compute, and the tensor,
+context and expert traffic on the same links.
 
-The slowdown is linear in the layers, so the layout solver reads it too. Ignores traffic of layers
-that run again, and transfers between stages, which are small beside a pass.
+The slowdown is linear in the layers, so the layout solver uses it too. Ignores traffic of layers
+that run again, and transfers between stages, which are small compared with a pass.
 
-Compute is slowed for as long as the traffic lasts, not only while its kernels hold much of the GPU
-(`Stream.engaged`), although a ring over one NIC holds few SMs here too. With `engaged`, Megatron's
-runs that reduce over one NIC a rank (tp 8 on H100), all predicted too fast, err by 4 points more.
+Compute is slowed for as long as the traffic lasts, not only while its kernels occupy much of the
+GPU (`Stream.engaged`), although a ring over one NIC occupies few SMs here too. With `engaged`,
+Megatron's runs that reduce over one NIC per rank (tp 8 on H100), all predicted too fast, err by 4
+points more.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from planner.cost.tables import FrameworkInputs
 
 @jit
 def taken_seconds(window: Window, stream: Stream) -> float:
-    """Seconds beyond a stream's own that its links are busy with hidden traffic: the stream ends
-    no sooner than max(T, B + H) over the classes of links."""
+    """Seconds by which hidden traffic on its links prolongs a stream: the stream ends no sooner
+    than max(T, B + H) over the classes of links.
+    """
     inside = stream.inside + window.hidden_inside
     between = stream.between + window.hidden_between
     return max(0.0, max(inside, between) - stream.seconds)
@@ -38,8 +40,9 @@ def taken_seconds(window: Window, stream: Stream) -> float:
 
 @jit
 def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) -> None:
-    """Fill `taken_forward_s`, `taken_backward_s` and `shared_s` of one piece's traffic
-    (`planner.cost.frame.TRAFFIC_ROW`)."""
+    """Fill `taken_forward_s`, `taken_backward_s` and `shared_s` in the traffic of one piece
+    (`planner.cost.frame.TRAFFIC_ROW`).
+    """
     traffic.taken_forward_s = traffic.taken_backward_s = 0.0
     traffic.shared_s = traffic.average_s
     if cost.trained + cost.gathered == 0.0:

@@ -2,12 +2,13 @@
 
 Tighter than `planner.cost.step_bounds`: layers are indivisible, and each stage has its own
 constants and micro-batches in flight. A stage whose forward and backward may take T seconds has
-room for a certain number of layers; the smallest T at which these add up to all layers bounds the
-slowest stage from below. For models with one kind of layer and nothing of dp exposed the bound
-is attained. With several kinds it is the largest of these: one bound for all layers, each term that
-of its cheapest kind, and one for the layers of each kind alone, the others costing nothing.
+room for a certain number of layers; the smallest T for which these add up to all layers bounds the
+slowest stage from below. For models with one kind of layer and no exposed dp traffic the bound is
+attained. With several kinds it is the largest of several bounds: one for all layers, in which each
+term is that of its cheapest kind, and for each kind one for its layers, in which other layers cost
+nothing.
 
-On several machines a stage has the seconds and the memory of its machine. The sum over all layers
+With several machines a stage has the seconds and the memory of its machine. The sum over all layers
 takes each on the machine where it is fastest.
 """
 
@@ -94,7 +95,7 @@ CAPACITY_SLOPE = 4
 CAPACITY_LAYER_S = 5
 CAPACITY_COLUMNS = 6
 
-# Halvings of the interval in which the slowest stage's time lies.
+# Number of times that the interval around the slowest stage's time is halved.
 BISECTIONS = 40
 # Slack for the rounding of divisions that should come out whole.
 WHOLE = 1e-9
@@ -105,9 +106,10 @@ def layer_bytes(
     kind: int, holds: Rows, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float, float]:  # fmt: skip
-    """Bytes that one layer adds to a stage: (in a layer's backward, besides what micro-batches
-    keep; in the update; of gathered weights, if it is the largest). `holds`: `stage_layers` without
-    ends."""
+    """Bytes that one layer adds to a stage: (in a layer's backward, besides tensors that
+    micro-batches keep; in the update; of gathered weights, if it is the largest layer). `holds`: an
+    entry of `stage_layers` without ends.
+    """
     fullest = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
     zero, one = no_maxima(), Pass(0.0, fullest.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
@@ -131,7 +133,7 @@ def layer_columns(
     terms: Array, recompute: int, costs: Rows, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs, out: Array,
 ) -> None:  # fmt: skip
-    """Fill LAYER_* of every kind of layer; `recompute` is a RECOMPUTE_* code."""
+    """Fill LAYER_* for every kind of layer; `recompute` is a RECOMPUTE_* code."""
     counts = np.zeros((job.pieces, 1))
     holds = stage_layers(0, costs, counts, key, grid, job, framework)
     share = microbatch_share(framework.schedule)
@@ -158,8 +160,9 @@ def empty_stages(
     terms: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     place: Array, machine: int, stages: Array,
 ) -> None:  # fmt: skip
-    """Fill STAGE_* of every stage of a machine without layers: the cost of embedding, head and MTP.
-    Zero before."""
+    """Fill STAGE_* for every stage of a machine as if it had no layers: the cost of embedding, head
+    and MTP. `stages` is zero before.
+    """
     pp = int(grid.pp)
     counts = vocab_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
@@ -196,8 +199,10 @@ def shape_parts(
     grid: Row, recompute: int, key: Row, costs: Rows, job: JobInputs, frameworks: Rows,
     gpus: Rows, networks: Rows, place: Array,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
-    """(terms[piece, TERM_*] on the machine with the least, scalars[machine, SCALAR_*],
-    stages[stage, STAGE_*] on their own, layers[machine, kind, LAYER_*]) of a shape."""
+    """Parts of the bounds of a shape: (terms[piece, TERM_*] on the machine where they are least,
+    scalars[machine, SCALAR_*], stages[stage, STAGE_*] without layers, layers[machine, kind,
+    LAYER_*]).
+    """
     machines = frameworks.shape[0]
     lowest, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros((machines, SCALAR_COLUMNS))
     stages = np.zeros((int(grid.pp), STAGE_BOUND_COLUMNS))
@@ -218,7 +223,7 @@ def shape_parts(
 
 @jit
 def whole(value: float) -> float:
-    """Largest whole number not above `value`; a value just below a whole number counts as it."""
+    """Largest integer not above `value`; a value just below an integer counts as that integer."""
     return float(np.floor(value + WHOLE * max(1.0, abs(value))))
 
 
@@ -226,7 +231,9 @@ def whole(value: float) -> float:
 def fill_capacity(
     stage: Array, layer: Array, recompute: int, limit_bytes: float, capacity: Array
 ) -> None:  # fmt: skip
-    """Fill CAPACITY_*: what `layers_within` reads of a stage under `limit_bytes` of live bytes."""
+    """Fill CAPACITY_*, the inputs of `layers_within`, for a stage under `limit_bytes` of live
+    bytes.
+    """
     capacity[CAPACITY_LAYER_S] = layer[LAYER_SECONDS]
     flight, most = stage[STAGE_FLIGHT], np.inf
     if layer[LAYER_OPTIMIZER_BYTES] > 0.0:
@@ -253,10 +260,10 @@ def fill_capacity(
 
 @jit
 def layers_within(capacity: Array, seconds: float) -> float:
-    """Most layers that a stage can hold within `seconds` and the memory of its capacity.
+    """Most layers that a stage can run within `seconds` and within the memory of its capacity.
 
-    Where r of n layers recompute, n·a - r·d has to fit the memory, and n·t + r·q the time; r need
-    not be whole here (a relaxation). Negative if not even 0 fit.
+    If r of n layers recompute, n·a - r·d has to fit the memory, and n·t + r·q the time; r need not
+    be an integer here (a relaxation). Negative if not even 0 layers fit.
     """
     time_left = seconds - capacity[CAPACITY_SECONDS]
     most = min(capacity[CAPACITY_LAYERS], time_left / capacity[CAPACITY_LAYER_S])
@@ -269,7 +276,8 @@ def layers_within(capacity: Array, seconds: float) -> float:
 
 @jit
 def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> float:
-    """Fewest layers of a stage: one a block, but for the ends where they may be alone.
+    """Fewest layers of a stage: one in each block, except for end blocks that may contain only
+    embedding or head.
 
     `standalone_vocab`: whether the first and the last block may be without layers.
     """
@@ -282,7 +290,7 @@ def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> f
 def layers_fit(
     capacities: Array, seconds: float, layers: float, vpp: float, standalone_vocab: float
 ) -> bool:
-    """Whether all layers find room on stages that take at most `seconds` each."""
+    """Whether all layers can be placed on stages that take at most `seconds` each."""
     total, pp = 0.0, capacities.shape[0]
     for stage in range(pp):
         most = layers_within(capacities[stage], seconds)
@@ -297,13 +305,13 @@ def slowest_stage_bound_s(
     stages: Array, place: Array, cheapest: Array, recompute: int, live_bytes: Array, layers: float,
     vpp: float, standalone_vocab: float, low_s: float, wider: Array, capacities: Array,
 ) -> float:  # fmt: skip
-    """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
+    """Least seconds of the slowest stage, at least `low_s`; infinite if the layers do not fit.
 
-    `cheapest[machine, LAYER_*]`, `live_bytes[machine]`: a layer and the room for live tensors.
-    `vpp`: fewest layers of a stage, but for `standalone_vocab` (`fewest_layers`). `wider`: the
-    seconds between which the answer lay under a limit no smaller than this one (0 before the
-    first), set to those of this one: where memory does not bind the answer stays. `capacities`:
-    [stage, CAPACITY_*] to work in.
+    `cheapest[machine, LAYER_*]`: a layer. `live_bytes[machine]`: room for live tensors. `vpp`:
+    fewest layers of a stage, except for `standalone_vocab` (`fewest_layers`). `wider`: the seconds
+    between which the answer was under a limit no smaller than this one (0 before the first); they
+    are replaced by those of this one, because the answer stays the same if memory does not bind.
+    `capacities`: working array [stage, CAPACITY_*].
     """
     if low_s == np.inf:
         return low_s
@@ -328,8 +336,9 @@ def least_slowest_s(
     capacities: Array, layers: float, vpp: float, standalone_vocab: float, low_s: float,
     high_s: float, between: Array,
 ) -> float:  # fmt: skip
-    """Least seconds in which all layers find room, `low_s` at least; infinite if `high_s` is not
-    enough. Sets the seconds between which it lies."""
+    """Least seconds in which all layers can be placed, at least `low_s`; infinite if `high_s` is
+    not enough. Sets `between` to the seconds between which it is.
+    """
     if not layers_fit(capacities, high_s, layers, vpp, standalone_vocab):
         return np.inf
     if layers_fit(capacities, low_s, layers, vpp, standalone_vocab):
@@ -347,7 +356,7 @@ def least_slowest_s(
 
 @jit
 def model_seconds(terms: Array, totals: Array, recompute: int, job: JobInputs) -> float:
-    """Forward and backward seconds of a micro-batch through the whole model."""
+    """Forward and backward seconds of one micro-batch through the whole model."""
     total_s = 0.0
     for piece in range(job.pieces):
         term = terms[piece]
@@ -363,8 +372,9 @@ def shape_bubble_share(
     grid: Row, terms: Array, totals: Array, total_s: float, recompute: int,
     framework: FrameworkInputs, machines: int,
 ) -> float:  # fmt: skip
-    """`model_bubble_share` of all layouts of a shape, or less where any layers may recompute or
-    stages are on several machines."""
+    """The least `model_bubble_share` of all layouts of a shape, or less if any number of layers may
+    recompute or stages are on several machines.
+    """
     forward_s = weighted(totals, terms, TERM_FORWARD)
     weight_s = weighted(totals, terms, TERM_WEIGHT)
     lower = recompute == RECOMPUTE_SOME
@@ -374,7 +384,7 @@ def shape_bubble_share(
 
 @jit
 def cheapest_layers(layers: Array, kinds: int) -> Array:
-    """[kind, machine, LAYER_*] of each kind of layer; behind them minima over all kinds."""
+    """[kind, machine, LAYER_*] of each kind of layer, followed by the minima over all kinds."""
     machines = layers.shape[0]
     cheapest = np.zeros((1 + kinds, machines, LAYER_COLUMNS))
     for at in range(machines):
@@ -387,8 +397,9 @@ def cheapest_layers(layers: Array, kinds: int) -> Array:
 
 @jit
 def live_room(limit_bytes: float, scalars: Array, frameworks: Rows, gpus: Rows, out: Array) -> None:
-    """Fill the bytes of live tensors that a limit on reserved memory, context included, leaves room
-    for on each machine; the limit is of the largest memory."""
+    """Fill the bytes that a limit on reserved memory, context included, leaves for live tensors on
+    each machine. The limit is given for the largest memory.
+    """
     for at in range(out.shape[0]):
         limit = limit_bytes / gpus[at].memory_scale - scalars[at, SCALAR_FIXED_BYTES]
         out[at] = limit / (1.0 + frameworks[at].fragmentation)
@@ -400,8 +411,9 @@ def layout_bounds_s(
     totals: Array, job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, place: Array,
     out: Array,
 ) -> None:  # fmt: skip
-    """Fill one bound per memory limit (reserved bytes of the largest memory, context included),
-    quickest when falling."""
+    """Fill one bound per memory limit (reserved bytes of the largest memory, context included).
+    This is quickest if the limits fall.
+    """
     framework, machines = frameworks[0], frameworks.shape[0]
     terms, scalars, stages, layers = shape_parts(
         grid, recompute, key, costs, job, frameworks, gpus, networks, place

@@ -1,7 +1,7 @@
-"""`python -m planner.cost.build_core`: the cost core as a shared library for wheels.
+"""`python -m planner.cost.build_core`: build the cost core as a shared library for wheels.
 
-Compiles every entry for a baseline processor, position independent, and links the object files
-with the C compiler of the machine. A wheel that is built afterwards holds the library
+Compiles every entry for a baseline processor as position-independent code, and links the object
+files with the machine's C compiler. A wheel that is built afterwards contains the library
 (`hatch_build.py`).
 """
 
@@ -16,18 +16,18 @@ from pathlib import Path
 
 from planner.cost import _shipped
 
-# The oldest processor of a kind, by the name that LLVM knows it by, and what each of them can do.
+# The oldest processor of each kind, by LLVM's name, and the features that all of them have.
 BASELINE = {"x86_64": ("x86-64", "+sse2"), "aarch64": ("generic", "+neon")}
-# Asks the compiler for code that can be linked into a library.
+# Environment variable that asks the compiler for code that can be linked into a library.
 LINKABLE = "PLANNER_LINKABLE"
 
 
 def main() -> None:
-    """Build the library into the folder of the sources."""
+    """Build the library in the folder of the sources."""
     machine = _shipped.kind_of_machine()
     processor = BASELINE.get(machine.partition("-")[2])
     if processor is None or not machine.startswith("linux"):
-        sys.exit(f"no library is built for {machine}: wheels for it compile on their first run")
+        sys.exit(f"no library can be built for {machine}: its wheels compile on their first run")
     with tempfile.TemporaryDirectory() as folder:
         codes = _compiled(Path(folder), *processor)
         _link(Path(folder), codes)
@@ -35,8 +35,9 @@ def main() -> None:
 
 
 def _compiled(folder: Path, processor: str, features: str) -> dict[str, tuple[str, bytes]]:
-    """(symbol, object file) of every entry, by the name that its code is kept by; compiled by a
-    process that takes this machine for a baseline one."""
+    """(symbol, object file) of every entry, by the name of its machine code. A separate process
+    compiles them as if this were a baseline machine.
+    """
     environment = os.environ | {
         "NUMBA_CPU_NAME": processor,
         "NUMBA_CPU_FEATURES": features,
@@ -58,7 +59,7 @@ def _read(path: Path) -> tuple[str, bytes]:
 
 
 def _link(folder: Path, codes: dict[str, tuple[str, bytes]]) -> None:
-    """One library of all object files, and what its functions are called."""
+    """Link all object files to one library, and write the index of its functions."""
     objects = []
     for number, (_, code) in enumerate(codes.values()):
         objects.append(folder / f"{number}.o")

@@ -1,7 +1,7 @@
-"""Sums over the classes of parameters of a piece or a stage.
+"""Sums over the classes of parameters in a piece or a stage.
 
-The record of a class (`planner.cost.tables.ClassInputs`) has its weight in each account and the
-ranks that share its parameters.
+The record of a class (`planner.cost.tables.ClassInputs`) gives its weight in each sum and the ranks
+that share its parameters.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from planner.cost.tables import ClassInputs, FrameworkInputs, JobInputs
 
 
 class ClassShare(NamedTuple):
-    """Numbers of parameters of one class on a rank, by account.
+    """Numbers of parameters of one class on a rank, counted in several ways.
 
-    `weights`: whose weights stay between steps. `updated`: that the optimizer updates, before ZeRO
-    divides its states; `states`: after. `gathered`: whose weights ZeRO-3 gathers, undivided.
-    `trained`: that have gradients, before ZeRO divides these; `trained_share`: after.
+    `weights`: parameters whose weights stay between steps. `updated`: parameters that the optimizer
+    updates, before ZeRO divides its states; `states`: after. `gathered`: parameters whose weights
+    ZeRO-3 gathers, undivided. `trained`: parameters that have gradients, before ZeRO divides these;
+    `trained_share`: after.
     """
 
     weights: float
@@ -31,7 +32,7 @@ class ClassShare(NamedTuple):
 
 @jit
 def sharing_ranks(sharers: float, grid: Row) -> float:
-    """Number of ranks over which ZeRO divides parameters; `sharers`: a code of `Sharers`."""
+    """Number of ranks over which ZeRO divides parameters. `sharers`: a code of `Sharers`."""
     if sharers == Sharers.EXPERT_DATA:
         return float(grid.expert_shards)
     return float(grid.shards)
@@ -39,7 +40,9 @@ def sharing_ranks(sharers: float, grid: Row) -> float:
 
 @jit
 def divided(value: float, divides: bool, sharers: float, grid: Row) -> float:
-    """A rank's share of a value that ZeRO `divides` over its `sharers`, else the value."""
+    """A rank's share of a value if ZeRO `divides` it over its `sharers`, otherwise the whole
+    value.
+    """
     if value == 0.0 or not divides:
         return value
     return value / sharing_ranks(sharers, grid)
@@ -53,13 +56,15 @@ def is_sharded(grid: Row) -> bool:
 
 @jit
 def fetches_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether weights are gathered before each use, or fetched from the host by one rank."""
+    """Whether weights are gathered before each use, or fetched from the host if there is one
+    rank.
+    """
     return is_sharded(grid) or (grid.zero > 2 and framework.host_weight_bytes > 0.0)
 
 
 @jit
 def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether low-precision weights stay between steps; FSDP instead makes them of fp32 shards."""
+    """Whether low-precision weights stay between steps; FSDP makes them anew from fp32 shards."""
     return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
 
 
@@ -69,8 +74,8 @@ def resting_parameters(
 ) -> float:
     """Parameters of a class whose weights stay on the rank between steps.
 
-    Below ZeRO-3 all of them stay. Where fp32 shards are the parameters (FSDP), ZeRO-2 and 3 gather
-    weights for each pass, and only weights that nothing updates stay beside the shards. Weights
+    Below ZeRO-3 all of them stay. If the parameters are fp32 shards (FSDP), ZeRO-2 and 3 gather
+    weights for each pass, and besides the shards only weights that are never updated stay. Weights
     that are fetched from the host do not stay.
     """
     stage = 3
@@ -86,8 +91,9 @@ def resting_parameters(
 
 @jit
 def secondary_ranks(shards: float, framework: FrameworkInputs) -> float:
-    """Number of ranks that share the second copy of weights whose first copy `shards` ranks
-    share."""
+    """Number of ranks that share the second copy of weights, if `shards` ranks share the first
+    copy.
+    """
     return min(framework.secondary_shards, shards)
 
 
@@ -95,7 +101,7 @@ def secondary_ranks(shards: float, framework: FrameworkInputs) -> float:
 def secondary_parameters(
     parameters: float, one_class: ClassInputs, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Parameters of a class in a rank's share of the second copy (`secondary_shards`)."""
+    """Parameters of a class in one rank's share of the second copy (`secondary_shards`)."""
     if grid.zero < 3 or one_class.gathers == 0.0:
         return 0.0
     shards = sharing_ranks(one_class.sharers, grid)
@@ -106,7 +112,7 @@ def secondary_parameters(
 def class_share(
     parameters: float, one_class: ClassInputs, grid: Row, framework: FrameworkInputs
 ) -> ClassShare:
-    """`ClassShare` of a number of parameters of a class."""
+    """The `ClassShare` for a number of parameters of a class."""
     updated, trained = one_class.states * parameters, one_class.gradients * parameters
     resting = resting_parameters(parameters, one_class, grid, framework)
     if framework.secondary_shards > 0.0:
@@ -120,7 +126,7 @@ def class_share(
 
 @jit
 def both_shares(first: ClassShare, second: ClassShare) -> ClassShare:
-    """Two classes together."""
+    """The sum of two shares."""
     return ClassShare(
         first.weights + second.weights, first.updated + second.updated,
         first.states + second.states, first.gathered + second.gathered,
@@ -136,7 +142,9 @@ def no_share() -> ClassShare:
 
 @jit
 def updated_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
-    """`ClassShare.updated` and `.states` of the parameters of a piece or a stage."""
+    """(`ClassShare.updated`, `ClassShare.states`), summed over the parameters of a piece or a
+    stage.
+    """
     updated = states = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -148,7 +156,7 @@ def updated_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tup
 
 @jit
 def extra_update(cost: Row, grid: Row) -> tuple[float, float]:
-    """(FLOP, bytes of extra state) of the update of one piece, as ZeRO divides them."""
+    """(FLOP, bytes of extra state) of the update of one piece, divided as ZeRO divides them."""
     flop = state = 0.0
     for sharers in (Sharers.DATA, Sharers.EXPERT_DATA):
         flop += divided(cost.update_flop[int(sharers)], grid.zero > 0, float(sharers), grid)
@@ -158,7 +166,7 @@ def extra_update(cost: Row, grid: Row) -> tuple[float, float]:
 
 @jit
 def trained_share(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients of a piece or a stage, divided over the ranks that share them."""
+    """Gradients of a piece or a stage on one rank, divided over the ranks that share them."""
     total = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -171,7 +179,8 @@ def trained_share(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 @jit
 def reduced_parameters(holds: Row, framework: FrameworkInputs) -> tuple[float, float]:
     """Parameters of a piece or a stage whose gradients are reduced: (over dp·cp, over the
-    expert-data group)."""
+    expert-data group).
+    """
     data = experts = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -185,7 +194,8 @@ def reduced_parameters(holds: Row, framework: FrameworkInputs) -> tuple[float, f
 @jit
 def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
     """Parameters of a piece or a stage whose weights are gathered: (over dp·cp, over the
-    expert-data group). Where every rank keeps whole weights, only updated ones are gathered."""
+    expert-data group). If every rank keeps whole weights, only updated ones are gathered.
+    """
     data = experts = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -202,7 +212,8 @@ def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tu
 @jit
 def fetched_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Bytes that one gather of a piece or a stage fetches from the host for a rank's shards, in the
-    type in which the host holds them; frozen weights keep their own type there."""
+    host's number format; frozen weights have their own format there.
+    """
     total = 0.0
     if framework.host_weight_bytes == 0.0 or grid.zero < 2:
         return total
@@ -216,6 +227,6 @@ def fetched_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def trained_table(costs: Rows, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Parameters of the vocabulary table whose gradients are made."""
+    """Parameters of the vocabulary table that have gradients."""
     embedding = costs[job.kinds]
     return framework.classes[int(embedding.table_class)].gradients * embedding.table

@@ -1,4 +1,4 @@
-"""Numbers that stand for words in the columns of the op table.
+"""Integer codes for the words in columns of the op table.
 
 Compiled code reads a member as a plain number (`planner.cost._expressions`).
 """
@@ -9,15 +9,15 @@ from enum import IntEnum
 
 from constraints.axes import GROUPS
 
-# Communication groups that have a form of their own: places in `constraints.axes.GROUPS`.
+# Communication groups with formulas of their own, as indices into `constraints.axes.GROUPS`.
 GROUP_TP, GROUP_CP, GROUP_EP = map(GROUPS.index, ("tp", "cp", "ep"))
 
-# `returns` of a row whose input needs a gradient only where a library hooks it for checkpoints.
+# `returns` of a row whose input needs a gradient only because a library hooks it for checkpoints.
 HOOKED = 2.0
 
 
 class Shard(IntEnum):
-    """What a rank holds of a per-token quantity (tokens are already divided by cp).
+    """A rank's share of a per-token quantity (tokens are already divided by cp).
 
     t = tp degree, e = expert-tp degree.
     """
@@ -34,7 +34,7 @@ class Shard(IntEnum):
 
 
 class ParamShard(IntEnum):
-    """What divides a row's parameters before ZeRO does."""
+    """The divisor of a row's parameters, before ZeRO divides them further."""
 
     NONE = 0
     TP = 1
@@ -44,7 +44,7 @@ class ParamShard(IntEnum):
 
 
 class OpKind(IntEnum):
-    """How the time of a row is computed."""
+    """The formula for the time of a row."""
 
     GEMM = 0
     GROUPED_GEMM = 1
@@ -54,7 +54,9 @@ class OpKind(IntEnum):
 
 
 class CollectiveKind(IntEnum):
-    """What the ranks of a group do; bytes are counted as each kind's docstring in cost says."""
+    """The collective that a group runs. The docstring of each kind's cost function says how bytes
+    are counted.
+    """
 
     ALL_REDUCE = 0
     ALL_GATHER = 1
@@ -65,7 +67,7 @@ class CollectiveKind(IntEnum):
 
 
 class Hidden(IntEnum):
-    """What a collective may hide behind, where the framework overlaps it."""
+    """The compute that may hide a collective, if the framework overlaps it."""
 
     EXPOSED = 0
     BEHIND_GEMM = 1  # an independent GEMM of the same linear layer (backward)
@@ -75,7 +77,7 @@ class Hidden(IntEnum):
 
 
 class Sharers(IntEnum):
-    """Ranks that hold the same parameters, and share them under ZeRO."""
+    """Ranks that have the same parameters, and share them under ZeRO."""
 
     DATA = 0  # dp·cp, or a replica's part of them under hybrid sharding
     EXPERT_DATA = 1  # edp = dp·cp·tp/(ep·etp)

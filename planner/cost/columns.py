@@ -1,4 +1,6 @@
-"""Reductions over a column of a table, as loops: each of numpy's costs a second to compile."""
+"""Reductions over a column of a table, written as loops: numpy's would each take a second to
+compile.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from planner.cost.tables import Array
 
 @jit
 def least(table: Array, column: int) -> float:
-    """Smallest value of a column; infinite in an empty table."""
+    """Smallest value in a column; infinite for an empty table."""
     value = np.inf
     for row in range(table.shape[0]):
         value = min(value, table[row, column])
@@ -19,7 +21,7 @@ def least(table: Array, column: int) -> float:
 
 @jit
 def greatest(table: Array, column: int) -> float:
-    """Largest value of a column of positive numbers; 0 in an empty table."""
+    """Largest value in a column of positive numbers; 0 for an empty table."""
     value = 0.0
     for row in range(table.shape[0]):
         value = max(value, table[row, column])
@@ -28,7 +30,7 @@ def greatest(table: Array, column: int) -> float:
 
 @jit
 def least_of(layers: Array, column: int) -> float:
-    """Smallest value of a column, over machines and kinds."""
+    """Smallest value in a column, over machines and kinds of layers."""
     value = np.inf
     for at in range(layers.shape[0]):
         value = min(value, least(layers[at], column))
@@ -37,7 +39,7 @@ def least_of(layers: Array, column: int) -> float:
 
 @jit
 def greatest_of(layers: Array, column: int) -> float:
-    """Largest value of a column of positive numbers, over machines and kinds."""
+    """Largest value in a column of positive numbers, over machines and kinds of layers."""
     value = 0.0
     for at in range(layers.shape[0]):
         value = max(value, greatest(layers[at], column))
@@ -46,7 +48,7 @@ def greatest_of(layers: Array, column: int) -> float:
 
 @jit
 def weighted(weights: Array, table: Array, column: int) -> float:
-    """Sum of a column, each row times its weight."""
+    """Weighted sum of a column, with one weight for each row."""
     total = 0.0
     for row in range(table.shape[0]):
         total += weights[row] * table[row, column]

@@ -1,7 +1,7 @@
-"""The functions of the cost core that are called from outside for many candidates, compiled.
+"""The functions of the cost core that are called for many candidates, compiled.
 
-Each takes float64 tables (`planner.cost.fields`), NamedTuples and numbers, and computes what the
-function of the same name computes, which says what that is; `.plain` does so without a compiler.
+Each takes float64 tables (`planner.cost.fields`), NamedTuples and numbers, and does the same as the
+plain function of its name, whose docstring applies; `.plain` runs without a compiler.
 """
 
 from __future__ import annotations

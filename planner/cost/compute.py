@@ -1,7 +1,7 @@
-"""Seconds of one kernel on one GPU: dense and grouped GEMM, attention, memory-bound.
+"""Seconds of one kernel on one GPU: dense and grouped GEMM, attention, memory-bound kernels.
 
-All functions are pure, scalar float64 in and out, and ignore the CPU (launch time is added by the
-caller) and contention with collectives that run beside the kernel.
+All functions are pure, with float64 scalars in and out. They ignore the CPU (the caller adds launch
+time) and contention with collectives that run at the same time.
 
 Symbols: P = dense peak (FLOP/s), W = HBM rate (bytes/s), N = streaming multiprocessors.
 """
@@ -13,26 +13,26 @@ import math
 from planner.cost._jit import jit
 from planner.cost.inputs import GpuInputs
 
-# Bytes of a score of Megatron's fused softmax, the unit of the passes over them, and of one
-# dropout-mask entry.
+# Bytes per score of Megatron's fused softmax, the unit of traffic over scores, and of one entry of
+# the dropout mask.
 _HALF_BYTES = 2.0
 _MASK_BYTES = 1.0
-# Parts into which the depth of a product is split over SMs, depth of one at least, and bytes of an
-# element of its sums (`tiled_time_s`).
+# Number of parts into which the depth of a product may be split over SMs, least depth of a part,
+# and bytes of an element of its sums (`tiled_time_s`).
 _PARTS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 _LEAST_PART = 512.0
 _SUM_BYTES = 4.0
-# Elements of 16 bits that a tensor core loads at once (`alignment_share`).
+# Number of 16-bit elements that a tensor core loads at once (`alignment_share`).
 _VECTOR_ELEMENTS = 8.0
 
 
 @jit
 def memory_bound_time_s(total_bytes: float, kernels: float, gpu: GpuInputs) -> float:
-    """Seconds of `kernels` streaming kernels that move `total_bytes` through HBM together.
+    """Seconds of `kernels` streaming kernels that together move `total_bytes` through HBM.
 
         t = kernels · t_floor + bytes / (W · e)
 
-    e: share of the HBM rate a long kernel reaches; t_floor: launch-to-finish time of an empty
+    e: share of the HBM rate that a long kernel reaches; t_floor: launch-to-finish time of an empty
     kernel, so that half the rate is reached at t_floor · W · e bytes. Williams et al., Roofline
     (CACM 52(4), 2009), with a latency term. Ignores hits in L2.
     """
@@ -41,7 +41,7 @@ def memory_bound_time_s(total_bytes: float, kernels: float, gpu: GpuInputs) -> f
 
 @jit
 def operand_bytes(peak_flop_per_s: float, gpu: GpuInputs) -> float:
-    """Bytes of an input element, from the rule that halving the width doubles the peak."""
+    """Bytes of an input element, by the rule that halving the width doubles the peak."""
     return gpu.element_bytes * min(1.0, gpu.matmul16_flop_per_s / peak_flop_per_s)
 
 
@@ -54,14 +54,14 @@ def tiled_time_s(
 
         t = ⌈products·⌈m/Tm⌉·⌈n/Tn⌉ / N⌉ · N · (2·Tm·Tn·(k + k0)/R + x·Tm·Tn·o/W)
 
-    R: FLOP/s of the whole GPU while all SMs work; k0: depth that costs as much as filling a
-    tile's pipeline; o: output bytes per element; x: share of the output traffic that does not
-    overlap the next tile's main loop. NVIDIA, Matrix Multiplication Background User's Guide,
-    sections "Tile quantization" and "Wave quantization".
+    R: FLOP/s of the whole GPU while all SMs work; k0: depth that costs as much as filling a tile's
+    pipeline; o: output bytes per element; x: share of the output traffic that does not overlap the
+    next tile's main loop. NVIDIA, Matrix Multiplication Background User's Guide, sections "Tile
+    quantization" and "Wave quantization".
 
-    Where the tiles of one product leave half of the SMs idle or more, its depth is cut into
-    p ≤ N/tiles parts whose fp32 sums are written and added up: k/p in place of k, and 8·p·m·n bytes
-    in a kernel more, if that is faster (split-k, which cuBLAS chooses by itself: CUTLASS,
+    If the tiles of one product leave half of the SMs idle or more, its depth may be cut into p ≤
+    N/tiles parts whose fp32 sums are written and added up: k/p in place of k, plus a kernel that
+    moves 8·p·m·n bytes, if that is faster (split-k, which cuBLAS chooses by itself: CUTLASS,
     efficient_gemm.md, "Parallelized Reductions"). Weight gradients of narrow layers are such
     products. Ignores stream-k.
     """
@@ -87,8 +87,8 @@ def best_tiling_time_s(
 ) -> float:  # fmt: skip
     """Least `tiled_time_s` over the tiles that a GEMM library chooses from.
 
-    The full tile both ways round, then half and quarter of it; each halving lowers the SM's
-    rate by `gemm_small_tile_share`, since operands are reused less.
+    These are the full tile in both orientations, half of it and a quarter of it; each halving
+    lowers the SM's rate by `gemm_small_tile_share`, because operands are reused less.
     """
     big, small = gpu.tile_m, gpu.tile_n
     best = math.inf
@@ -113,8 +113,8 @@ def compute_bound_time_s(
         tiling: best_tiling_time_s at R = P·e·g
 
     Under sustained load a GPU lowers its clock until it meets its power limit: share e of P. SMs
-    that idle in a partial wave free power, and the others speed up by at most g (clock limit).
-    k0, x, o as in `tiled_time_s`.
+    that idle in a partial wave free power, and the others speed up by a factor of at most g (clock
+    limit). k0, x, o as in `tiled_time_s`.
     """
     sustained = peak_flop_per_s * max_efficiency
     outputs = products * m * n
@@ -129,15 +129,14 @@ def gemm_time_s(
     m: float, n: float, k: float, batch: float, peak_flop_per_s: float, max_efficiency: float,
     output_bytes: float, gpu: GpuInputs,
 ) -> float:  # fmt: skip
-    """Seconds of `batch` products (m×k)·(k×n): the slowest of power, tiling and HBM, and a floor.
+    """Seconds of `batch` products (m×k)·(k×n): the slowest of power, tiling and HBM, plus a floor.
 
         t = t_floor + max(compute, batch·(i·(m·k + k·n) + o·m·n) / (W·e_hbm))
 
     i: operand bytes per element; o (`output_bytes`): output bytes per element, 2 for bf16, 4 for
     fp32 and TF32, 8 for a weight gradient added into an fp32 buffer (read and write), 4 for one
-    added into bf16.
-    Roofline with tile and wave quantisation. Ignores layout (TN/NN/NT differ by 1 % in the
-    fitted rows), operands that stay in L2 and operands that are read twice.
+    added into bf16. Roofline with tile and wave quantisation. Ignores layout (TN/NN/NT differ by 1
+    % in the fitted rows), operands that stay in L2 and operands that are read twice.
     """
     compute = compute_bound_time_s(
         m, n, k, batch, peak_flop_per_s, max_efficiency, output_bytes, gpu
@@ -149,15 +148,15 @@ def gemm_time_s(
 
 @jit
 def odd_rows_time_s(m: float, n: float, k: float, gpu: GpuInputs) -> float:
-    """Least seconds of an m×n×k product of which a matrix has rows of an odd width.
+    """Least seconds of an m×n×k product if a matrix has rows of an odd width.
 
         t = 2·m·n·k / (N·r)  if n or k is odd, else 0
 
     Such rows start at odd multiples of 2 bytes, and the SMs' asynchronous copies take 4 bytes or
     more (CUDA Programming Guide, "Asynchronous Data Copies using LDGSTS"), so operands are loaded
-    one by one. It befalls the logits of an unpadded vocabulary. r: `odd_rows_flop_per_s_per_sm`.
-    Not fitted on: nine runs of nanotron of 2024 with GPT-2's vocabulary on 8 H100 err by 4 %
-    (median) with it, by 33 % without.
+    one by one. This happens to the logits of an unpadded vocabulary. r:
+    `odd_rows_flop_per_s_per_sm`. Validation on rows that were not fitted: nine runs of nanotron of
+    2024 with GPT-2's vocabulary on 8 H100 err by 4 % (median) with it, by 33 % without.
     """
     if math.floor(n + 0.5) % 2.0 == 0.0 and math.floor(k + 0.5) % 2.0 == 0.0:
         return 0.0
@@ -173,10 +172,11 @@ def grouped_gemm_time_s(
 
         t = t_floor + groups · t_group + max(compute, memory),  e → e · g_grouped
 
-    t_group: cost of starting one group's product; g_grouped: what a grouped launch loses against
-    one large product (shared caches and SMs). With few tokens an expert the traffic of a weight
-    gradient's buffer, 8·m·n bytes each, dominates. Ignores imbalance between the experts of one
-    rank; for that between ranks, multiply by the load of the busiest over the mean.
+    t_group: cost of starting one group's product; g_grouped: efficiency of a grouped launch
+    relative to one large product (shared caches and SMs). With few tokens per expert the traffic of
+    the weight gradients' buffers, 8·m·n bytes each, dominates. Ignores imbalance between the
+    experts of one rank; for imbalance between ranks, multiply by the load of the busiest over the
+    mean.
     """
     share = max_efficiency * gpu.grouped_efficiency_share
     compute = compute_bound_time_s(m, n, k, groups, peak_flop_per_s, share, output_bytes, gpu)
@@ -193,11 +193,11 @@ def longest_row(seq_kv: float, window: float) -> float:
 
 @jit
 def visited_columns(seq_kv: float, causal: float, window: float, tile: float) -> float:
-    """Keys that an average tile of `tile` queries computes scores for.
+    """Keys for which an average tile of `tile` queries computes scores.
 
-    Without mask s; causal with window w ≤ s: w - w²/(2s), the mean of min(position, w), plus the
-    masked part of the blocks on the edges, tile·(1 - w/(2s)); w = s without a window, which gives
-    (s + tile)/2. Holds for a whole sequence and for the zig-zag chunks of context parallelism.
+    Without a mask: s. Causal with window w ≤ s: w - w²/(2s), the mean of min(position, w), plus the
+    masked part of the blocks on the edges, tile·(1 - w/(2s)). Without a window w = s, which gives
+    (s + tile)/2. Valid for a whole sequence and for the zig-zag chunks of context parallelism.
     """
     if causal == 0.0:
         return seq_kv
@@ -208,10 +208,10 @@ def visited_columns(seq_kv: float, causal: float, window: float, tile: float) ->
 
 @jit
 def head_width_share(head_dim: float, gpu: GpuInputs) -> float:
-    """Rate at a head width against that at 128: (d/(d + d0)) · ((128 + d0)/128), at most 1.
+    """Rate at a head width, relative to that at 128: (d/(d + d0)) · ((128 + d0)/128), at most 1.
 
-    Narrow heads do more softmax work per matrix FLOP. Wider ones gain little: registers limit
-    the tile. Shah et al., FlashAttention-3 (arXiv 2407.08608), Figure 5: 64, 128, 256.
+    Narrow heads do more softmax work per matrix FLOP. Wider ones gain little, because registers
+    limit the tile. Shah et al., FlashAttention-3 (arXiv 2407.08608), Figure 5: 64, 128, 256.
     """
     half = gpu.attention_half_head_dim
     return min(1.0, head_dim / (head_dim + half) * (128.0 + half) / 128.0)
@@ -219,8 +219,9 @@ def head_width_share(head_dim: float, gpu: GpuInputs) -> float:
 
 @jit
 def padded(width: float, other: float, gpu: GpuInputs) -> float:
-    """Width at which a kernel multiplies heads of `width` beside others: the larger of both where
-    it has but one."""
+    """Width with which a kernel multiplies heads of `width`, given the `other` width: the larger of
+    both if the kernel supports only one.
+    """
     return width + gpu.attention_padding * max(0.0, other - width)
 
 
@@ -230,18 +231,19 @@ def flash_time_s(
     causal: float, window: float, efficiency: float, tile: float, start_columns: float,
     tail_share: float, gpu: GpuInputs,
 ) -> float:  # fmt: skip
-    """Seconds of a fused attention kernel whose products per score block have `widths` in all.
+    """Seconds of a fused attention kernel; `widths` is the sum of head widths over the products of
+    a score block.
 
         work(c) = 2 · T · w · (c + c0);  rate = P16 · e · share(d)
         t = t_floor + max(work(longest), total/N + q · work(longest)) · N / rate
         total = b · a · ⌈s_q/T⌉ · work(mean visited columns)
 
     w (`widths`): head widths of the block's products, added up; T (`tile`): queries of a tile
-    (backward: keys, which see as many queries); c0
-    (`start_columns`): columns that a tile's start and end cost; q (`tail_share`): tiles of unequal
-    length on N SMs end within q of the longest one after the mean, and Graham's list-scheduling
-    bound (SIAM J. Appl. Math. 17(2), 1969) is q ≤ 1 - 1/N. Ignores HBM traffic, which does not
-    limit a fused kernel at s ≥ 512.
+    (backward: keys, which see as many queries); c0 (`start_columns`): number of columns that cost
+    as much as a tile's start and end; q (`tail_share`): tiles of unequal length on N SMs end within
+    q of the longest one after the mean, and Graham's list-scheduling bound (SIAM J. Appl. Math.
+    17(2), 1969) is q ≤ 1 - 1/N. Ignores HBM traffic, which does not limit a fused kernel at s ≥
+    512.
     """
     per_column = 2.0 * tile * widths
     mean = per_column * (visited_columns(seq_kv, causal, window, tile) + start_columns)
@@ -259,9 +261,9 @@ def attention_forward_time_s(
 ) -> float:  # fmt: skip
     """Seconds of fused attention forward: 2 products (scores, output) per block, `flash_time_s`.
 
-    Kernels of one width pad the other to max(qk, v); of two widths, scores take qk and the output
-    v. `causal`: 1 or 0; `window`: keys seen, 0 for all. Dao, FlashAttention-2 (arXiv 2307.08691),
-    section 3.1: 4·s²·d·a FLOP, half when causal.
+    Kernels of one width pad the other to max(qk, v); in kernels of two widths, scores take qk and
+    the output v. `causal`: 1 or 0; `window`: keys seen, 0 for all. Dao, FlashAttention-2 (arXiv
+    2307.08691), section 3.1: 4·s²·d·a FLOP, half when causal.
     """
     keys, values = padded(qk_head_dim, v_head_dim, gpu), padded(v_head_dim, qk_head_dim, gpu)
     return flash_time_s(
@@ -279,7 +281,7 @@ def attention_backward_time_s(
     """Seconds of fused attention backward: 5 products per block, 2.5 × forward's FLOP.
 
     Scores again, then the gradients of probabilities, values, queries and keys: three of width qk
-    and two of width v. Dao, FlashAttention-2 (arXiv 2307.08691), section 4.1. Otherwise
+    and two of width v. Dao, FlashAttention-2 (arXiv 2307.08691), section 4.1. Otherwise the same as
     `attention_forward_time_s`.
     """
     keys, values = padded(qk_head_dim, v_head_dim, gpu), padded(v_head_dim, qk_head_dim, gpu)
@@ -292,7 +294,7 @@ def attention_backward_time_s(
 
 @jit
 def alignment_share(head_dim: float, gpu: GpuInputs) -> float:
-    """Rate of unfused attention's batched products against heads of 16-byte rows.
+    """Rate of unfused attention's batched products, relative to that for heads with 16-byte rows.
 
     Tensor cores load operands in vectors of 16 bytes, 8 elements of 16 bits; rows of another width
     fall back to slow kernels (NVIDIA, Matrix Multiplication Background User's Guide, "Tensor Core
@@ -310,8 +312,8 @@ def eager_attention_forward_time_s(
 
     Two batched GEMMs over the full square and two passes over its b·a·s² entries: fused
     scale-mask-softmax (2 B read, 2 B written), dropout (2 B read, 2 B and a 1 B mask written).
-    Narayanan et al. (arXiv 2104.04473), section 4.2. The causal mask saves nothing here.
-    `traffic`: bytes of those passes over fused ones, 1 as above.
+    Narayanan et al. (arXiv 2104.04473), section 4.2. The causal mask saves nothing here. `traffic`:
+    bytes of those passes relative to fused ones; 1 as above.
     """
     pairs, element = batch * heads, gpu.element_bytes
     peak = gpu.matmul16_flop_per_s

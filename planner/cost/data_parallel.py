@@ -1,11 +1,11 @@
 """Gradient reduction, parameter gathering and the optimizer step of one pipeline stage.
 
-Groups: dense parameters are reduced over dp·cp ranks that lie tp apart, experts over edp ranks
-that lie etp·ep apart (rank order tp-cp-ep-dp-pp), or further (`planner.cost.rank_order`).
+Groups: dense parameters are reduced over dp·cp ranks that are tp ranks apart, experts over edp
+ranks that are etp·ep apart (rank order tp-cp-ep-dp-pp), or further (`planner.cost.rank_order`).
 
-Where switches reduce (`planner.cost.in_network`), one kind of communicator has them, as in Megatron
-(--use-sharp): that of dense parameters, or under hybrid sharding that between replicas, which
-dense parameters and experts share. NCCL gives SHARP to the first communicator alone.
+If switches reduce (`planner.cost.in_network`), they serve one kind of communicator, as in Megatron
+(--use-sharp): the one of dense parameters, or under hybrid sharding the one between replicas, which
+dense parameters and experts share. NCCL gives SHARP only to the first communicator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def sharded_stream(kind: int, size_bytes: float, key: Row, grid: Row, network: R
 def shared_stream(
     kind: int, value: float, expert_value: float, key: Row, grid: Row, network: Rows
 ) -> Stream:
-    """A collective of `value` bytes over dp·cp, then one of `expert_value` bytes over edp."""
+    """A collective of `value` bytes over dp·cp, followed by one of `expert_value` bytes over
+    edp.
+    """
     stride = expert_stride(key, grid, network)
     return after(
         sharded_stream(kind, value, key, grid, network),
@@ -46,7 +48,7 @@ def shared_stream(
 def gather_of(
     data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
 ) -> Stream:
-    """All-gather of sharded weights; `data`, `experts`: `gathered_parameters`."""
+    """All-gather of sharded weights. `data`, `experts`: from `gathered_parameters`."""
     per_parameter = framework.parameter_communication_bytes if grid.zero >= 1 else 0.0
     return shared_stream(
         CollectiveKind.ALL_GATHER, data * per_parameter, experts * per_parameter, key, grid, network
@@ -57,7 +59,9 @@ def gather_of(
 def near_gather_of(
     data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
 ) -> Stream:
-    """All-gather of weights from their second copy, over the neighbouring ranks that share it."""
+    """All-gather of weights from their second copy, over the neighbouring ranks that share that
+    copy.
+    """
     size = framework.parameter_communication_bytes
     shards = secondary_ranks(grid.shards, framework)
     expert_shards = secondary_ranks(grid.expert_shards, framework)
@@ -71,12 +75,12 @@ def near_gather_of(
 
 @jit
 def fetch_of(holds: Row, grid: Row, framework: FrameworkInputs) -> Stream:
-    """Copies of a rank's shards from the host before one gather (`fetched_bytes`), by copy engines,
-    on a link of their own: b/(shards·B).
+    """Copies of a rank's shards from the host before one gather (`fetched_bytes`). Copy engines do
+    this, on a separate link: b/(shards·B).
 
     Sources: DeepSpeed, runtime/zero/partition_parameters.py, `_all_gather_coalesced`; torch,
-    distributed/fsdp/_fully_shard/_fsdp_param.py, `all_gather_inputs`. Ignores what NICs on the same
-    PCIe switch take of the link.
+    distributed/fsdp/_fully_shard/_fsdp_param.py, `all_gather_inputs`. Ignores traffic of NICs on
+    the same PCIe switch, which slows the link.
     """
     fetched = fetched_bytes(holds, grid, framework)
     if fetched == 0.0:
@@ -89,7 +93,7 @@ def reduction_of(
     data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
 ) -> Stream:
     """Reduction of gradients: an all-reduce without ZeRO, a reduce-scatter with it. `data`,
-    `experts`: `reduced_parameters`.
+    `experts`: from `reduced_parameters`.
 
     Under hybrid sharding each rank then all-reduces its share with its replicas (Zhao et al. 2023,
     arXiv 2304.11277, section 3.2.2).
@@ -114,10 +118,10 @@ def reduction_of(
 @jit
 def average_seconds(cost: Row, key: Row, framework: FrameworkInputs, network: Rows) -> float:
     """Seconds to average the gradients of parameters that every tensor-parallel rank has a copy of.
-    It happens once a step, and nothing hides it.
+    This happens once per step, and nothing hides it.
 
     Source: Megatron-Core 0.19.2, distributed/finalize_model_grads.py,
-    _allreduce_non_tensor_model_parallel_grads, of parameters that Megatron-Bridge marks
+    _allreduce_non_tensor_model_parallel_grads; for parameters that Megatron-Bridge marks with
     `average_gradients_across_tp_domain`.
     """
     if cost.averaged == 0.0 or key.tp <= 1.0:
@@ -128,7 +132,9 @@ def average_seconds(cost: Row, key: Row, framework: FrameworkInputs, network: Ro
 
 @jit
 def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
-    """Seconds of a collective that run beside compute; `share`: what the framework lets overlap."""
+    """Seconds of a collective that run at the same time as compute. `share`: the part that the
+    framework allows to overlap.
+    """
     return min(seconds * share, window_s)
 
 
@@ -136,11 +142,12 @@ def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
 def optimizer_seconds(
     updated: float, owned: float, framework: FrameworkInputs, gpu: GpuInputs
 ) -> float:
-    """Memory-bound update of the parameters that this rank owns, of those `updated`.
+    """Seconds of the memory-bound update of the `owned` parameters of this rank, a share of those
+    `updated`.
 
-    Bytes per parameter = gradient and states read, states and weight written; plus one read of
-    the gradients for their norm. The offloaded part takes its own time per parameter. Passes that
-    a framework makes over all gradients or weights of the rank, ZeRO or not, come on top.
+    Bytes per parameter = gradient and states read, states and weight written; plus one read of the
+    gradients for their norm. The offloaded part takes a separate time per parameter. Passes that a
+    framework makes over all gradients or weights of the rank, with or without ZeRO, are added.
     """
     everything = updated * framework.step_traffic_bytes
     traffic = owned * framework.optimizer_traffic_bytes + everything

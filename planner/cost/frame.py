@@ -1,8 +1,8 @@
 """The frame of a step: parameters, their traffic and their update.
 
 A frame depends only on the parallel degrees and the layout, and on whether a step has one
-micro-batch or more (`reduces_at_once`). So candidates that differ in micro-batch size or recompute
-mode share a frame (`planner.cost.kernel`).
+micro-batch or more (`reduces_at_once`). So candidates that differ only in micro-batch size or
+recompute mode share a frame (`planner.cost.kernel`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from planner.cost.sharing import after
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.update import stage_update_seconds
 
-# Traffic of one piece. First its parameters whose gradients are reduced and whose weights are
-# gathered, over dp·cp and over the expert-data group, and the `Stream` of each
+# Traffic of one piece. First the number of its parameters whose gradients are reduced and whose
+# weights are gathered, over dp·cp and over the expert-data group, and the `Stream` of each
 # (`planner.cost.sharing`); `near`: of a gather from a second copy of the weights. Then columns that
 # depend on micro-batch and recompute mode: seconds of the piece's passes; seconds that ZeRO-2/3
 # adds to them without and with recomputation; seconds of links that hidden traffic of a pass takes
-# from the traffic at the end of the step (`taken_*`); the delay of the piece's compute and exposed
-# traffic by the latter (`shared_s`, `planner.cost.boundary_traffic`), which includes the seconds to
-# average the gradients of copies (`average_s`).
+# from the traffic at the end of the step (`taken_*`); the delay that the latter causes to the
+# piece's compute and exposed traffic (`shared_s`, `planner.cost.boundary_traffic`), which includes
+# the seconds to average the gradients of copies (`average_s`).
 TRAFFIC_ROW = record_of(
     "reduced", "reduced_experts", "gathered", "gathered_experts",
     "reduce_s", "reduce_inside", "reduce_between", "reduce_engaged",
@@ -54,7 +54,7 @@ TRAFFIC_ROW = record_of(
 def fill_traffic(
     costs: Rows, key: Row, grid: Row, framework: FrameworkInputs, network: Rows, traffic: Rows
 ) -> None:
-    """Fill the streams that reduce the gradients of each piece and gather its sharded weights."""
+    """Fill the streams that reduce each piece's gradients and gather its sharded weights."""
     for piece in range(costs.shape[0]):
         cost, one_traffic = costs[piece], traffic[piece]
         data, experts = reduced_parameters(cost, framework)
@@ -78,7 +78,7 @@ def fill_traffic(
 
 @jit
 def fill_passes(costs: Rows, grid: Row, framework: FrameworkInputs, traffic: Rows) -> None:
-    """Fill the seconds of each piece whose traffic is known."""
+    """Fill the seconds of each piece, whose traffic is filled before."""
     for piece in range(costs.shape[0]):
         cost, one_traffic = costs[piece], traffic[piece]
         one_traffic.forward_s, one_traffic.backward_s = (
@@ -112,7 +112,7 @@ def fill_group(
 
 @jit
 def same_stages(one: int, other: int, counts: Array) -> bool:
-    """Whether two stages hold the same pieces."""
+    """Whether two stages contain the same pieces."""
     differ = 0
     for piece in range(counts.shape[0]):
         differ += counts[piece, one] != counts[piece, other]
@@ -121,12 +121,12 @@ def same_stages(one: int, other: int, counts: Array) -> bool:
 
 @jit
 def group_stages(pp: int, schedule: int, place: Array, counts: Array, groups: Rows) -> int:
-    """Number of groups of stages, filled with their first stage, span and machine;
+    """The number of groups of stages. Fills each group's first stage, span and machine;
     counts[piece, stage] becomes counts[piece, group]. `place`: machine of each stage.
 
-    Under 1F1B and GPipe, consecutive stages with the same contents are a group, and its first stage
-    stands for it: that has the most micro-batches in flight and the least time to hide the traffic
-    at the end of the step. Under other schedules each stage is a group.
+    Under 1F1B and GPipe, consecutive stages with the same contents form a group, and its first
+    stage stands for it: that one has the most micro-batches in flight and the least time to hide
+    the traffic at the end of the step. Under other schedules each stage is a group.
     """
     alike = schedule <= SCHEDULE_ALL_FORWARD_FIRST
     found = 0

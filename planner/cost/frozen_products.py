@@ -1,4 +1,4 @@
-"""Seconds of products with frozen weights beyond those of trained ones."""
+"""Additional seconds of products with frozen weights, compared with trained ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from planner.cost.keys import returned, weight_elements
 
 @jit
 def unpacking_seconds(op: Row, key: Row, gpu: GpuInputs) -> float:
-    """Seconds of making a copy of a product's weights, as 16 bits of packed ones, before each use
-    of them: forward, its repetition, and the gradient of the input. As long for any tokens.
+    """Seconds to unpack a product's packed weights into a 16-bit copy before each use: in forward,
+    in its recomputation, and for the input gradient. They do not depend on the number of tokens.
 
     Source: bitsandbytes, autograd/_functions.py, MatMul4Bit.
     """
@@ -22,7 +22,8 @@ def unpacking_seconds(op: Row, key: Row, gpu: GpuInputs) -> float:
 def frozen_seconds(
     forward: float, data: float, op: Row, key: Row, gpu: GpuInputs
 ) -> tuple[float, float]:
-    """Forward of a product and the gradient of its input, with frozen weights that are made copies
-    of before each use, and without that gradient where nothing needs it."""
+    """(forward, input gradient) seconds of a product with frozen weights: copies of the weights are
+    added before each use, and the gradient is left out if nothing needs it.
+    """
     unpacking = unpacking_seconds(op, key, gpu)
     return forward + unpacking, returned(op, key) * (data + unpacking)

@@ -1,16 +1,16 @@
-"""Collectives of data parallelism with reductions in the switches between domains (SHARP).
+"""Collectives of data parallelism that the switches between domains reduce (SHARP).
 
-Conventions of `planner.cost.communication`: S = payload, n = `size`, m = members per domain,
-D = n/m domains. The members of a domain reduce among themselves (NVLS, or a chain), each sends its
-S/m into the tree of switches of its rail, which adds up what the domains send and multicasts the
-sum: S/m up and S/m down a NIC, half of a ring's 2 (n - 1)/n S/m. Reduce-scatters send S/m up and
-gathers receive S/m, as much as in a ring, so there the tree saves latency alone.
+Conventions of `planner.cost.communication`: S = payload, n = `size`, m = members per domain, D =
+n/m domains. The members of a domain reduce among themselves (NVLS, or a chain). Each sends its S/m
+into the tree of switches of its rail, which adds up the domains' parts and multicasts the sum: S/m
+up and S/m down a NIC, half of a ring's 2 (n - 1)/n S/m. Reduce-scatters send S/m up and gathers
+receive S/m, as much as in a ring, so there the tree saves only latency.
 
-Latency: one reduction, whatever D, and two hops for every further tier of switches. Leaf switches
-reduce before they send on, so oversubscription of the spine costs nothing. NCCL takes the
-algorithm that it expects to be fastest: here the faster one. Sources: Graham et al., SHARP
+Latency: one reduction for any D, and two hops for every further tier of switches. Leaf switches
+reduce before they send on, so oversubscription of the spine costs nothing. NCCL takes the algorithm
+that it expects to be fastest: here the faster one. Sources: Graham et al., SHARP
 Streaming-Aggregation, ISC 2020 (doi 10.1007/978-3-030-50743-5_3); NCCL 2.21, src/graph/tuning.cc.
-Nothing of this was measured by or compared with a run of ours.
+None of this has been measured by us or compared with a run of ours.
 """
 
 from __future__ import annotations
@@ -35,16 +35,18 @@ def switch_tiers(domains: float, links: LinkInputs) -> float:
 
 @jit
 def tree_latency_s(domains: float, links: LinkInputs) -> float:
-    """Latency between domains: of a reduction below one leaf switch, and up and down each
-    further tier."""
+    """Latency between domains: a reduction below one leaf switch, plus the way up and down each
+    further tier.
+    """
     further = switch_tiers(domains, links) - 1.0
     return links.in_network_latency_s + 2.0 * further * links.in_network_tier_s
 
 
 @jit
 def serves(kind: int, size: float, members: float, groups: float, links: LinkInputs) -> bool:
-    """Whether the switches take part in a collective: the group leaves its domain, every one of
-    the `groups` groups of its kind gets a tree, and NCCL has the collective."""
+    """Whether the switches take part in a collective: the group leaves its domain, each of the
+    `groups` groups of its kind gets a tree, and NCCL supports the collective.
+    """
     if links.in_network_bytes_per_s <= 0.0 or size <= members:
         return False
     if groups > links.in_network_groups:
@@ -54,7 +56,7 @@ def serves(kind: int, size: float, members: float, groups: float, links: LinkInp
 
 @jit
 def inner_latency_s(members: float, links: LinkInputs) -> float:
-    """One pass inside a domain: a chain's, or the switch's where that reduces."""
+    """Latency of one pass inside a domain: a chain's, or the switch's if it reduces."""
     if members <= 1.0:
         return 0.0
     chain_s = links.scale_up_start_s + (members - 1.0) * links.scale_up_latency_s
@@ -65,8 +67,9 @@ def inner_latency_s(members: float, links: LinkInputs) -> float:
 
 @jit
 def inner_wire_bytes(kind: int, payload_bytes: float, members: float, links: LinkInputs) -> float:
-    """Bytes on each link of a domain: 2 S up and down a chain, less where the switch reduces
-    (`reduction_gain`); half of the chain's for a scatter or gather."""
+    """Bytes on each link of a domain: 2 S up and down a chain, less if the switch reduces
+    (`reduction_gain`); half of the chain's for a scatter or gather.
+    """
     if members <= 1.0:
         return 0.0
     if kind != CollectiveKind.ALL_REDUCE:
@@ -82,10 +85,10 @@ def in_network_stream(
     kind: int, payload_bytes: float, size: float, members: float, links: LinkInputs,
     root_groups: float = 0.0,
 ) -> Stream:  # fmt: skip
-    """A collective through the tree of switches, with the time that it keeps the links busy.
+    """A collective through the tree of switches, and the time for which it keeps the links busy.
 
-    launch + passes · inner latency + tree latency + max(inner, outer), two passes inside for an
-    all-reduce, one for a reduce-scatter or all-gather of `payload_bytes` in all.
+    launch + passes · inner latency + tree latency + max(inner, outer), with two passes inside for
+    an all-reduce, one for a reduce-scatter or all-gather of `payload_bytes` in all.
     """
     passes = 2.0 if kind == CollectiveKind.ALL_REDUCE else 1.0
     latency_s = passes * inner_latency_s(members, links)
@@ -107,8 +110,9 @@ def in_network_stream(
 def parameter_stream(
     kind: int, size: float, stride: float, size_bytes: float, network: Rows
 ) -> Stream:
-    """A collective over gradients or weights among `size` ranks that lie `stride` apart: through
-    the hosts, or through the switches where they serve and are faster."""
+    """A collective over gradients or weights among `size` ranks that are `stride` apart: through
+    the hosts, or through the switches if they take part and are faster.
+    """
     links = network[0]
     stream = collective_stream(kind, size, stride, size_bytes, network)
     if stream.seconds <= 0.0 or links.in_network_bytes_per_s <= 0.0:

@@ -1,4 +1,4 @@
-"""The loops over keys and shapes; everything they compute lives in the other modules.
+"""The loops over keys and shapes; the other modules contain everything that they compute.
 
 A machine is a type of GPU with its node and links. A job runs on one or on several machines, and
 each stage of the pipeline is on one of them: `place[stage]`. Tables that differ between machines
@@ -31,8 +31,9 @@ def cost_keys(
     keys: Rows, ops: Rows, parameters: Rows, saved: Rows, collectives: Rows, job: JobInputs,
     framework: FrameworkInputs, gpu: GpuInputs, network: Rows, traffic: Rows, out: Rows,
 ) -> None:  # fmt: skip
-    """Fill the piece costs of every key: out[keys, pieces], zero before; `traffic`: room for
-    `communication_terms`."""
+    """Fill the piece costs of every key: out[keys, pieces], zero before. `traffic`: working array
+    for `communication_terms`.
+    """
     for index in range(keys.shape[0]):
         for piece in range(job.pieces):
             piece_cost(
@@ -53,8 +54,8 @@ def cost_shapes(
     `order`: rows of the shapes to cost; shapes of one frame (`frame`) follow each other, so that
     the frame is computed once. `costs[key, machine, piece]`. `places`: rows with the machine of
     each stage. `given`: there is one shape, and the layout in `layouts` is costed with its stages
-    (`cost_layout`). Working arrays: layouts[3, pieces, most stages], `groups` and `stages` of as
-    many stages, `traffic` of the pieces on each machine (`planner.predict.cost_model`).
+    (`cost_layout`). Working arrays: layouts[3, pieces, most stages], `groups` and `stages` with one
+    row per stage, `traffic` of the pieces on each machine (`planner.predict.cost_model`).
     """
     if given:
         cost_layout(
@@ -102,7 +103,7 @@ def fill_frame(
     counts: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, frameworks: Rows,
     gpus: Rows, networks: Rows, traffic: Rows, groups: Rows,
 ) -> None:  # fmt: skip
-    """Fill what depends on degrees and layout alone (`planner.cost.frame`)."""
+    """Fill the parts that depend only on degrees and layout (`planner.cost.frame`)."""
     for at in range(frameworks.shape[0]):
         fill_traffic(costs[at], key, grid, frameworks[at], networks[at], traffic[at])
     for group in range(groups.shape[0]):
@@ -118,8 +119,9 @@ def fill_seconds(
     costs: Rows, key: Row, grid: Row, job: JobInputs, frameworks: Rows, networks: Rows,
     traffic: Rows,
 ) -> ShapeFrame:  # fmt: skip
-    """Fill the seconds of each piece on each machine; see `ShapeFrame`. A boundary between machines
-    goes at the pace of the slower one."""
+    """Fill the seconds of each piece on each machine, and return the `ShapeFrame`. A boundary
+    between machines is as fast as the slower one.
+    """
     exposed_s = 0.0
     for at in range(frameworks.shape[0]):
         framework = frameworks[at]
@@ -140,7 +142,9 @@ def cost_layout(
     job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, place: Array, groups: Rows,
     traffic: Rows, out: Row, stages: Rows,
 ) -> None:  # fmt: skip
-    """Fill step and stage results of one given layout: out, stages[pp], zero before."""
+    """Fill the results of one given layout for the step and its stages: out, stages[pp], zero
+    before.
+    """
     for stage in range(stages.shape[0]):
         groups[stage].first, groups[stage].span = float(stage), 1.0
         groups[stage].machine = place[stage]

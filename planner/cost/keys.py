@@ -1,4 +1,4 @@
-"""What the cost of a layer depends on, and what of a quantity a rank then holds.
+"""Inputs of a layer's cost, and the share of a quantity that a rank then has.
 
 A key is a row of the key table (`planner.cost.fields.KEY_ROW`).
 
@@ -35,8 +35,9 @@ def shard_factor(code: int, key: Row, kv_heads: float) -> float:
 
 @jit
 def returned(op: Row, key: Row) -> float:
-    """Whether backward makes a gradient of a row's input: where only checkpoints need one, under
-    recomputation."""
+    """Whether backward computes a gradient of a row's input (1 or 0); if only checkpoints need one,
+    whether layers recompute.
+    """
     if op.returns == HOOKED:
         return 1.0 if int(key.modules) else 0.0
     return float(op.returns)
@@ -44,15 +45,16 @@ def returned(op: Row, key: Row) -> float:
 
 @jit
 def padding_factor(vocab: float, multiple: float, tp: float) -> float:
-    """Padded over true vocabulary: the framework rounds up to a multiple of multiple·tp."""
+    """Padded vocabulary over the true one: the framework rounds up to a multiple of multiple·tp."""
     unit = multiple * tp
     return float(((vocab + unit - 1) // unit) * unit / vocab)
 
 
 @jit
 def on_rank(value: float, row: Row, key: Row, job: JobInputs) -> float:
-    """Part of a value of some parameters that one rank has, before ZeRO; `row`: of the parameter
-    table."""
+    """A rank's part of a value that belongs to some parameters, before ZeRO. `row`: of the
+    parameter table.
+    """
     shard = int(row.shard)
     if row.pads_vocabulary > 0 and shard == ParamShard.TP:
         value *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
@@ -67,8 +69,9 @@ def on_rank(value: float, row: Row, key: Row, job: JobInputs) -> float:
 
 @jit
 def local_tokens(key: Row, job: JobInputs) -> float:
-    """Tokens of the longest micro-batch on a context-parallel rank: b·s/cp, of samples without
-    padding a share of it."""
+    """Tokens of the longest micro-batch on a context-parallel rank: b·s/cp, or a share of it for
+    samples without padding.
+    """
     return key.mbs * job.seq / key.cp * key.kept
 
 

@@ -1,7 +1,7 @@
 """Cost of one piece (a layer of one kind, the embedding, the head) on one rank, per micro-batch.
 
-Everything here depends only on a *key* (degrees, micro-batch, recompute mode), so each distinct
-key is costed once and gathered by all the shapes that share it.
+Everything here depends only on a *key* (degrees, micro-batch, recompute mode), so each distinct key
+is costed once, and all the shapes that share it use the result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from planner.cost.update import update_costs
 def recompute_costs(kept: float, key: Row, out: Row) -> None:
     """Fill the columns that depend on the share of layers that recompute, and scale their seconds.
 
-    `kept`: bytes of a layer that recomputes. A checkpoint of n layers keeps the input of its
-    first one and brings all of their tensors back at once; where every k-th layer recomputes,
-    layers are costed as their average.
+    `kept`: bytes of a layer that recomputes. A checkpoint of n layers keeps the input of its first
+    one and brings all of their tensors back at once. If every k-th layer recomputes, each layer
+    costs the average of all.
     """
     saved = out.saved
     out.saved_recomputed = (1.0 - key.share) * saved + key.share * kept / key.span
@@ -47,7 +47,7 @@ def recompute_costs(kept: float, key: Row, out: Row) -> None:
 
 @jit
 def most_repeats(piece: int, ops: Rows) -> float:
-    """Most equal layers for which a row of a piece stands."""
+    """The largest number of equal layers that a row of a piece stands for."""
     most = 1.0
     for row in range(ops.shape[0]):
         if int(ops[row].piece) == piece:
@@ -57,8 +57,9 @@ def most_repeats(piece: int, ops: Rows) -> float:
 
 @jit
 def run_again_in_backward(repeats: float, kept: float, out: Row) -> None:
-    """Count the recomputation of a vision tower, which is a part of the embedding, as backward:
-    none of its layers can be chosen. One of them at a time brings its tensors back."""
+    """Count the recomputation of a vision tower as backward. The tower is a part of the embedding,
+    so its layers cannot be chosen one by one. Its layers bring their tensors back one at a time.
+    """
     out.again = max(0.0, out.saved - kept) / repeats
     out.backward += out.recompute
     out.backward_tp += out.recompute_tp
@@ -75,22 +76,22 @@ def exposed_copies(copied: float, window_s: float, gpu: GpuInputs, network: Rows
 
         t = max(0, c/B - T) + c/W
 
-    Each layer's copies run beside the compute of a layer, on copy engines, in a direction of their
-    own (to the host in forward, back in backward); they take their bytes of the HBM's rate.
-    Symbols: c = bytes, B = host link, T = `window_s`, W = HBM bandwidth. Ignores that the first and
-    the last layer of a stage have less to copy, and compute of other micro-batches that copies may
-    run into.
+    Each layer's copies run at the same time as the compute of a layer, on copy engines, and each
+    direction is independent (to the host in forward, back in backward); they also use the HBM's
+    rate. Symbols: c = bytes, B = host link, T = `window_s`, W = HBM bandwidth. Ignores that the
+    first and the last layer of a stage have less to copy, and that copies may slow compute of other
+    micro-batches.
     """
     late_s = max(0.0, copied / network[0].host_bytes_per_s - window_s)
     return late_s + copied / gpu.hbm_bytes_per_s
 
 
-# Ranks of a tensor-parallel group meet at every collective and wait for the host thread that is
-# last: so much of the issue's time for each further rank. Steps of dense models that wait for the
-# CPU, over their prediction without it, at tp 2, 4 and 8, tp 1 being 1: vTrain's 253 on A100 1.06,
-# 1.06 and 1.22; 126 tests of Megatron-Core on A100, H100 and GB200 1.06, 1.06 and 1.32. A step that
-# grows with the logarithm instead fits tp 8 as well, tp 2 worse (mean error of vTrain's 6.4 %, so
-# 5.9 %, without 6.9 %).
+# Ranks of a tensor-parallel group meet at every collective and wait for the slowest host thread:
+# each further rank adds this share of the issue time. Measured steps of dense models that wait for
+# the CPU, over their prediction without this, at tp 2, 4 and 8, relative to tp 1: vTrain's 253 on
+# A100 1.06, 1.06 and 1.22; 126 tests of Megatron-Core on A100, H100 and GB200 1.06, 1.06 and 1.32.
+# A step that grows with the logarithm instead fits tp 8 as well, tp 2 worse (mean error on
+# vTrain's: with the logarithm 6.4 %, with this 5.9 %, without either 6.9 %).
 HOST_SPREAD = 0.024
 
 
@@ -98,10 +99,11 @@ HOST_SPREAD = 0.024
 def issue_seconds(
     issue: float, chunks: float, key: Row, framework: FrameworkInputs, network: Rows
 ) -> float:
-    """Seconds in which one CPU thread issues a pass that takes `issue` on a rank without others.
+    """Seconds that one CPU thread takes to issue a pass, given the `issue` seconds on a rank
+    without others.
 
-    `chunks`: products whose exchanges over tp a pipeline between domains slows, each at least so
-    long (`pipeline_exchange_s`).
+    `chunks`: number of products whose exchanges over tp a pipeline between domains slows; each
+    takes at least `pipeline_exchange_s`.
     """
     issue *= 1.0 + HOST_SPREAD * (key.tp - 1.0)
     if key.pipelined > 0.0 and key.tp > 1.0:
@@ -115,8 +117,8 @@ def issue_seconds(
 def waited_seconds(device: float, issue: float, framework: FrameworkInputs) -> float:
     """Seconds that the GPU waits for the CPU in a pass of `device` seconds.
 
-    A pass takes at least the time to issue its kernels, or that and the kernels' own where the CPU
-    waits for each. Collectives themselves cost it next to nothing.
+    A pass takes at least the time to issue its kernels, or that plus the kernels' time if the CPU
+    waits for each. Issuing collectives costs next to nothing.
     """
     if framework.blocking_launches > 0.0:
         return issue
@@ -128,7 +130,7 @@ def add_issue(
     terms: ComputeTerms, copies: float, key: Row, framework: FrameworkInputs, network: Rows,
     out: Row,
 ) -> None:  # fmt: skip
-    """Add the GPU's waits for the CPU in each pass; `copies`: of activations over the host link."""
+    """Add the GPU's waits for the CPU to each pass. `copies`: of activations over the host link."""
     fetching = key.fetches * terms.products * framework.fetch_s
     again_s = key.fetches * terms.returned * framework.fetch_s
     device = out.forward + out.forward_tp + out.forward_cp + out.forward_ep
@@ -154,7 +156,7 @@ def add_issue(
 
 @jit
 def add_copies(copied: float, gpu: GpuInputs, network: Rows, out: Row) -> None:
-    """Fill the seconds of activation copies that no pass hides."""
+    """Fill the seconds of activation copies that are not hidden behind a pass."""
     if copied <= 0.0:
         return
     forward_s = out.forward + out.forward_tp + out.forward_cp + out.forward_ep
@@ -170,8 +172,9 @@ def piece_cost(
     job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs, network: Rows, traffic: Rows,
     out: Row,
 ) -> None:  # fmt: skip
-    """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`); `traffic`: room for
-    `communication_terms`."""
+    """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`). `traffic`: working
+    array for `communication_terms`.
+    """
     modules = int(key.modules)
     terms = compute_terms(piece, key, ops, job, framework, gpu)
     out.forward = terms.forward
@@ -210,5 +213,5 @@ def piece_cost(
 
 @jit
 def parameter_traffic_s(parameters: float, per_parameter_bytes: float, gpu: GpuInputs) -> float:
-    """Seconds of streaming kernels that move so many HBM bytes for each of the parameters."""
+    """Seconds of streaming kernels that move `per_parameter_bytes` HBM bytes for each parameter."""
     return parameters * per_parameter_bytes / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)

@@ -11,11 +11,11 @@ from planner.cost.tables import Array, JobInputs
 
 @jit
 def even_block_layers(layers: int, blocks: int, block: int) -> int:
-    """Layers of one of `blocks` consecutive blocks, as even as possible.
+    """Layers of one of `blocks` consecutive blocks that are as even as possible.
 
-    Where layers do not divide, the blocks that get one less are taken from the two ends in turn
-    (last, first, second last, ...): the last holds the LM head, the first the embedding and the
-    most micro-batches in flight. 126 layers on 16 stages: 7, 14 times 8, 7.
+    If layers do not divide evenly, the blocks with one layer less are taken from the two ends in
+    turn (last, first, second last, ...): the last contains the LM head, the first contains the
+    embedding and has the most micro-batches in flight. 126 layers on 16 stages: 7, 14 times 8, 7.
     """
     base = layers // blocks
     extra = layers - base * blocks
@@ -33,7 +33,7 @@ def even_block_layers(layers: int, blocks: int, block: int) -> int:
 def greedy_block_layers(
     layers: int, blocks: int, block: int, layer_cost: float, head_cost: float
 ) -> int:
-    """Layers of one block where blocks are filled in order of the model, as nanotron does.
+    """Layers of one block if blocks are filled in the model's order, as nanotron does.
 
     A block is closed once the summed cost exceeds its share of the total: layer n is its last if
     n·c > (L·c + h)·(block + 1)/blocks, with c `layer_cost`, h `head_cost` and L layers. Source:
@@ -51,7 +51,7 @@ def greedy_block_layers(
 
 @jit
 def usual_block_layers(job: JobInputs, blocks: int, block: int) -> int:
-    """Layers of one block in the layout in which a shape is costed."""
+    """Layers of one block in the layout with which a shape is costed."""
     if job.greedy_layer_cost > 0.0:
         return greedy_block_layers(
             job.layers, blocks, block, job.greedy_layer_cost, job.greedy_head_cost
@@ -62,7 +62,7 @@ def usual_block_layers(job: JobInputs, blocks: int, block: int) -> int:
 def usual_split(
     layers: int, blocks: int, layer_cost: float = 0.0, head_cost: float = 0.0
 ) -> tuple[int, ...]:
-    """Layers of each block: as even as possible or, where layers have a cost, the greedy ones."""
+    """Layers of each block: as even as possible or, if layers have a cost, the greedy split."""
     if layer_cost > 0.0:
         return tuple(
             greedy_block_layers(layers, blocks, block, layer_cost, head_cost)
@@ -73,8 +73,9 @@ def usual_split(
 
 @cache
 def filled_pipelines(layers: int, layer_cost: float, head_cost: float) -> frozenset[int]:
-    """Numbers of stages, up to one for each layer, whose greedy split leaves no stage empty; the
-    last stages are the first to be empty."""
+    """Numbers of stages, up to one stage per layer, whose greedy split leaves no stage empty; the
+    last stages are the first to be empty.
+    """
     return frozenset(
         pp
         for pp in range(1, layers + 1)
@@ -84,9 +85,10 @@ def filled_pipelines(layers: int, layer_cost: float, head_cost: float) -> frozen
 
 @jit
 def mtp_stage(pp: int, schedule: int, standalone: float) -> int:
-    """Stage of multi-token prediction: the head's, or (`standalone` 1) the one before it, in whose
-    last chunk it then is (Megatron-Core 0.19.2,
-    PipelineParallelLayerLayout.validate_layer_layout)."""
+    """Stage of multi-token prediction: the head's, or with `standalone` 1 the one before it. There
+    it is in the last chunk (Megatron-Core 0.19.2,
+    PipelineParallelLayerLayout.validate_layer_layout).
+    """
     last = head_stage(schedule, pp)
     return last - 1 if standalone > 0.0 else last
 
@@ -95,7 +97,9 @@ def mtp_stage(pp: int, schedule: int, standalone: float) -> int:
 def place_vocab_layers(
     counts: Array, pp: int, job: JobInputs, schedule: int, mtp_standalone: float = 0.0
 ) -> None:
-    """Fill counts of embedding, head, MTP and its losses; their stages depend on no layer."""
+    """Fill counts of the embedding, the head, MTP and its losses; their stages do not depend on
+    layers.
+    """
     last = head_stage(schedule, pp)
     for piece in range(job.kinds, counts.shape[0]):
         for stage in range(pp):
@@ -109,7 +113,7 @@ def place_vocab_layers(
 
 @jit
 def mirror(counts: Array, pp: int) -> None:
-    """Add the second copy of the model, which enters at the last stage (DualPipe)."""
+    """Add the second copy of the model, whose first layers are on the last stage (DualPipe)."""
     for stage in range((pp + 1) // 2):
         for piece in range(counts.shape[0]):
             both = counts[piece, stage] + counts[piece, pp - 1 - stage]
@@ -121,9 +125,9 @@ def mirror(counts: Array, pp: int) -> None:
 def usual_counts(
     prefix: Array, pp: int, vpp: int, job: JobInputs, schedule: int, counts: Array
 ) -> None:
-    """Fill counts[piece, stage] for the usual layout, every copy of the model.
+    """Fill counts[piece, stage] for the usual layout, with all copies of the model.
 
-    `prefix[kind, n]`: how many of the first n layers are of that kind.
+    `prefix[kind, n]`: number of layers of that kind among the first n.
     """
     for kind in range(job.kinds):
         for stage in range(pp):

@@ -1,12 +1,12 @@
 """Groups that stay below a leaf switch of an oversubscribed network.
 
-With 2:1 oversubscription the spine carries half of what the nodes could send; what stays below one
-leaf switch is not thinned. On a rail-optimised fabric the NICs of one rank of many nodes share a
-leaf, and what goes to another rail takes NVLink first (PXN, NCCL 2.12), so that many nodes are
-neighbours; without rails a leaf serves all NICs of few nodes. NVIDIA, Doubling all2all Performance
-with NVIDIA Collective Communication Library 2.12 (technical blog, 2022).
+With 2:1 oversubscription the spine carries half of the traffic that the nodes could send; traffic
+that stays below one leaf switch keeps its full rate. On a rail-optimised fabric the NICs of one
+rank of many nodes share a leaf, and traffic to another rail takes NVLink first (PXN, NCCL 2.12), so
+that many nodes are neighbours; without rails a leaf serves all NICs of few nodes. NVIDIA, Doubling
+all2all Performance with NVIDIA Collective Communication Library 2.12 (technical blog, 2022).
 
-Ignored: congestion, uneven routes, which way jobs are placed below the leaves (assumed: in order).
+Ignored: congestion, uneven routes, how jobs are placed below the leaves (assumed: in order).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.cost.placement import touched_domains
 
 @jit
 def stays_below_leaf(size: float, stride: float, links: LinkInputs) -> bool:
-    """Whether every group of `size` ranks that lie `stride` apart lies below one leaf."""
+    """Whether every group of `size` ranks that are `stride` apart is below one leaf switch."""
     if links.leaf_gpus <= 0.0:
         return False
     leaf = int(links.leaf_gpus)
@@ -27,9 +27,9 @@ def stays_below_leaf(size: float, stride: float, links: LinkInputs) -> bool:
 
 @jit
 def group_links(size: float, stride: float, network: Rows) -> Row:
-    """What a group of `size` ranks that lie `stride` apart meets of an oversubscribed network.
+    """The links that a group of `size` ranks, `stride` apart, has in an oversubscribed network.
 
-    `network`: the links as seen through the spine, and below one leaf
+    `network`: the links through the spine, and those below one leaf
     (`planner.predict.links.network`).
     """
     links = network[0]

@@ -1,7 +1,7 @@
 """Records as plain Python objects, for costing single configurations without a compiler.
 
-Reading a field of a `numpy.record` takes microseconds, of a plain object some 30 nanoseconds; one
-configuration reads a million.
+Reading a field of a `numpy.record` takes microseconds, of a plain object some 30 nanoseconds;
+costing one configuration reads a million fields.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 
 class LightRows(list[Any]):
-    """The rows of a table as plain objects, with what the core asks of an array."""
+    """The rows of a table as plain objects, with the array operations that the core uses."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Number of rows; the core asks for no other axis."""
+        """Number of rows; the core uses no other axis."""
         return (len(self),)
 
     def __getitem__(self, index: Any) -> Any:
@@ -27,7 +27,7 @@ class LightRows(list[Any]):
 
 
 def light(table: NDArray[np.float64], row: np.dtype[Any]) -> Any:
-    """A float64 table, columns last, as rows of plain objects; one row as an object."""
+    """A float64 table, columns last, as rows of plain objects; a single row as one object."""
     places = []
     for name, (kind, offset, *_) in (row.fields or {}).items():
         places.append((name, offset // 8, kind.shape[0] if kind.shape else 0))
@@ -46,7 +46,7 @@ def _light(values: list[Any], places: list[tuple[str, int, int]], axes: int) -> 
 
 
 def light_records(records: NDArray[Any]) -> LightRows:
-    """An array of records of numbers as rows of plain objects, arrays in them as lists."""
+    """An array of records of numbers as rows of plain objects; arrays in them become lists."""
     if records.ndim > 1:
         return LightRows(map(light_records, records))
     names = records.dtype.names or ()
@@ -63,7 +63,7 @@ def _light_field(value: Any) -> Any:
 
 
 def write_back(rows: Any, table: NDArray[np.float64]) -> None:
-    """Copy what a function wrote into rows of plain objects to the table that they stand for."""
+    """Copy the values that a function wrote into rows of plain objects back to their table."""
     table[...] = _values(rows)
 
 

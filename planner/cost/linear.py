@@ -1,8 +1,8 @@
 """A step's time as linear terms of the layer counts, for the layout solver and for bounds.
 
 Within one shape, a stage's seconds are sums over its layers plus constants, except for a maximum
-here and there (exposed traffic). This module gives the coefficients, from the same functions that
-`planner.cost.step` costs a finished layout with; `planner.cost.linear_memory` gives its bytes.
+here and there (exposed traffic). This module computes the coefficients with the functions by which
+`planner.cost.step` costs a finished layout; `planner.cost.linear_memory` does the same for bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from planner.cost.update import extra_update_seconds
 # --- per piece: one more of it on a stage adds ---------------------------------------------------
 TERM_FORWARD = 0
 TERM_BACKWARD = 1
-# Seconds more if it recomputes, its ZeRO-3 traffic then having more to hide behind.
+# Seconds that recomputing adds, given that its ZeRO-3 traffic then has more compute to hide behind.
 TERM_RECOMPUTE = 2
 TERM_OPTIMIZER = 3
 TERM_REDUCE = 4
@@ -58,7 +58,7 @@ SCALAR_COLUMNS = 4
 TIME_BASES = (SCALAR_REDUCE_BASE, SCALAR_ALL_GATHER_BASE)
 
 
-# Parameters whose traffic takes next to nothing but its latency.
+# A number of parameters so small that their traffic takes hardly more than its latency.
 NEARLY_NONE = 1e-6
 
 
@@ -69,11 +69,11 @@ def traffic_line(
 ) -> tuple[float, float]:  # fmt: skip
     """(latency, slope per parameter) of the seconds to reduce gradients or gather weights.
 
-    `high`: most parameters of a stage. `expert`: over the expert-data group. The line from the
+    `high`: most parameters of a stage. `expert`: over the expert-data group. The line runs from the
     latency to the time of `high`: a collective's time is the lesser of several algorithms, each the
-    slower of two link levels, each latency + (x + sqrt(h x))/B. So time less latency, over size,
-    never rises with size, and the line never lies above the time. (A line between two larger sizes
-    may, where one level takes over from the other.)
+    slower of two link levels, each latency + (x + sqrt(h x))/B. So time minus latency, divided by
+    size, never rises with size, and the line is never above the time. (A line between two larger
+    sizes may be above it, if one level takes over from the other.)
     """
     if high <= NEARLY_NONE:
         return 0.0, 0.0
@@ -92,7 +92,7 @@ def traffic_line(
 def piece_terms(
     cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs, gpu: GpuInputs, out: Array
 ) -> None:
-    """Fill the TERM_* columns of one piece, except traffic at the end of the step."""
+    """Fill the TERM_* columns of one piece, except for traffic at the end of the step."""
     updated, owned = updated_parameters(cost, grid, framework)
     plain, again = traffic.sharded_s, traffic.sharded_again_s
     out[TERM_FORWARD] = traffic.forward_s
@@ -108,8 +108,9 @@ def piece_terms(
 
 @jit
 def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
-    """Parameters of a piece whose gradients are reduced or whose weights are gathered, over dp·cp
-    or over the expert-data group."""
+    """Parameters of a piece whose gradients are reduced, or whose weights are gathered, over dp·cp
+    or over the expert-data group.
+    """
     if reduce:
         return float(traffic.reduced_experts if expert else traffic.reduced)
     return float(traffic.gathered_experts if expert else traffic.gathered)
@@ -119,7 +120,7 @@ def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
 def parameter_range(
     expert: bool, reduce: bool, traffic: Rows, job: JobInputs
 ) -> tuple[float, float, float]:
-    """(fewest of any kind of layer, most, those of all other pieces) of `parameters_sent`."""
+    """(fewest of any kind of layer, most, sum of all other pieces) of `parameters_sent`."""
     smallest, largest, others = np.inf, 0.0, 0.0
     for piece in range(job.pieces):
         count = parameters_sent(traffic[piece], expert, reduce)
@@ -141,7 +142,7 @@ def traffic_terms(
     layers have experts.
     """
     spare = job.standalone_vocab if grid.pp > 1.0 else 0.0
-    # The embedding and the head may each have a block for themselves.
+    # The embedding and the head may each be the only piece of a block.
     most_layers = job.layers - (grid.pp - 1.0) * grid.vpp + 2.0 * spare
     for expert in (False, True):
         for reduce in (True, False):
@@ -164,9 +165,10 @@ def layout_terms(
     grid: Row, key: Row, costs: Rows, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
     networks: Rows, machine: int, terms: Array, scalars: Array,
 ) -> None:  # fmt: skip
-    """Fill coefficients of one shape's step time on a machine: terms[piece, TERM_*],
-    scalars[SCALAR_*], zero before. Stragglers of all machines included
-    (`planner.cost.step.slowdown`)."""
+    """Fill the coefficients of one shape's step time on a machine: terms[piece, TERM_*],
+    scalars[SCALAR_*], zero before. Includes the stragglers of all machines
+    (`planner.cost.step.slowdown`).
+    """
     network = networks[machine]
     traffic = np.zeros(job.pieces, TRAFFIC_ROW)
     fill_traffic(costs, key, grid, framework, network, traffic)
@@ -180,7 +182,8 @@ def layout_terms(
         exposed_s, table_s, costs, traffic, key, grid, job, framework, network
     )
     scalars[SCALAR_FIXED_S] += grid.unequal_s
-    # A step is a sum of maxima of sums of these: all of them times a factor are the step times it.
+    # A step is a sum of maxima of sums of these, so multiplying all of them by a factor multiplies
+    # the step.
     factor = 1.0
     for at in range(networks.shape[0]):
         factor = max(factor, slowdown(key, grid, networks[at]))

@@ -1,7 +1,7 @@
 """Memory of a stage as affine functions of its layer counts, for the layout solver.
 
-The coefficients come from `planner.cost.phases`, which costs a finished layout, evaluated on a
-stage without layers and with one more layer of each kind. Maxima over kinds stay maxima.
+The coefficients come from `planner.cost.phases`, which costs a finished layout. It is evaluated on
+a stage without layers and with one more layer of each kind. Maxima over kinds stay maxima.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from planner.cost.stage import fill_kept, fill_stage, layer_maxima
 from planner.cost.tables import Array, FrameworkInputs, JobInputs
 from planner.cost.terms import PhaseTerms
 
-# Phases of every pass, and the optimizer's once. In its place in a pass stands LAYER_LAST of stages
-# of two layers and more: the layer before is being reduced.
+# Phases of every pass, and the optimizer's once. For stages of two layers or more, LAYER_LAST takes
+# its place in a pass: the layer before is being reduced.
 ROWS = PASSES * PHASES + 1
-# Those that only stages of two layers and more have.
+# Phases that only stages of two layers or more have.
 TWO_LAYERS = [i * PHASES + phase for i in range(PASSES) for phase in (LAYER_SECOND, OPTIMIZER)]
 
 
 class MemoryPhases(NamedTuple):
     """Bytes of each phase (first index) of each stage (second index), see `ROWS`.
 
-    stage + layers·layer[kind] - recomputed·freed[kind] + the largest of `working` among the kinds
-    present and of `working_again` among those that recompute + the largest of `gather` + the
-    largest of `done` among the kinds with layers that do not recompute and of `done_again` among
-    those whose layers all do. A phase that a stage does not have is zero.
+    stage + layers·layer[kind] - recomputed·freed[kind] + the largest `working` among the kinds
+    present and `working_again` among those that recompute + the largest `gather` + the largest
+    `done` among the kinds with layers that do not recompute and `done_again` among the kinds whose
+    layers all do. The bytes of a phase that a stage does not have are zero.
     """
 
     stage: Array
@@ -60,7 +60,7 @@ class MemoryPhases(NamedTuple):
 
 @jit
 def no_maxima() -> LayerMaxima:
-    """A stage without layers."""
+    """The maxima of a stage without layers."""
     return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -69,15 +69,16 @@ def phase_bytes(
     phase: int, rest: PhaseTerms, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row,
     grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Bytes of a stage at a phase, as limits on reserved memory weigh them (`weighed_bytes`);
-    `rest`: `at_rest` of what it `holds`."""
+    """Bytes of a stage in a phase, weighed as limits on reserved memory need (`weighed_bytes`).
+    `rest`: `at_rest` for its contents `holds`.
+    """
     terms = phase_terms(phase, rest, holds, most, one_pass, key, grid, job, framework)
     return weighed_bytes(terms, rest, framework)
 
 
 @jit
 def vocab_counts(pp: int, job: JobInputs, schedule: int, mtp_standalone: float) -> Array:
-    """counts[piece, stage] of a pipeline without layers."""
+    """counts[piece, stage] for a pipeline without layers."""
     counts = np.zeros((job.pieces, pp))
     place_vocab_layers(counts, pp, job, schedule, mtp_standalone)
     if copies_of_model(schedule, float(pp)) > 1.0:
@@ -90,9 +91,10 @@ def stage_layers(
     stage: int, costs: Rows, counts: Array, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> Rows:  # fmt: skip
-    """Contents of a stage: with its ends alone, with two layers of the first kind besides, with one
-    layer of each kind, and with one of each kind that recomputes. `counts`: of a pipeline without
-    layers."""
+    """Variants of a stage's contents: only its ends; its ends and two layers of the first kind; for
+    each kind, its ends and one layer; for each kind, its ends and one layer that recomputes.
+    `counts`: for a pipeline without layers.
+    """
     out, again = np.zeros(2 + 2 * job.kinds, GROUP_ROW), np.zeros(counts.shape)
     position = float(stage)
     fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[0])
@@ -103,7 +105,7 @@ def stage_layers(
         plain, remade = 2 + kind, 2 + job.kinds + kind
         counts[kind, stage] = 1.0
         fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[plain])
-        # Recomputing changes what a layer keeps, not its parameters.
+        # Recomputing changes the tensors that a layer keeps, not its parameters.
         out[remade], again[kind, stage] = out[plain], 1.0
         fill_kept(stage, position, counts, again, costs, key, grid, job, framework, out[remade])
         counts[kind, stage] = again[kind, stage] = 0.0
@@ -112,7 +114,7 @@ def stage_layers(
 
 @jit
 def working_set_only(most: LayerMaxima) -> LayerMaxima:
-    """The working set alone of the maxima of one kind of layer."""
+    """Only the working set from the maxima of one kind of layer."""
     return LayerMaxima(
         0.0, 0.0, most.working, most.working_again, most.making, most.making_again, most.last, 0.0,
         0.0,
@@ -121,7 +123,7 @@ def working_set_only(most: LayerMaxima) -> LayerMaxima:
 
 @jit
 def after_first_layer(most: LayerMaxima) -> LayerMaxima:
-    """The change after the first layer in backward alone, of the maxima of one kind of layer."""
+    """Only the change after the first layer in backward, from the maxima of one kind of layer."""
     return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, most.done_making, most.done)
 
 
@@ -130,7 +132,9 @@ def added_bytes(
     most: LayerMaxima, bare: float, phase: int, rest: PhaseTerms, holds: Row, one_pass: Pass,
     key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Bytes that maxima of layers add to a stage that has `bare` bytes at a phase without them."""
+    """Bytes that maxima over layers add to a stage that has `bare` bytes in a phase without
+    them.
+    """
     return phase_bytes(phase, rest, holds, most, one_pass, key, grid, job, framework) - bare
 
 
@@ -139,8 +143,9 @@ def fill_phase(
     row: int, phase: int, one_pass: Pass, stage: int, holds: Rows, present: Row, costs: Rows,
     key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
 ) -> None:  # fmt: skip
-    """Fill the coefficients of one phase of one stage; `holds`: `stage_layers`; `present`: the one
-    of them that says whether there is a second layer."""
+    """Fill the coefficients of one phase of one stage. `holds`: from `stage_layers`; `present`: the
+    variant that tells whether there is a second layer.
+    """
     empty = holds[0]
     if phase != OPTIMIZER and not exists(phase, present, one_pass, grid, framework):
         return
@@ -159,7 +164,7 @@ def fill_phase(
         out.layer[row, stage, kind] = first - base
         out.freed[row, stage, kind] = first - second
         most = layer_maxima(costs[kind], 1.0, 0.0, key, grid, framework)
-        # As many layers as a checkpoint has bring back all that one does.
+        # A checkpoint brings back the tensors of all its layers at once.
         redo = layer_maxima(costs[kind], 0.0, max(1.0, key.span), key, grid, framework)
         out.gather[row, kind] = added_bytes(
             largest_of(most), bare, phase, rest, present, one_pass, key, grid, job, framework
@@ -184,7 +189,9 @@ def memory_phases(
     stage_bytes: Array, layer: Array, freed: Array, working: Array, working_again: Array,
     gather: Array, done: Array, done_again: Array,
 ) -> None:  # fmt: skip
-    """Fill coefficients of every phase of every stage of a shape (`MemoryPhases`), zero before."""
+    """Fill the coefficients of every phase of every stage of a shape (`MemoryPhases`), zero
+    before.
+    """
     pp = int(grid.pp)
     out = MemoryPhases(stage_bytes, layer, freed, working, working_again, gather, done, done_again)
     counts = vocab_counts(pp, job, framework.schedule, grid.mtp_standalone)

@@ -1,4 +1,4 @@
-"""Memory of a rank besides the tensors of its layers: gradients, buffers, allocator blocks; bytes.
+"""Bytes on a rank besides the tensors of its layers: gradients, buffers, allocator blocks.
 
 Sources: ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054, section 5), 1F1B and interleaving
 (Narayanan et al. 2021, arXiv 2104.04473, section 2.2), activations (Korthikanti et al. 2022).
@@ -17,15 +17,16 @@ COMMUNICATORS = ("tp", "cp", "dp", "pp", "ep", "embedding")
 
 @jit
 def divided_gradient_bytes(share: float, framework: FrameworkInputs) -> float:
-    """Bytes of gradients that ZeRO divides and that are not on the host; `share`: number of
-    parameters (`ClassShare.trained_share`)."""
+    """Bytes of gradients on the GPU that ZeRO divides. `share`: number of parameters
+    (`ClassShare.trained_share`).
+    """
     return framework.gradients_on_gpu * framework.gradient_bytes * share
 
 
 @jit
 def gradient_bytes(trained: float, share: float, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of gradients that stay on the rank: divided, and perhaps offloaded, from ZeRO-2 on;
-    none where the optimizer updates in backward.
+    """Bytes of gradients that stay on the rank. From ZeRO-2 on they are divided, and perhaps
+    offloaded; there are none if the optimizer updates in backward.
 
     `trained`, `share`: trained parameters before and after ZeRO divides them.
     """
@@ -40,22 +41,25 @@ def gradient_bytes(trained: float, share: float, grid: Row, framework: Framework
 def communicator_sizes(
     tp: float, cp: float, dp: float, pp: float, ep: float
 ) -> tuple[float, float, float, float, float, float]:
-    """Number of ranks of each communicator that may hold buffers (`COMMUNICATORS`). A pipeline rank
-    talks to two neighbours; the first and the last stage share embedding gradients."""
+    """Number of ranks of each communicator that may have buffers (`COMMUNICATORS`). A pipeline rank
+    talks to two neighbours; the first and the last stage share embedding gradients.
+    """
     return tp, cp, dp * cp, pp, ep, pp
 
 
 @jit
 def outside_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Bytes besides live tensors in every phase: context, communication and paged states, which are
-    outside torch's allocator, and blocks that it keeps for the update."""
+    """Bytes besides live tensors in every phase. Outside torch's allocator: context, communication
+    and paged states; inside it: blocks that it keeps for the update.
+    """
     outside = framework.context_bytes + communication_bytes(key, grid, job, framework)
     return outside + set_aside_bytes(key, grid, framework) + paged_state_bytes(key, grid, framework)
 
 
 @jit
 def paged_state_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Optimizer states in unified memory that stay on the GPU, of an even stage's parameters.
+    """Bytes of optimizer states in unified memory that stay on the GPU, for the parameters of an
+    even stage.
 
     b·P/(tp·pp·shards). Source: bitsandbytes, functional.py, get_paged.
     """
@@ -67,13 +71,13 @@ def paged_state_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Blocks of an update that works on a rank's whole share of an even stage's parameters as one
-    tensor (ZeRO-3: on a group of them at a time).
+    """Bytes of allocator blocks for an update that works on a rank's whole share of an even stage's
+    parameters as one tensor (ZeRO-3: on a group of them at a time).
 
-    b·min(P/(tp·pp·shards), group). Nothing that backward gives back is as large, and the allocator
-    joins no segments: it asks for new ones in the first step and keeps them, so they stand beside
-    all that the passes hold. Source: DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py, step;
-    torch, c10/cuda/CUDACachingAllocator.cpp. (Where the room for both is missing, DeepSpeed warns
+    b·min(P/(tp·pp·shards), group). No block that backward frees is as large, and the allocator does
+    not join segments: it asks for new ones in the first step and keeps them, so they are added to
+    all memory that the passes use. Source: DeepSpeed, runtime/zero/stage_1_and_2.py and stage3.py,
+    step; torch, c10/cuda/CUDACachingAllocator.cpp. (If there is no room for both, DeepSpeed warns
     of "cache flushes since last step".)
     """
     share = framework.model_parameters / (key.tp * grid.pp)
@@ -88,15 +92,15 @@ def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 def recorded_bytes(
     layers: float, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> float:
-    """Bytes of freed activations that the allocator cannot hand on yet: the CPU runs ahead of the
+    """Bytes of freed activations that the allocator cannot reuse yet: the CPU runs ahead of the
     GPU, which still exchanges them over tensor parallelism.
 
     min(b, 2·layers·min(2, m))·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an
-    activation: two exchanges a layer and pass, of which the first of m backward passes finds those
-    of its forward and the next one those behind it; 0 with several stages, which wait for what
-    they hand on. An allocation that fails waits for them, so they keep nothing from fitting.
-    Source: as `exchange_blocks`, and torch, c10/cuda/CUDACachingAllocator.cpp, process_events and
-    release_cached_blocks.
+    activation. Each layer and pass has two exchanges. The first of m backward passes finds those of
+    its forward, and the next one those of the pass before it. 0 with several stages, because a
+    stage waits for the tensors that it sends. An allocation that fails waits for them, so they
+    never prevent a configuration from fitting. Source: as for `exchange_blocks`, and torch,
+    c10/cuda/CUDACachingAllocator.cpp, process_events and release_cached_blocks.
     """
     if key.tp <= 1.0 or grid.pp > 1.0:
         return 0.0
@@ -107,7 +111,9 @@ def recorded_bytes(
 
 @jit
 def communication_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Buffers of communicators, of all-to-alls, and of overlapped tensor-parallel exchanges."""
+    """Bytes of buffers for communicators, for all-to-alls, and for overlapped tensor-parallel
+    exchanges.
+    """
     communicators = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
     communicators += world_bytes(key.tp * key.cp * grid.dp * grid.pp, framework)
     buffers = tensor_buffer_bytes(key.tp, key.cp, key.mbs, job, framework)
@@ -116,22 +122,22 @@ def communication_bytes(key: Row, grid: Row, job: JobInputs, framework: Framewor
 
 @jit
 def world_bytes(ranks: float, framework: FrameworkInputs) -> float:
-    """NCCL buffers of the communicators over all ranks (`world_communicators`)."""
+    """Bytes of NCCL buffers of the communicators over all ranks (`world_communicators`)."""
     return framework.world_communicators * framework.communicator_bytes if ranks > 1.0 else 0.0
 
 
 @jit
 def exchange_buffer_bytes(key: Row, framework: FrameworkInputs) -> float:
-    """NCCL buffers of the all-to-alls of experts and of attention heads.
+    """Bytes of NCCL buffers for the all-to-alls of experts and of attention heads.
 
     (ranks - 1) * peer bytes for each group: an all-to-all sends to and receives from every other
-    rank of its group, and NCCL connects each pair by as many channels as their links can use, up
-    to 32 over NVLink, but by two for all pairs once the group leaves its scale-up domain. So 32
-    ranks inside a rack hold 14 GB and 16 ranks of two nodes 0.4. A fused dispatcher sends tokens
-    another way. Ignores the buffers of that one. Source: NCCL 2.29, src/graph/paths.cc,
+    rank of its group. NCCL connects each pair by as many channels as their links can use, up to 32
+    over NVLink, but by only two for all pairs once the group leaves its scale-up domain. So 32
+    ranks inside a rack use 14 GB, and 16 ranks of two nodes 0.4. A fused dispatcher sends tokens
+    another way; its buffers are ignored. Source: NCCL 2.29, src/graph/paths.cc,
     ncclTopoComputeP2pChannelsPerPeer; github NVIDIA/nccl, issue 1685.
     """
-    # A ring or a gather of keys and values connects neighbours alone.
+    # A ring or a gather of keys and values connects only neighbours.
     held = peer_bytes(key.exchange, key.stride[GROUP_CP], framework)
     if framework.dispatch_deduplicates > 0.0:
         return held
@@ -140,8 +146,9 @@ def exchange_buffer_bytes(key: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def peer_bytes(size: float, stride: float, framework: FrameworkInputs) -> float:
-    """NCCL buffers of one rank of a group of `size`, `stride` ranks apart, that exchanges all to
-    all."""
+    """Bytes of NCCL buffers that a rank has for all its peers in a group that runs all-to-alls:
+    `size` ranks that are `stride` apart.
+    """
     if size <= 1.0:
         return 0.0
     domain, world = int(framework.domain_gpus), int(framework.job_gpus)
@@ -153,10 +160,10 @@ def peer_bytes(size: float, stride: float, framework: FrameworkInputs) -> float:
 def tensor_buffer_bytes(
     tp: float, cp: float, mbs: float, job: JobInputs, framework: FrameworkInputs
 ) -> float:
-    """Buffers through which tensor-parallel exchanges pass beside the products (userbuffers).
+    """Bytes of the buffers (userbuffers) for tensor-parallel exchanges that overlap with products.
 
-    b·mbs·seq/cp·hidden, with b the bytes per element over all buffers: each holds a whole
-    activation, whatever tp, and lives from the first step to the last. Source: Transformer Engine,
+    b·mbs·seq/cp·hidden, with b the bytes per element over all buffers: each contains a whole
+    activation, at any tp, and lives from the first step to the last. Source: Transformer Engine,
     pytorch/module/base.py, initialize_ub; Megatron-LM, training/initialize.py.
     """
     if tp <= 1.0 or framework.hide_tensor <= 0.0:
@@ -168,7 +175,9 @@ def tensor_buffer_bytes(
 def communicator_bytes(
     tp: float, cp: float, dp: float, pp: float, ep: float, framework: FrameworkInputs
 ) -> float:
-    """NCCL buffers: one set per communicator of several ranks that the rank is a member of."""
+    """Bytes of NCCL buffers: one set for each communicator of several ranks that the rank belongs
+    to.
+    """
     count = 0.0
     for size in communicator_sizes(tp, cp, dp, pp, ep):
         if size > 1.0:

@@ -1,5 +1,6 @@
-"""Seconds of a forward or backward pass of one piece, with ZeRO-2/3 traffic beside it and the
-transfer of activations to the next pipeline stage after it."""
+"""Seconds of a forward or backward pass of one piece, with the ZeRO-2/3 traffic that runs at the
+same time, and the transfer of activations to the next pipeline stage.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ from planner.cost.sharing import (
 )
 from planner.cost.tables import FrameworkInputs, JobInputs
 
-# Three int64: the shape of a tensor that is sent.
+# Bytes of three int64 numbers: the shape of a tensor that is sent.
 SHAPE_BYTES = 24.0
 
 
 @jit
 def forward_seconds(cost: Row) -> float:
-    """Forward seconds of one piece, exposed communication included."""
+    """Forward seconds of one piece, including exposed communication."""
     return float(
         cost.forward + cost.forward_tp + cost.forward_cp + cost.forward_ep + cost.forward_offload
     )
@@ -76,7 +77,7 @@ def pass_window(cost: Row, index: int) -> Window:
 
 @jit
 def both_passes(first: Window, second: Window) -> Window:
-    """Two passes as one window."""
+    """Two passes combined into one window."""
     return Window(
         first.seconds + second.seconds, first.compute + second.compute,
         first.exposed_inside + second.exposed_inside,
@@ -87,18 +88,18 @@ def both_passes(first: Window, second: Window) -> Window:
 
 @jit
 def reduced_share(grid: Row, framework: FrameworkInputs) -> float:
-    """Reductions of gradients per micro-batch: 1, or 1/grad_acc where a step has a single one."""
+    """Gradient reductions per micro-batch: 1, or 1/grad_acc if a step has a single reduction."""
     return 1.0 / grid.grad_acc if framework.unreduced_gradients > 0.0 else 1.0
 
 
 @jit
 def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tuple[Stream, Stream]:
-    """ZeRO-2/3 traffic of one piece and micro-batch beside (forward, backward).
+    """ZeRO-2/3 traffic of one piece and micro-batch during (forward, backward).
 
-    ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched
-    beside the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only the last. With a
-    second copy (`secondary_shards`), all gathers of a step but its first forward's are from that.
-    A step that only reads has no backward.
+    ZeRO-3 gathers the piece's weights before forward and again before backward (prefetched during
+    the neighbours' compute) and reduce-scatters its gradients; ZeRO-2 only reduce-scatters. With a
+    second copy (`secondary_shards`), all gathers of a step except the first forward's use that
+    copy. A step that does not train has no backward.
     """
     alone = grid.shards <= 1.0 and grid.expert_shards <= 1.0 and grid.replicas <= 1.0
     if grid.zero < 2 or (alone and framework.host_weight_bytes == 0.0):
@@ -119,8 +120,9 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
 def fsdp_seconds(
     cost: Row, traffic: Row, recomputed: bool, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch. Includes its copies, and the
-    GPU's waits for the CPU at gathers before forward and before backward."""
+    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch. Includes copies for the
+    traffic, and the GPU's waits for the CPU at gathers before forward and before backward.
+    """
     if grid.zero < 2:
         return 0.0
     gather, backward = sharded_streams(traffic, grid, framework)
@@ -146,8 +148,9 @@ def transfers_met(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Share of the transfers between stages that meet ZeRO-2/3 traffic of layers on their links;
-    the least over the kinds of layers, since no layout has less."""
+    """Share of the transfers between stages that run at the same time as layers' ZeRO-2/3 traffic
+    on their links: the least over the kinds of layers, because no layout has less.
+    """
     if grid.zero < 2 or grid.pp <= 1.0:
         return 0.0
     same_domain = stages_share_domain(key, grid, network)
@@ -171,8 +174,9 @@ def transfer_seconds(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds to pass one micro-batch's activations to the next stage beside other traffic: the
-    average over forward and backward. Models that are only read add their forward transfers."""
+    """Seconds to pass one micro-batch's activations to the next stage during other traffic: the
+    average over forward and backward. Forward transfers of models that are not trained are added.
+    """
     met = transfers_met(costs, traffic, key, grid, job, framework, network)
     alone = transfer_alone_seconds(key, grid, job, framework, network, 1.0)
     return (1.0 + met) * alone * (1.0 + 0.5 * framework.forward_reads)
@@ -183,7 +187,9 @@ def exposed_pipeline_seconds(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds of a step that the busiest stage spends on transfers, whatever its layers."""
+    """Seconds of a step that the busiest stage spends on transfers; they do not depend on its
+    layers.
+    """
     transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
     seconds = exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline
@@ -197,12 +203,13 @@ def exposed_pipeline_seconds(
 def table_reduction_seconds(
     costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds to add the gradients of a vocabulary table that stages of a pipeline hold.
+    """Seconds to add up the gradients of a vocabulary table that several stages have.
 
-    An all-reduce of the whole gradient between the first stage, that of multi-token prediction and
-    that of a tied head, once their gradients are reduced over data-parallel ranks, beside nothing
-    (Megatron-Core 0.19.2, distributed/finalize_model_grads.py). Ignores what a first stage waits
-    for a last one; of three members, taken as equally far apart, the last two are neighbours.
+    An all-reduce of the whole gradient between the first stage, the stage of multi-token prediction
+    and the stage of a tied head. It runs after their gradients are reduced over data-parallel
+    ranks, and nothing hides it (Megatron-Core 0.19.2, distributed/finalize_model_grads.py). Ignores
+    the time that a first stage waits for a last one. Three members are taken as equally far apart,
+    although the last two are neighbours.
     """
     pp = int(grid.pp)
     head = head_stage(framework.schedule, pp)
@@ -231,11 +238,12 @@ def pipeline_traffic_seconds(
 
         exposed(t) + 2(m(1 - hidden) + 1)·(t' - t) + 2(m·v + p - 1)·e   the last two if MTP is apart
 
-    t: seconds of a transfer; t': of the one between multi-token prediction and the loss, which
-    takes the hidden states of all its modules with it (multi_token_prediction.py: they are
-    concatenated); e: stages then tell each other the shape before every transfer, 24 bytes that
-    the CPU waits for before it issues more (p2p_communication.py, `_communicate_shapes`;
-    megatron/core 0.19.2). Symbols: m = grad_acc, v = vpp, p = pp, as in `exposed_transfer_s`.
+    t: seconds of a transfer; t': seconds of the transfer between multi-token prediction and the
+    loss, which includes the hidden states of all its modules (multi_token_prediction.py: they are
+    concatenated); e: seconds in which stages then tell each other the shape before every transfer,
+    24 bytes that the CPU waits for before it issues more (p2p_communication.py,
+    `_communicate_shapes`; megatron/core 0.19.2). Symbols: m = grad_acc, v = vpp, p = pp, as in
+    `exposed_transfer_s`.
     """
     seconds = exposed_s + table_s
     if grid.mtp_standalone == 0.0:
@@ -255,13 +263,13 @@ def transfer_alone_seconds(
     key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
     states: float,
 ) -> float:  # fmt: skip
-    """Seconds to pass one micro-batch's activations to the next stage: 2·h bytes a token, times
-    the hidden states that travel together.
+    """Seconds to pass one micro-batch's activations to the next stage without other traffic: 2·h
+    bytes a token, times the `states` (hidden states that travel together).
 
-    Unless all stages share a domain (`planner.cost.rank_order`), the boundary that crosses it sets
-    the pace. Without sequence parallelism all tp ranks hold the same activation:
-    each sends it, or its 1/tp of it that the receivers then gather (Narayanan et al. 2021,
-    arXiv 2104.04473, section 4.1, scatter/gather).
+    Unless all stages share a domain (`planner.cost.rank_order`), the boundary that leaves it sets
+    the pace. Without sequence parallelism all tp ranks have the same activation: each sends all of
+    it, or 1/tp of it, which the receivers then gather (Narayanan et al. 2021, arXiv 2104.04473,
+    section 4.1, scatter/gather).
     """
     size = 2.0 * states * job.hidden * local_tokens(key, job) * key.computed
     same_domain = stages_share_domain(key, grid, network)

@@ -1,7 +1,7 @@
 """The peak memory of a group of stages as one number, for searches.
 
 Bytes that depend only on parameters are the same for all candidates of a frame
-(`planner.cost.frame`) and computed once. The rest comes from the functions whose terms
+(`planner.cost.frame`) and are computed once. The rest comes from the functions whose terms
 `planner.cost.stage` adds up.
 """
 
@@ -53,8 +53,9 @@ def fill_known(
 
 @jit
 def is_dominated(phase: int, most: LayerMaxima) -> bool:
-    """Whether a phase of plain (or recomputing) layers cannot be the peak, since a stage has only
-    layers of the other sort."""
+    """Whether a phase cannot be the peak because it is for layers that recompute, or for layers
+    that do not, and a stage has only layers of the other sort.
+    """
     if phase == LAYER:
         return most.working == 0.0 and most.working_again > 0.0
     return phase == LAYER_AGAIN and most.working_again == 0.0 and most.working > 0.0
@@ -65,9 +66,9 @@ def pass_bytes(
     one_pass: Pass, known: int, group: Row, most: LayerMaxima, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Most bytes, resting ones apart, in any phase of a pass; 0 if another pass exceeds it.
+    """Most bytes in any phase of a pass, without resting ones; 0 if another pass exceeds it.
 
-    `known`: where its phases start in `group.known_bytes`.
+    `known`: index in `group.known_bytes` of the pass's first phase.
     """
     moving = 0.0
     if one_pass.counts == 0.0:
@@ -104,6 +105,6 @@ def group_bytes(
 
 @jit
 def updating_bytes(group: Row, key: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Live bytes of a stage of a group in the optimizer's phase, `set_aside_bytes` apart."""
+    """Live bytes of a stage of a group in the optimizer's phase, without `set_aside_bytes`."""
     inputs = framework.input_bytes * local_tokens(key, job)
     return float(group.resting_bytes + inputs + group.update_moving_bytes)

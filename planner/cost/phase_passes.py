@@ -22,7 +22,9 @@ from planner.cost.tables import FrameworkInputs
 
 @jit
 def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether a stage with these contents has the phase and no other phase always holds more."""
+    """Whether a stage with these contents has the phase, and no other phase always has more
+    bytes.
+    """
     inside = LAYER <= phase <= LAYER_LAST
     if (
         phase == FORWARD
@@ -43,12 +45,12 @@ def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: Framewo
 
 @jit
 def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, Pass]:
-    """Passes of the first micro-batch, of the second, and of the one with the most deferred weight
-    gradients; `counts` says which of them can be the heaviest.
+    """Passes of the first micro-batch, of the second, and of the micro-batch with the most deferred
+    weight gradients; `counts` says which of them can be the heaviest.
 
     If all micro-batches are in flight at the first backward, one less is at the second (Narayanan
-    et al. 2021, arXiv 2104.04473, section 2.2). Otherwise as many are, and the second pass holds
-    gradients besides all that the first one holds.
+    et al. 2021, arXiv 2104.04473, section 2.2). Otherwise the number stays the same, and the second
+    pass needs the memory of the first plus gradients.
     """
     buffers = framework.persistent_gradients > 0.0
     before = 0.0 if framework.gradients_at_backward > 0.0 or not buffers else 1.0
@@ -67,6 +69,6 @@ def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pas
 
 @jit
 def fullest_pass(held: Held, grad_acc: float, framework: FrameworkInputs) -> Pass:
-    """The pass with most gradients: the second micro-batch's if there is one."""
+    """The pass with the most gradients: the second micro-batch's, if there is one."""
     first, second, _ = passes(held, grad_acc, framework)
     return second if second.counts > 0.0 else first

@@ -1,7 +1,7 @@
 """Phases of a step, and the records of a stage: its contents, its passes, its bytes by term.
 
 `planner.cost.phases` fills the records. FORWARD_END is never the heaviest phase; only
-`planner.predict.memory.account`, which shows a step over time, asks for it.
+`planner.predict.memory.account`, which shows a step over time, uses it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from planner.cost.fields import record_of
 from planner.cost.tables import CLASSES, FrameworkInputs
 from planner.cost.terms import MovingTerms, PhaseTerms
 
-# Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward); then the
+# Phases of a micro-batch, in order (`phase <= HEAD`: until the head's backward), followed by the
 # optimizer's.
 FORWARD_END = -1
 FORWARD = 0  # at its end: everything kept, logits in flight
@@ -28,39 +28,39 @@ LAYER_LAST = 7  # gradients made along the way have piled up
 EMBEDDING = 8  # the vocabulary table's gradient, which no kernel adds to one that exists
 OPTIMIZER = 9
 PHASES = 10
-# See `passes`.
+# Number of passes, see `passes`.
 PASSES = 3
 
 
-# Contents of a stage on one rank, sums: parameters before ZeRO, bytes of a micro-batch. First what
-# depends on parameters alone (`planner.cost.stage_parameters`): a `ClassShare` of them, of
-# the weights gathered those of embedding and head and of multi-token prediction. `casts`: copies of
-# weights; `head_made`: parameters whose gradients the head makes, a tied table included;
+# Contents of a stage on one rank, as sums: parameters before ZeRO, bytes of a micro-batch. First
+# the fields that depend only on parameters (`planner.cost.stage_parameters`): a `ClassShare`; of
+# the gathered weights those of embedding and head and of multi-token prediction. `casts`: copies of
+# weights; `head_made`: parameters whose gradients the head makes, including a tied table;
 # `extra_state`: optimizer state on the rank beyond that of every parameter; `update_bytes`:
-# temporaries of the largest update of the model, wherever it lives; `mtp_modules`, `mtp_losses`:
-# how many; `mtp_table`: trained parameters of the vocabulary table in which they look tokens up,
-# `mtp_table_waits` those if the embedding is on the stage; `made_by_*`: parameters whose gradients
-# exist once backward is past so much, as a rank then has them (`reduces_at_once`).
+# temporaries of the largest update in the model, on any stage; `mtp_modules`, `mtp_losses`: number
+# of these; `mtp_table`: trained parameters of the vocabulary table in which they look tokens up,
+# `mtp_table_waits`: the same if the embedding is on the stage; `made_by_*`: parameters whose
+# gradients exist once backward is past that part, as a rank then has them (`reduces_at_once`).
 _PARAMETERS = (
     "weights", "updated", "states", "gathered", "trained", "trained_share", "vocab_gathered",
     "mtp_gathered", "layers", "layer_casts", "embedding_trained", "head", "head_trained",
     "head_made", "head_casts", "mtp_casts", "extra_state", "update_bytes", "mtp_modules",
     "mtp_losses", "mtp_table", "mtp_table_waits", "made_by_head", "made_by_mtp", "made_by_layers",
 )  # fmt: skip
-# Then what depends on micro-batch and recompute mode too (`fill_kept`). `kept`: from forward to
-# backward (`plain`: by layers that do not recompute, `logits`: the loss's part); `casts_kept`:
-# those that backward finds; `logits`: elements that the loss of one rank works on;
-# `layer_weight`, `head_weight` (with MTP): what a deferred weight gradient reads; `resident`:
-# offloaded tensors that are on the GPU all the same, and `fetched` those of one layer.
+# Then the fields that also depend on micro-batch and recompute mode (`fill_kept`). `kept`: from
+# forward to backward (`plain`: by layers that do not recompute, `logits`: the loss's part);
+# `casts_kept`: casts that still exist in backward; `logits`: number of elements that the loss of
+# one rank works on; `layer_weight`, `head_weight` (with MTP): inputs of deferred weight gradients;
+# `resident`: offloaded tensors that are on the GPU nevertheless, and `fetched` those of one layer.
 _KEPT = (
     "layer_kept", "plain_kept", "layer_casts_kept", "embedding_kept", "embedding_working",
     "embedding_apart", "head_kept", "head_logits", "logits", "mtp_kept", "mtp_working",
     "mtp_logits", "layer_weight", "head_weight", "resident", "fetched",
 )  # fmt: skip
-# Consecutive stages that hold the same: the first one, how many, and of each its seconds of the
-# optimizer's update, of reducing gradients and of gathering weights (0 where the framework does so
-# beside every micro-batch or not at all), its contents, and what parameters alone decide of its
-# bytes: at rest, in the update, and in every phase of the first and of later passes
+# Consecutive stages with the same contents: the first one, the number of stages, and for each its
+# seconds of the optimizer's update, of reducing gradients and of gathering weights (0 if the
+# framework does so during every micro-batch or not at all), its contents, and the bytes that depend
+# only on parameters: at rest, in the update, and in every phase of the first and of later passes
 # (`planner.cost.peak`). `parameters`: by class.
 GROUP_ROW = record_of(
     "first", "span", "machine", "update_s", "reduce_s", "gather_s", *_PARAMETERS, *_KEPT,
@@ -74,10 +74,10 @@ class LayerMaxima(NamedTuple):
 
     `largest`, `reduced`: parameters whose weights are gathered and whose gradients are reduced.
     `working`, `working_again`: bytes of the working set of a layer that does not recompute and of
-    one that does, in a pass that accumulates gradients; `making`, `making_again`: in a pass that
-    makes them. `last`: bytes that the last layer in backward adds to those that all leave behind.
-    `done_making`, `done`: gradients that the first layer has made less bytes that it has freed, in
-    a pass that makes gradients and in one that accumulates them.
+    one that does, in a pass that accumulates gradients; `making`, `making_again`: the same in a
+    pass that makes them. `last`: bytes that the last layer in backward adds to those that all leave
+    behind. `done_making`, `done`: bytes of gradients that the first layer has made minus bytes that
+    it has freed, in a pass that makes gradients and in one that accumulates them.
     """
 
     largest: float
@@ -92,13 +92,13 @@ class LayerMaxima(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One micro-batch's forward and backward.
+    """Forward and backward of one micro-batch.
 
-    `in_flight`: micro-batches whose activations are held at its start. `accumulates`: 1 if all
+    `in_flight`: micro-batches whose activations are in memory at its start. `accumulates`: 1 if all
     gradients exist before it, 0 if it makes them; `before`: 1 if they exist before its forward too.
     `deferred`, `head_deferred`: micro-batches whose layers, or whose head, only wait for weight
     gradients. `head`: micro-batches before the backward of their loss. `vocab_parameters`: 0 after
-    the last forward, inside the layers. `counts`: 0 if another pass always holds more.
+    the last forward, inside the layers. `counts`: 0 if another pass always needs more memory.
     """
 
     in_flight: float
@@ -115,7 +115,7 @@ class KeptCopies(NamedTuple):
     """Number of micro-batches that keep each part of a stage's contents for backward.
 
     `plain`, `again`: layers that do not recompute and layers that do. `weight`, `head_weight`:
-    tensors that only deferred weight gradients read. `*_done`: those of the ends that are past the
+    tensors that only deferred weight gradients read. `*_done`: parts of the ends that are past the
     backward of their loss.
     """
 
@@ -132,17 +132,17 @@ class KeptCopies(NamedTuple):
 
 @jit
 def largest_of(most: LayerMaxima) -> LayerMaxima:
-    """The parameters alone of the maxima of one kind of layer."""
+    """Only the parameters from the maxima of one kind of layer."""
     return LayerMaxima(most.largest, most.reduced, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class LayerParts(NamedTuple):
-    """Bytes of one layer of a kind at its backward, and after it.
+    """Bytes of one layer of a kind during its backward and after it.
 
-    `working`: gradients in flight; `making`: the same with weight gradients made so far, in a pass
-    that makes them. `remade`: recomputed tensors. `kept`, `light`: kept by a layer that does not
-    recompute and by one that does. `made`: gradients left after its backward. `gathered`: gathered
-    weights, freed after it. `casts`: copies of weights that are there when it begins.
+    `working`: gradients in flight; `making`: these and the weight gradients made so far, in a pass
+    that makes them. `remade`: recomputed tensors. `kept`, `light`: tensors kept by a layer that
+    does not recompute and by one that does. `made`: gradients left after its backward. `gathered`:
+    gathered weights, freed after it. `casts`: copies of weights that exist when it begins.
     """
 
     working: float
@@ -163,39 +163,41 @@ def total_bytes(terms: PhaseTerms) -> float:
 
 @jit
 def in_update(rest: PhaseTerms, aside: float) -> PhaseTerms:
-    """The optimizer's phase, `rest`, with the blocks that stand aside for it in other phases."""
+    """The optimizer's phase: `rest`, with the blocks that other phases set aside for it."""
     temporaries = rest.moving.optimizer_temporaries + aside
     return PhaseTerms(rest.resting, MovingTerms(*rest.moving[:-1], temporaries))
 
 
 @jit
 def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
-    """Bytes that a stage holds from step to step. They are allocated once, side by side, so they
-    have no gaps. Includes gradients that have buffers of their own, but not inputs. `rest`: terms
-    of the optimizer's phase."""
+    """Bytes that a stage keeps from step to step. They are allocated once, side by side, so there
+    are no gaps between them. Includes gradients that have separate buffers, but not inputs. `rest`:
+    terms of the optimizer's phase.
+    """
     gradients = rest.moving.gradients if framework.persistent_gradients > 0.0 else 0.0
     return sum(rest.resting) - rest.resting.inputs + gradients
 
 
 @jit
 def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
-    """Reserved bytes of a phase over 1 + f, f the fragmentation: A - P f / (1 + f), with A bytes of
-    live tensors and P `packed_bytes`. This makes limits on reserved memory affine."""
+    """Reserved bytes of a phase over 1 + f, where f is the fragmentation: A - P f / (1 + f), with A
+    bytes of live tensors and P `packed_bytes`. This makes limits on reserved memory affine.
+    """
     share = framework.fragmentation / (1.0 + framework.fragmentation)
     return total_bytes(terms) - share * packed_bytes(rest, framework)
 
 
 @jit
 def cached_bytes(rest: PhaseTerms, busiest: PhaseTerms, most_live: float, reduces: bool) -> float:
-    """Bytes that the allocator keeps beside the peak while there is room, where each step makes
+    """Bytes that the allocator keeps besides the peak while there is room, if each step makes
     gradients anew: blocks of gradients and of temporaries of the update.
 
-    max(0, B + G + T - peak): B are the most bytes of the passes besides gradients (`busiest`), G
-    all gradients if the job `reduces` them, T the temporaries. A block serves the stream that it
-    was made on: FSDP reduces on one of its own, so nothing that backward gives back holds its
-    gradients; and an update over lists of tensors finds no blocks as large as it asks for, for
-    segments are not joined. Both stay when they are freed, until an allocation fails. Ignores what
-    they share on one stream. Source: torch, c10/cuda/CUDACachingAllocator.cpp,
+    max(0, B + G + T - peak): B is the most bytes of the passes besides gradients (`busiest`), G all
+    gradients if the job `reduces` them, T the temporaries. A block serves only the stream that it
+    was made on: FSDP reduces on a separate stream, so its gradients cannot use blocks that backward
+    frees. And an update over lists of tensors finds no blocks as large as it asks for, because
+    segments are not joined. Freed blocks of both stay until an allocation fails. Ignores blocks
+    that they share on one stream. Source: torch, c10/cuda/CUDACachingAllocator.cpp,
     distributed/fsdp/_runtime_utils.py, distributed/fsdp/_fully_shard/_fsdp_collectives.py.
     """
     update = rest.moving.optimizer_temporaries
@@ -208,21 +210,21 @@ def cached_bytes(rest: PhaseTerms, busiest: PhaseTerms, most_live: float, reduce
 def split_logits_bytes(
     rest: PhaseTerms, busiest: PhaseTerms, holds: Row, most_live: float
 ) -> float:
-    """What the allocator keeps of blocks as large as the logits, because the first step's optimizer
-    state lies in them.
+    """Bytes that the allocator keeps in blocks as large as the logits, because the first step's
+    optimizer state is in them.
 
-    States are made at the end of the first step, in blocks that its activations gave back,
-    smallest first; gradients G lie in these too. What s of the states finds no room in activations
-    A and 16-bit logits H splits blocks of F bytes, an fp32 copy of the logits each, and stays: the
-    next step makes ⌈s / F⌉ blocks anew, so that F·⌈s / F⌉ - s, and what is left of H, serve no
-    tensor at the peak:
+    States are made at the end of the first step, in blocks that its activations have freed,
+    smallest first; gradients G are in these too. States that do not fit in the blocks of
+    activations A and 16-bit logits H, s bytes, split blocks of F bytes, an fp32 copy of the logits
+    each, and stay there. The next step makes ⌈s / F⌉ new blocks, so that F·⌈s / F⌉ - s, and the
+    rest of H, serve no tensor at the peak:
 
         s = min(S, max(0, S + G - A - H))
 
-    with S the states; 0 where nothing is split. Seen in a snapshot of one H200's memory (8 layers
-    of Llama 3.2 1B, recomputed: one of four blocks of 3.9 GiB holds 1.3 GiB of states), and in what
-    three other recomputed models reserve there beyond live tensors. Ignores losses in 16 bits;
-    readings under FSDP show nothing of it.
+    with S the states; 0 if nothing is split. Seen in a memory snapshot of one H200 (8 layers of
+    Llama 3.2 1B, recomputed: one of four blocks of 3.9 GiB contains 1.3 GiB of states), and in the
+    memory that three other recomputed models reserve there beyond live tensors. Ignores losses in
+    16 bits; readings under FSDP show no such blocks.
     """
     elements = holds.logits
     logits = holds.head_logits + busiest.moving.logits

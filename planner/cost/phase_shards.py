@@ -1,4 +1,4 @@
-"""What ZeRO-2 and 3 gather of weights and reduce of gradients, in each phase of a step."""
+"""Weights that ZeRO-2 and 3 gather, and gradients that they reduce, in each phase of a step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from planner.cost.tables import FrameworkInputs
 
 @jit
 def hands_on_gradients(grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether gradients leave the rank as backward makes them: for the shards of others, or for the
-    host, where offload takes them from ZeRO-2 on, with one rank too.
+    """Whether gradients leave the rank as soon as backward makes them: for the shards of others, or
+    for the host, to which offload moves them from ZeRO-2 on, even with one rank.
 
     Source: DeepSpeed 0.19.6, runtime/zero/stage_1_and_2.py, reduce_ipg_grads: under ZeRO-2 each
     micro-batch's gradients pass through the bucket to the host; under ZeRO-1 they wait on the GPU
@@ -32,7 +32,9 @@ def hands_on_gradients(grid: Row, framework: FrameworkInputs) -> bool:
 
 @jit
 def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Weights gathered for all of forward and backward: ends under ZeRO-3, all under 2."""
+    """Bytes of weights gathered for all of forward and backward: the ends under ZeRO-3, all under
+    ZeRO-2.
+    """
     if not fetches_weights(grid, framework):
         return 0.0
     if grid.zero < 3:
@@ -46,8 +48,9 @@ def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 def gathered_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Weights that ZeRO-2 and 3 gather: the root's, and of layers (FSDP2: this one's and the
-    next's; DeepSpeed: so many parameters)."""
+    """Bytes of weights that ZeRO-2 and 3 gather: the root's, and those of layers (FSDP2: this layer
+    and the next; DeepSpeed: a fixed number of parameters).
+    """
     ended = phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2)
     if ended or not fetches_weights(grid, framework):
         return 0.0
@@ -66,8 +69,9 @@ def gathered_bytes(
 def left_gathered(
     phase: int, root: float, holds: Row, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Weights that ZeRO-2 has left inside the layers of the `root` gathered for a pass: all but
-    those whose backward is done."""
+    """Bytes of weights that ZeRO-2 still has, inside the layers, of the `root` gathered for a pass:
+    all except those whose backward is done.
+    """
     if keeps_weights(grid, framework):
         return 0.0
     if phase == LAYER_LAST:
@@ -78,15 +82,16 @@ def left_gathered(
 
 @jit
 def reduced_at_end(holds: Row, framework: FrameworkInputs) -> float:
-    """Parameters whose gradients are reduced once backward has reached the embedding."""
+    """Parameters whose gradients are reduced when backward has reached the embedding."""
     together = framework.root_stays_gathered * holds.head_trained
     return float(holds.embedding_trained + together)
 
 
 @jit
 def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Unsharded gradients of the ends: FSDP2 reduces the head's with the embedding's; where they
-    are modules like others, each is reduced by itself."""
+    """Bytes of unsharded gradients of the ends. FSDP2 reduces the head's with the embedding's; if
+    the ends are modules like others, each is reduced by itself.
+    """
     if not hands_on_gradients(grid, framework) or phase <= LOSS:
         return 0.0
     if phase == HEAD:
@@ -100,7 +105,9 @@ def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs)
 def reduction_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer before."""
+    """Bytes of gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer
+    before.
+    """
     if not hands_on_gradients(grid, framework):
         return 0.0
     if phase == EMBEDDING:

@@ -1,10 +1,10 @@
 """Bytes of a pipeline stage in each phase of a step, as affine functions of its contents.
 
-This is the only account of memory: searches ask for the heaviest phase, and
+This is the only calculation of memory: searches ask for the heaviest phase, and
 `planner.predict.memory` shows all of them. The functions are affine, so the layout solver gets its
-coefficients from the functions that cost a finished layout. On a stage with several kinds of layers
-or several chunks, a phase inside the layers counts what all of them keep; that is too much by less
-than a chunk.
+coefficients from the same functions that cost a finished layout. On a stage with several kinds of
+layers or several chunks, a phase inside the layers counts tensors that all of them keep; that
+overestimates by less than a chunk.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from planner.cost.terms import MovingTerms, PhaseTerms, RestingTerms, constant_b
 
 @jit
 def gradient_per_parameter(framework: FrameworkInputs) -> float:
-    """Bytes of an unsharded gradient."""
+    """Bytes per parameter of an unsharded gradient."""
     return framework.gradient_bytes + framework.extra_gradient_bytes
 
 
 @jit
 def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of a gradient that no rank has a share of yet: where they wait for the last
-    micro-batch's reduction, of the type in which they add up until then. None waits for an
-    optimizer that updates in backward."""
+    """Bytes per parameter of a gradient that no rank has a share of yet. If gradients wait for the
+    last micro-batch's reduction, it has the type in which they are added up until then. No gradient
+    waits if the optimizer updates in backward.
+    """
     if framework.updates_in_backward > 0.0:
         return 0.0
     if hands_on_gradients(grid, framework) and framework.unreduced_gradients > 0.0:
@@ -59,17 +60,20 @@ def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether gradients of a micro-batch are divided as soon as a layer has made them: a step's
-    only one is its last."""
+    """Whether gradients of a micro-batch are divided as soon as a layer has made them. A step's
+    only micro-batch is also its last.
+    """
     at_once = framework.unreduced_gradients == 0.0 or grid.grad_acc == 1.0
     return at_once and hands_on_gradients(grid, framework)
 
 
 @jit
 def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """DDP's flat copies of the gradients, which stay where its optimizer is divided over ranks
-    (torch's ZeroRedundancyOptimizer); or the buckets of ZeRO-1 and 2: no larger than the gradients
-    and weights of an even stage, which pass through them, unless they are made whole."""
+    """Bytes of DDP's flat copies of the gradients, which stay if its optimizer is divided over
+    ranks (torch's ZeroRedundancyOptimizer); or of the buckets of ZeRO-1 and 2. The buckets are no
+    larger than the gradients and weights of an even stage, which pass through them, unless they are
+    made whole.
+    """
     divided = grid.zero == 1 and framework.bucket_bytes <= 0.0
     if (grid.zero == 0 or divided) and grid.shards > 1.0:
         value = framework.gradient_bytes * holds.trained
@@ -81,7 +85,7 @@ def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) ->
 
 @jit
 def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Number of logits of a micro-batch on which the loss of one rank works at a time."""
+    """Number of a micro-batch's logits on which the loss of one rank works at a time."""
     padded = job.vocab * padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
     split = key.tp if framework.logits_sharded > 0.0 else 1.0
     width = padded / split
@@ -94,21 +98,23 @@ def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> flo
 
 @jit
 def gives_back(grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether backward frees what layers keep one after the other: in one chunk, with their
-    weight gradients made at once."""
+    """Whether backward frees the tensors of layers one layer after the other: if there is one
+    chunk, and weight gradients are made at once.
+    """
     return grid.vpp <= 1.0 and not splits_backward(framework.schedule, grid.pp)
 
 
 @jit
 def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> KeptCopies:
-    """Micro-batches kept for backward of each part of a stage.
+    """Number of micro-batches that keep each part of a stage for backward.
 
-    But for GPipe the head's backward follows its forward at once, so it keeps one's. A stage of one
-    chunk gives layers back one after the other, others a chunk in the end; where backward is split,
-    a chunk whose inputs are done still keeps what its weights need. Where the forward of another
-    chunk runs beside a backward that gives back nothing before its end (`overlap_keeps_chunk`),
-    both are kept. Where frozen units hold inputs of checkpoints and their gradients until backward
-    ends (`frozen_units_hold`), the last layer finds both of all others.
+    Except under GPipe the head's backward follows its forward at once, so it keeps one micro-batch.
+    A stage of one chunk frees layers one after the other, other stages free a chunk at its end. If
+    backward is split, a chunk whose input gradients are done still keeps the inputs of its weight
+    gradients. If the forward of another chunk runs at the same time as a backward that frees
+    nothing before its end (`overlap_keeps_chunk`), both are kept. If frozen units keep inputs of
+    checkpoints and their gradients until backward ends (`frozen_units_hold`), both of all other
+    layers exist when the last layer runs.
     """
     plain = again = one_pass.in_flight
     chunk = 1.0 / (grid.vpp * copies_of_model(framework.schedule, grid.pp))
@@ -128,7 +134,7 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
         if splits_backward(framework.schedule, grid.pp):
             weight += chunk
     elif phase >= LAYER_AGAIN and phase != LAYER_SECOND and gives_back(grid, framework):
-        # The layers behind one that recomputes, which keep all, have given it back.
+        # The layers behind a recomputing one, which keep all tensors, have freed them.
         plain -= 1.0
         if phase == LAYER_LAST:
             again += 1.0 if framework.frozen_units_hold > 0.0 else -1.0
@@ -170,7 +176,7 @@ def kept_bytes(
 
 @jit
 def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
-    """Change in bytes that the first layer in backward leaves behind when the second one runs."""
+    """Change in bytes after the first layer in backward, at the time when the second one runs."""
     if phase != LAYER_SECOND:
         return 0.0
     return most.done_making if one_pass.accumulates == 0.0 else most.done
@@ -178,7 +184,9 @@ def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
 
 @jit
 def resident_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Quantised copies of weights, which stay beside them; ZeRO-3 makes them for a pass."""
+    """Bytes of quantised copies of weights, which exist besides the weights; ZeRO-3 makes them for
+    a pass.
+    """
     if framework.weight_casts_stay == 0.0 or grid.zero > 2:
         return 0.0
     return float(holds.layer_casts + holds.mtp_casts + holds.head_casts)
@@ -186,7 +194,9 @@ def resident_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def cast_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
-    """Low-precision copies of weights (autocast), all of them until forward ends."""
+    """Bytes of low-precision copies of weights (autocast), all of which exist until forward
+    ends.
+    """
     if framework.weight_casts_stay > 0.0:
         return 0.0
     if phase == FORWARD:
@@ -200,7 +210,7 @@ def cast_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients that exist in a phase of a pass that makes them."""
+    """Bytes of gradients that exist in a phase of a pass that makes them."""
     if phase <= HEAD:
         return 0.0
     made = holds.made_by_head if phase == MTP else holds.made_by_mtp
@@ -215,7 +225,7 @@ def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs
 def held_gradients(
     phase: int, settled: float, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Gradients in a phase of a pass; `settled`: those that the optimizer reads."""
+    """Bytes of gradients in a phase of a pass. `settled`: those that the optimizer reads."""
     if one_pass.accumulates == 0.0:
         return made_gradients(phase, holds, grid, framework)
     if one_pass.before == 0.0 and phase <= FORWARD:
@@ -229,8 +239,8 @@ def held_gradients(
 def table_gradient_bytes(phase: int, framework: FrameworkInputs) -> float:
     """Bytes per parameter of the vocabulary table's gradient while it is made, unsharded.
 
-    Where gradients have buffers of their own, the head's is made beside them if its product does
-    not accumulate; the embedding's always, unless unreduced gradients are kept anyway.
+    If gradients have separate buffers, the head's gradient is made besides them if its product does
+    not accumulate. The embedding's always is, unless unreduced gradients are kept anyway.
     """
     if framework.persistent_gradients == 0.0:
         return gradient_per_parameter(framework)
@@ -241,9 +251,10 @@ def table_gradient_bytes(phase: int, framework: FrameworkInputs) -> float:
 
 @jit
 def mtp_working_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Working set of multi-token prediction's backward, which ends in a lookup's: the table's
-    gradient follows the module's own tensors (no more than these are still kept then). Those of
-    several modules wait for each other."""
+    """Bytes of the working set of multi-token prediction's backward, which ends in the backward of
+    a lookup: the table's gradient comes after the module's tensors (by then no more than these are
+    kept). Gradients of several modules wait for each other.
+    """
     table = 0.0
     if not hands_on_gradients(grid, framework) and framework.persistent_gradients > 0.0:
         table = table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table
@@ -266,7 +277,7 @@ def working_bytes(
         made = holds.embedding_trained - holds.embedding_apart
         made = holds.head_made if phase == HEAD else made
         table = 0.0 if handed_on else table_gradient_bytes(phase, framework) * made
-        # A vision tower's backward is done before that of the table beside it.
+        # A vision tower's backward is done before that of the table.
         return stream + (max(table, holds.embedding_working) if phase == EMBEDDING else table)
     size = 0.0 if handed_on else framework.weight_gradient_bytes * holds.head_made
     if phase != MTP and not handed_on and framework.persistent_gradients > 0.0:
@@ -287,7 +298,7 @@ def working_bytes(
 
 @jit
 def loss_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
-    """Bytes of logits in flight, besides kept ones."""
+    """Bytes of logits in flight, besides those kept for backward."""
     if holds.head == 0.0 or phase == FORWARD_END or phase > MTP:
         return 0.0
     elements = holds.logits
@@ -302,7 +313,7 @@ def loss_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
 def at_rest(
     holds: Row, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> PhaseTerms:
-    """The optimizer's phase: state, all gradients, temporaries of the update."""
+    """Bytes in the optimizer's phase: state, all gradients, temporaries of the update."""
     resting = RestingTerms(
         framework.weight_bytes * holds.weights + resident_casts(holds, grid, framework),
         framework.master_bytes * holds.states,
@@ -323,11 +334,12 @@ def phase_terms(
     phase: int, rest: PhaseTerms, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row,
     grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> PhaseTerms:  # fmt: skip
-    """Bytes in one phase of a pass; `rest` is `at_rest` of the same contents.
+    """Bytes in one phase of a pass. `rest`: `at_rest` for the same contents.
 
-    Inside the layers the maximum over their kinds is one number: what layers make again is in
-    `working`, which of the last layer holds whatever it adds to what all leave behind, and what the
-    first one has given back once the second runs is off `activations` (`layer_maxima`).
+    Inside the layers the maximum over their kinds is one number: `working` includes the tensors
+    that layers recompute and, for the last layer, all bytes that it adds to those that all leave
+    behind. The bytes that the first layer has freed when the second one runs are subtracted from
+    `activations` (`layer_maxima`).
     """
     if phase == OPTIMIZER:
         return rest
@@ -350,8 +362,9 @@ def bytes_of_parameters(
     phase: int, settled: float, holds: Row, most: LayerMaxima, one_pass: Pass, grid: Row,
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Sum of the terms of a phase (but the optimizer's) that parameters alone decide, resting ones
-    apart."""
+    """Sum of the terms of a phase (except the optimizer's) that depend only on parameters, without
+    resting ones: gradients, and gathered or reduced shards.
+    """
     return (
         held_gradients(phase, settled, holds, one_pass, grid, framework)
         + gathered_bytes(phase, holds, most, grid, framework)
@@ -365,7 +378,9 @@ def bytes_of_activations(
     phase: int, holds: Row, most: LayerMaxima, one_pass: Pass, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Sum of the other terms of a phase: `phase_terms` names them."""
+    """Sum of the terms of a phase that are neither resting nor counted by `bytes_of_parameters`:
+    kept tensors, casts of weights, logits and working set.
+    """
     return (
         kept_bytes(phase, holds, one_pass, grid, framework)
         + left_by_first(phase, most, one_pass)

@@ -7,50 +7,26 @@ from typing import NamedTuple
 from planner.cost._jit import Row, Rows, jit
 from planner.cost.codes import OpKind
 from planner.cost.compute import (
-    attention_backward_time_s,
-    attention_forward_time_s,
-    eager_attention_backward_time_s,
-    eager_attention_forward_time_s,
     gemm_time_s,
     grouped_gemm_time_s,
-    longest_row,
     memory_bound_time_s,
     odd_rows_time_s,
 )
 from planner.cost.frozen_products import frozen_seconds
 from planner.cost.inputs import GpuInputs
 from planner.cost.keys import gemm_shape, local_tokens, returned, shard_factor
+from planner.cost.piece_attention import (
+    attention_seconds,
+    context_copies,
+    context_kernels,
+    softmax_kernels,
+)
 from planner.cost.tables import FrameworkInputs, JobInputs
-
-# Traffic of unfused attention's passes over its scores, torch operations one by one, in units of
-# a fused softmax with dropout. One by one they move 33 bytes an entry forward (scale, mask, cast
-# to fp32, softmax, cast back, dropout) and 37 backward; Megatron's fused softmax and its dropout
-# 9 and 11.
-TORCH_SOFTMAX_TRAFFIC = 3.5
-
-# The same of Megatron's kernel for rows of more scores than this. A warp holds a row in registers,
-# 4 bytes a score forward, 8 backward, of at most 255 a thread: what is more is written to local
-# memory and read in each of three passes, 20 bytes a score each way (Transformer Engine 2.8,
-# common/fused_softmax/scaled_masked_softmax.cu; its limit was 4096 before it was 16384).
-LONGEST_ROW_IN_REGISTERS = 4096.0
-SPILLED_SOFTMAX_TRAFFIC = 3.0
-
-# Times that a step of a context-parallel ring moves each element of the partial results through
-# HBM: halves of queries, keys and values copied, the sum read, scaled and written, in 16 and 32
-# bits, and what a kernel on part of the keys loses. Fitted on a benchmark of attention with context
-# parallelism in a development branch of Transformer Engine (README in tests/pytorch/attention, THD;
-# H100; p2p against a2a on 6 mixes of lengths from 4K to 128K at cp 2, 4 and 8, FlashAttention and
-# cuDNN: 36 pairs of times): the ratio errs by 5 % (root mean square).
-RING_STEP_PASSES = 13.0
-# The same of each gathered key and value in forward, and in backward of these and their gradients:
-# put in order, cut for two chunks of queries, and what two kernels lose. From the same benchmark,
-# all_gather against a2a with FlashAttention; with cuDNN gathering took another 5 to 30 % longer.
-GATHER_PASSES = 10.0
 
 
 @jit
 def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) -> float:
-    """Seconds of casting a product's 16-bit operand to 8 or 4 bits, row- and column-wise."""
+    """Seconds to cast a product's 16-bit operand to 8 or 4 bits, row- and column-wise."""
     if gpu.matmul_flop_per_s <= gpu.matmul16_flop_per_s:
         return 0.0
     traffic = elements * framework.cast_traffic_bytes
@@ -59,8 +35,9 @@ def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) ->
 
 @jit
 def product_rate(low: bool, framework: FrameworkInputs, gpu: GpuInputs) -> tuple[float, float]:
-    """Peak of a product, FLOP/s, and the share that a large one sustains; `low`: in the job's
-    precision, else in 16 bits."""
+    """(peak in FLOP/s, share that a large product sustains). `low`: in the job's precision,
+    otherwise in 16 bits.
+    """
     if low:
         return gpu.matmul_flop_per_s, gpu.gemm_max_efficiency * framework.quantised_rate
     return gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
@@ -70,8 +47,8 @@ def product_rate(low: bool, framework: FrameworkInputs, gpu: GpuInputs) -> tuple
 def gemm_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
-    """Seconds of a dense product, casts and unpacked weights included: forward, backward, and of
-    that the weight gradient.
+    """(forward, backward, weight gradient) seconds of a dense product, including casts and
+    unpacking of weights; backward includes the weight gradient.
 
     Forward (rows, out, in); backward the input gradient (rows, in, out) and the weight gradient
     (out, in, rows), which accumulates into an fp32 buffer.
@@ -113,141 +90,12 @@ def grouped_gemm_seconds(
 
 
 @jit
-def softmax_is_fused(op: Row, key: Row, job: JobInputs) -> bool:
-    """Whether unfused attention runs Megatron's softmax kernel.
-
-    The kernel works on four heads of the micro-batch at a time; where mbs·heads/tp is no multiple
-    of four, torch's operations run one by one instead (Megatron-LM and Megatron-DeepSpeed,
-    megatron/model/fused_softmax.py, `is_kernel_available`). Ignores its limits on the length,
-    which versions raised.
-    """
-    return job.eager_attention == 1.0 and (key.mbs * op.heads / key.tp) % 4.0 == 0.0
-
-
-@jit
-def last_chunk_share(chunks: float, window: float, seq: float) -> float:
-    """Keys that the last of n equal chunks of a causal sequence sees, over the mean of all.
-
-    mean of min(x, w) for x in (s - s/n, s), over w - w²/(2s); 2 - 1/n without a window (w = s).
-    """
-    longest = longest_row(seq, window)
-    start = seq * (1.0 - 1.0 / chunks)
-    mean = longest * (1.0 - longest / (2.0 * seq))
-    if start >= longest:
-        return longest / mean
-    rising = (longest * longest - start * start) / 2.0
-    return (rising + (seq - longest) * longest) * chunks / seq / mean
-
-
-@jit
-def attention_seconds(
-    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward and backward seconds of core attention on the rank with most of it.
-
-    Under context parallelism each rank holds two chunks whose causal work adds up to the same
-    share on every rank (zig-zag order), so its queries see the whole length at 1/cp of the work;
-    where a framework hands out chunks in order, all wait for the rank with the last. Ranks that
-    exchange heads have so many times the queries of fewer heads.
-    """
-    forward, backward = balanced_attention_seconds(op, key, job, gpu)
-    if op.span > 0.0:
-        return forward, backward
-    chunks = key.cp / max(1.0, key.exchange)
-    # Unfused attention computes the whole square, or blocks that are not all above the diagonal.
-    if job.causal > 0.0 and job.eager_attention > 0 and framework.score_block > 0.0:
-        share = min(1.0, 0.5 + 0.5 * framework.score_block / job.seq)
-        return forward * share, backward * share
-    whole = job.causal == 0.0 or job.eager_attention > 0
-    if framework.context_balanced > 0.0 or chunks <= 1.0 or whole:
-        return forward, backward
-    last = last_chunk_share(chunks, op.window, job.seq)
-    return forward * last, backward * last
-
-
-@jit
-def balanced_attention_seconds(
-    op: Row, key: Row, job: JobInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """The same with as much work for each rank of context parallelism."""
-    exchange = max(1.0, key.exchange)
-    queries, length, rows = job.seq * exchange / key.cp, job.seq, key.mbs
-    causal = job.causal
-    heads = op.heads / (key.tp * exchange)
-    if op.span > 0.0:
-        # Patches of images: each attends to all of its image.
-        queries = length = op.span
-        share = shard_factor(int(op.tokens_shard), key, job.kv_heads)
-        rows = share * key.mbs * job.seq * op.tokens_factor / (op.span * key.cp)
-        causal = 0.0
-        heads = op.heads * shard_factor(int(op.out_shard), key, job.kv_heads)
-    if job.eager_attention > 0:
-        traffic = job.eager_attention
-        if softmax_is_fused(op, key, job):
-            traffic = 1.0 if length <= LONGEST_ROW_IN_REGISTERS else SPILLED_SOFTMAX_TRAFFIC
-        elif traffic == 1.0:
-            traffic = TORCH_SOFTMAX_TRAFFIC
-        forward = eager_attention_forward_time_s(
-            rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
-            traffic, gpu,
-        )  # fmt: skip
-        backward = eager_attention_backward_time_s(
-            rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
-            traffic, gpu,
-        )  # fmt: skip
-        return forward, backward
-    window = op.window
-    forward = attention_forward_time_s(
-        rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
-        causal, window, gpu,
-    )  # fmt: skip
-    backward = attention_backward_time_s(
-        rows, queries, length, heads, op.qk_head_dim, op.v_head_dim,
-        causal, window, gpu,
-    )  # fmt: skip
-    return forward, backward
-
-
-@jit
-def context_copies(
-    op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
-) -> tuple[float, float]:
-    """Forward and backward seconds of what context parallelism copies and adds around attention.
-
-    A ring of n adds n-1 partial outputs to the sum (forward), gradients of queries, keys and
-    values (backward): `RING_STEP_PASSES`. An all-to-all reorders each tensor before and after
-    it: read and write. Gathered keys and values, and their gradients: `GATHER_PASSES`.
-    Source: Transformer Engine 2.8, context_parallel.py.
-    """
-    if key.cp <= 1.0 or op.span > 0.0:
-        return 0.0, 0.0
-    element, tokens = framework.activation_bytes, local_tokens(key, job)
-    query = tokens * op.heads * op.qk_head_dim / key.tp
-    output = tokens * op.heads * op.v_head_dim / key.tp
-    width = op.qk_head_dim + op.v_head_dim
-    pair = tokens * op.kv_heads * width / min(key.tp, op.kv_heads)
-    if key.exchange < 1.0:
-        gathered = GATHER_PASSES * element * pair * key.cp
-        return (
-            memory_bound_time_s(gathered, 1.0, gpu),
-            memory_bound_time_s(2.0 * gathered, 2.0, gpu),
-        )
-    steps = key.cp / key.exchange - 1.0
-    added = RING_STEP_PASSES * element * steps
-    forward, backward = added * output, added * (query + pair)
-    kernels = steps
-    if key.exchange > 1.0:
-        moved = 4.0 * element * (query + output + pair)
-        forward, backward, kernels = forward + moved, backward + moved, kernels + 8.0
-    return memory_bound_time_s(forward, kernels, gpu), memory_bound_time_s(backward, kernels, gpu)
-
-
-@jit
 def memory_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
-    """Forward and backward seconds of a memory-bound row; kernels of a loop over the experts of the
-    rank start one by one."""
+    """Forward and backward seconds of a memory-bound row. In a loop over the rank's experts,
+    kernels start one by one.
+    """
     tokens = (
         local_tokens(key, job)
         * op.tokens_factor
@@ -267,7 +115,7 @@ def memory_seconds(
 def scan_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
-    """Forward and backward seconds of a recurrence in chunks: what its kernels stream, and their
+    """Forward and backward seconds of a recurrence in chunks: streaming of its kernels, and their
     products, which the same kernels compute at `scan_efficiency` of the 16-bit peak.
 
     Backward runs most of forward again and has two products for each: three times the products.
@@ -285,9 +133,11 @@ def scan_seconds(
 def op_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float, float]:
-    """Seconds of any row: forward, backward, and of that the gradients of weights.
+    """(forward, backward, weight gradient) seconds of any row; backward includes the weight
+    gradient.
 
-    Norms' weight gradients are left with the gradients of their inputs: one kernel makes both.
+    The weight gradients of norms are counted with their input gradients, because one kernel makes
+    both.
     """
     kind = int(op.kind)
     if op.local > 0.0 and key.ep > 1.0:
@@ -308,42 +158,11 @@ def op_seconds(
 
 
 @jit
-def context_kernels(op: Row, key: Row) -> float:
-    """Further kernels of an attention row, in either pass, where cp ranks share the sequence.
-
-    The CPU cuts queries, keys and values into the two chunks of a rank and puts them together
-    again (4), and each of the cp steps has one more kernel beside its attention. From tests of
-    Megatron-Core on small models, all bound by launches: at cp 2 a layer takes 2.3 ms more in both
-    passes together than at cp 1, at cp 4 3.1 ms: 12 and 16 kernels at 0.19 ms. Fitted on 12 runs
-    on A100; 5 on GB200 then err by 6 % instead of 33, 6 on H100, whose hosts are faster, by 32
-    instead of 5. That is a ring. Assumed of the others: an all-to-all reorders four tensors before
-    and after it (8); gathered keys and values are put in order, and two kernels run in place of
-    one, on the two chunks of the queries (6).
-    """
-    if int(op.kind) != OpKind.ATTENTION or key.cp <= 1.0 or op.span > 0.0:
-        return 0.0
-    if key.exchange < 1.0:
-        return 6.0
-    ring = 4.0 + key.cp / key.exchange if key.exchange < key.cp else 0.0
-    return ring + (8.0 if key.exchange > 1.0 else 0.0)
-
-
-@jit
-def softmax_kernels(op: Row, key: Row, job: JobInputs) -> float:
-    """Further kernels of unfused attention, in either pass, without Megatron's fused softmax.
-
-    Cast to fp32, scale, mask, softmax and cast back in place of one kernel.
-    """
-    if int(op.kind) != OpKind.ATTENTION or job.eager_attention != 1.0:
-        return 0.0
-    return 0.0 if softmax_is_fused(op, key, job) else 4.0
-
-
-@jit
 def expert_kernels(op: Row, key: Row, framework: FrameworkInputs) -> float:
-    """How many times a row of the experts is issued: once where their products are grouped, else
-    once for each expert of the rank (Megatron-Core 0.19, transformer/moe/experts.py,
-    SequentialMLP). Their products take as long as grouped ones: an underestimate with few tokens.
+    """Number of times that a row of the experts is issued: once if their products are grouped,
+    otherwise once for each expert of the rank (Megatron-Core 0.19, transformer/moe/experts.py,
+    SequentialMLP). Their products take as long as grouped ones, which is an underestimate with few
+    tokens.
     """
     if int(op.kind) != OpKind.GROUPED_GEMM or framework.sequential_experts == 0.0:
         return 1.0
@@ -354,8 +173,9 @@ def expert_kernels(op: Row, key: Row, framework: FrameworkInputs) -> float:
 def issue_s(
     op: Row, kernels: float, launches: float, key: Row, job: JobInputs, framework: FrameworkInputs
 ) -> float:
-    """CPU seconds that one pass of a row takes to issue: its kernels, and `launches` of a loop over
-    the experts of the rank for each of them."""
+    """CPU seconds to issue one pass of a row: its kernels, and `launches` for each of the rank's
+    experts in a loop over them.
+    """
     kernels = kernels * expert_kernels(op, key, framework)
     kernels += context_kernels(op, key) + softmax_kernels(op, key, job)
     looped = launches * op.groups / key.ep if framework.sequential_experts == 0.0 else 0.0
@@ -365,9 +185,10 @@ def issue_s(
 class ComputeTerms(NamedTuple):
     """Sums over a piece's rows, for one micro-batch on one rank.
 
-    Seconds of all kernels by pass, of GEMMs in backward and of attention (what collectives may
-    hide behind), of weight gradients, CPU seconds to issue each pass, dense products and those that
-    backward comes back to, bytes that the weight gradients read.
+    `forward`, `backward`, `recompute`: seconds of all kernels. `gemm_backward`, `attention_*`:
+    seconds of GEMMs and of attention, which may hide collectives. `weight`: seconds of weight
+    gradients. `issue_*`: CPU seconds to issue each pass. `products`: dense products; `returned`:
+    those with an input gradient. `weight_bytes`: bytes that the weight gradients read.
     """
 
     forward: float
@@ -389,9 +210,10 @@ class ComputeTerms(NamedTuple):
 def compute_terms(
     piece: int, key: Row, ops: Rows, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs,
 ) -> ComputeTerms:  # fmt: skip
-    """Sum the rows of one piece. What a CUDA graph holds of it is replayed by one call each way, a
-    function of autograd that copies its inputs in (Transformer Engine 2.12, pytorch/graph.py,
-    `Graphed`)."""
+    """Sum the rows of one piece. The part in a CUDA graph is replayed by one call in each
+    direction, an autograd function that copies its inputs into the graph (Transformer Engine 2.12,
+    pytorch/graph.py, `Graphed`).
+    """
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
     issue_forward = issue_backward = issue_recompute = products = gradients = 0.0
@@ -438,7 +260,8 @@ def compute_terms(
 
 @jit
 def operands_bytes(op: Row, key: Row, job: JobInputs) -> float:
-    """16-bit input and gradient of the output of a product: what its weight gradient reads.
+    """Bytes that the weight gradient of a product reads: its 16-bit input and the gradient of its
+    output.
 
     A layer of GPT-3 keeps 32·s·b·h bytes for its weight gradients (Qi et al. 2024, arXiv
     2401.10241, Table 1).

@@ -18,8 +18,9 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 
 @jit
 def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs) -> float:
-    """Bytes that a rank keeps from forward to backward for one piece and micro-batch; `modules`:
-    mask of the modules that recompute."""
+    """Bytes that a rank keeps from forward to backward for one piece and micro-batch. `modules`:
+    bit mask of the modules that recompute.
+    """
     tokens = local_tokens(key, job)
     total = 0.0
     for index in range(saved.shape[0]):
@@ -35,7 +36,9 @@ def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs)
 
 @jit
 def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
-    """Bytes of one kept tensor on a rank; `exchanged` ones exist where heads are exchanged."""
+    """Bytes of one kept tensor on a rank; an `exchanged` tensor exists only if heads are
+    exchanged.
+    """
     if row.exchanged > 0 and key.exchange <= 1.0:
         return 0.0
     size = row.bytes_per_token * shard_factor(int(row.shard), key, job.kv_heads)
@@ -48,7 +51,7 @@ def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
 def offloaded_bytes(
     piece: int, key: Row, modules: int, saved: Rows, job: JobInputs, framework: FrameworkInputs
 ) -> tuple[float, float, float]:
-    """(bytes that leave the GPU, bytes copied each way, number of copies) of one piece and
+    """(bytes that leave the GPU, bytes copied in each direction, number of copies) of one piece and
     micro-batch.
 
     A tensor is copied even if recomputation frees it or another op keeps a reference to it. Tensors
@@ -88,8 +91,8 @@ def logits_kept_bytes(piece: int, key: Row, saved: Rows, job: JobInputs) -> floa
 def piece_parameters(
     piece: int, key: Row, parameters: Rows, job: JobInputs, framework: FrameworkInputs, out: Row
 ) -> None:
-    """Fill PIECE_PARAMETERS, their sums, PIECE_AVERAGED, PIECE_APART and PIECE_TABLE_CLASS of one
-    piece on one rank.
+    """Fill PIECE_PARAMETERS, sums over them, PIECE_AVERAGED, PIECE_APART and PIECE_TABLE_CLASS for
+    one piece on one rank.
 
     The vocabulary table is the first of the embedding's tensors.
     """
@@ -115,7 +118,7 @@ def piece_parameters(
 
 @jit
 def table_parameters(key: Row, job: JobInputs) -> float:
-    """Parameters of the vocabulary table on one rank, padding included."""
+    """Parameters of the vocabulary table on one rank, including padding."""
     padding = padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
     return job.vocab * padding * job.hidden / key.tp
 
@@ -134,11 +137,12 @@ def cast_bytes(piece: int, key: Row, ops: Rows, framework: FrameworkInputs) -> f
 def exchange_bytes_held(
     piece: int, key: Row, ops: Rows, job: JobInputs, framework: FrameworkInputs
 ) -> float:
-    """Bytes at work in the backward of attention where context parallelism is no plain ring.
+    """Bytes of temporary tensors in the backward of attention if context parallelism is not a plain
+    ring.
 
-    Gathered keys and values and as many gradients of them, beside queries and output and theirs;
-    or all of these once more, in the order in which an all-to-all sends them. What a ring holds,
-    the next pair beside the present one, is no more than a product's working set.
+    Gathered keys and values and the gradients of these, besides queries and output and their
+    gradients; or, for an all-to-all, a copy of all of these in the order in which they are sent. A
+    ring has the next pair besides the present one, which is no more than a product's working set.
     """
     if key.cp <= 1.0 or key.exchange == 1.0:
         return 0.0
@@ -163,15 +167,15 @@ def softmax_terms(
     piece: int, key: Row, ops: Rows, parameters: Rows, saved: Rows, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float]:  # fmt: skip
-    """As the backward of an unfused softmax runs: (bytes beyond what the layer keeps, parameters
-    whose gradients the layer has made).
+    """During the backward of an unfused softmax: (bytes besides those that the layer keeps,
+    parameters whose gradients the layer has made).
 
         e = w*a*s^2*b + r*s*b*h - f
 
-    The softmax's output is still alive, the gradients of its output and input with it (w bytes a
+    Still alive are the softmax's output, with it the gradients of its output and input (w bytes a
     score), and the gradient of the residual stream; the f bytes that rows behind the core of
-    attention keep are freed. Gradients of values take the place of values. Counted on
-    transformers, where these tensors are to the MB what is alive there. 0, 0 if it is fused.
+    attention keep are freed. Gradients of values take the place of values. Counted on transformers,
+    where these are the live tensors to the MB. 0, 0 if the softmax is fused.
     """
     if framework.softmax_bytes == 0.0:
         return 0.0, 0.0
@@ -204,16 +208,16 @@ def working_bytes(
     piece: int, trained: float, key: Row, ops: Rows, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[float, float]:  # fmt: skip
-    """(gradients of activations, weight gradients) alive at the widest point of a backward.
+    """(bytes of activation gradients, of weight gradients) alive at the widest point of a backward.
 
-    Fused: 16-bit gradients of the largest product's input and output, and the tensors gathered
-    over tp; on eight B200 (SimuMax, Megatron-Core without fused accumulation) these and the
-    gradients of all of one layer's weights are seen to the tenth of a GiB. Unfused, inside the
+    Fused: 16-bit gradients of the largest product's input and output, and the tensors gathered over
+    tp; on eight B200 (SimuMax, Megatron-Core without fused accumulation) these and the gradients of
+    all weights of one layer explain the readings to a tenth of a GiB. Unfused, inside the
     feed-forward block: gradients of its product, of both factors and of the gate's input (of the
     activation's output and input without a gate), three of the residual's width, and one weight's
-    gradient. A recurrence holds what its backward makes again, experts what weighing their outputs
-    does (`weighing_bytes`). Copies of weights (packed ones in 16 bits) are made of one
-    product at a time. Logits are accounted for at the loss.
+    gradient. A recurrence has the tensors that its backward recomputes, experts those for weighing
+    their outputs (`weighing_bytes`). Copies of weights (packed ones in 16 bits) are made for one
+    product at a time. Logits are counted in the loss.
     """
     largest = widest = one_weight = scanned = weighed = unpacked = 0.0
     for row in range(ops.shape[0]):

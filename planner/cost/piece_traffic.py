@@ -30,7 +30,7 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 
 @jit
 def group_of(size: float, stride: float, links: LinkInputs) -> PlacedGroup:
-    """Placement of a group of `size` ranks that lie `stride` apart."""
+    """Placement of a group of `size` ranks that are `stride` apart."""
     return place_group(
         int(size), int(max(1.0, stride)), int(max(1.0, links.scale_up_domain)),
         int(links.root_gpus), int(links.job_gpus),
@@ -41,7 +41,7 @@ def group_of(size: float, stride: float, links: LinkInputs) -> PlacedGroup:
 def collective_stream(
     kind: int, size: float, stride: float, size_bytes: float, network: Rows
 ) -> Stream:
-    """One collective of a layer over `size` ranks that lie `stride` apart."""
+    """One collective of a layer over `size` ranks that are `stride` apart."""
     if size <= 1.0:
         return no_stream()
     links = group_links(size, stride, network)
@@ -66,8 +66,9 @@ def collective_stream(
 def ring_exchange_stream(
     size_bytes: float, size: float, inside: float, links: LinkInputs
 ) -> Stream:
-    """size - 1 steps, each of which passes one rank's share of `size_bytes`; a ring with `inside`
-    members in a domain that leaves it waits for the step that does."""
+    """size - 1 steps, each of which passes one rank's share of `size_bytes`. A ring with `inside`
+    members in a domain, if it leaves the domain, waits for the step that does.
+    """
     value, same_domain = size_bytes / size, inside >= size
     seconds = (size - 1.0) * point_to_point_time_s(value, same_domain, links, inside)
     wire = (size - 1.0) * value
@@ -81,8 +82,8 @@ def ring_exchange_stream(
 def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
     """Bytes of a collective as its cost function counts them: the whole, ungathered tensor.
 
-    Per-token bytes times the tokens that the group holds together; for an all-to-all the bytes
-    that one rank sends; for a cp ring those of the whole sequence.
+    Per-token bytes times the tokens of the whole group; for an all-to-all the bytes that one rank
+    sends; for a cp ring those of the whole sequence.
     """
     tokens = key.mbs * job.seq
     if int(row.group) != GROUP_CP:
@@ -92,8 +93,9 @@ def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
 
 @jit
 def exchange_draws(key: Row, job: JobInputs) -> float:
-    """Draws of a rank that stand for a token's k experts: k, or where these are neighbours among E
-    the k·ep/E ranks that hold them, at least one."""
+    """Number of random draws of a rank for a token's k experts: k, or if these are neighbours among
+    E experts the k·ep/E ranks that have them, at least one.
+    """
     if job.neighbour_share > 0.0:
         return float(max(1.0, min(job.top_k, job.neighbour_share * key.ep)))
     return float(job.top_k)
@@ -104,11 +106,11 @@ def expert_exchange_stream(
     size_bytes: float, tokens: float, key: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> Stream:  # fmt: skip
-    """An expert exchange; `size_bytes`: of all routed copies of a rank's `tokens`.
+    """An expert exchange. `size_bytes`: of all routed copies of a rank's `tokens`.
 
-    HybridEP sends a token with fp32 weights of all experts of a domain, and their gradients back:
-    with one of the two exchanges of a pass, so half of them is counted with each (DeepEP, branch
-    hybrid-ep, hybrid_ep_backend.cuh, `expert_output_prob`).
+    HybridEP sends a token with fp32 weights of all experts of a domain, and their gradients back.
+    This happens with one of the two exchanges of a pass, so half is counted with each (DeepEP,
+    branch hybrid-ep, hybrid_ep_backend.cuh, `expert_output_prob`).
     """
     stride = key.stride[GROUP_EP]
     if framework.dispatch_deduplicates == 0.0 or job.top_k < 1.0 or key.ep <= 1.0:
@@ -129,7 +131,7 @@ def expert_exchange_stream(
 
 
 # A piece's collectives of one group (0 tp, 1 cp, 2 ep with etp) in one pass (0 forward, 1 backward,
-# 2 recompute): seconds, the part that may hide, link time inside and between domains. Number
+# 2 recompute): seconds, the part that may be hidden, link time inside and between domains. At index
 # 3·group + pass of TRAFFICS.
 TRAFFICS = 9
 TRAFFIC_ROW = f.record_of("total", "hideable", "inside", "between")
@@ -139,7 +141,7 @@ TRAFFIC_ROW = f.record_of("total", "hideable", "inside", "between")
 def row_stream(
     row: Row, key: Row, job: JobInputs, framework: FrameworkInputs, network: Rows
 ) -> Stream:
-    """One collective of a row, with the copies that come with it."""
+    """One collective of a row, including the copies that it needs."""
     code, kind = int(row.group), int(row.kind)
     size_bytes = collective_bytes(row, key, job)
     if code == GROUP_EP and kind == CollectiveKind.ALL_GATHER:
@@ -184,12 +186,12 @@ def communication_terms(
 
 @jit
 def context_stream(kind: int, size_bytes: float, key: Row, network: Rows) -> Stream:
-    """One exchange of context parallelism, if the key has it; `size_bytes`: whole sequence.
+    """One exchange of context parallelism, if the key has it. `size_bytes`: of the whole sequence.
 
-    Keys and values are gathered where `exchange` is 0. Otherwise neighbours, `exchange` of them,
-    exchange heads, each its 1/cp of the sequence; the cp/exchange groups then hold that part of
-    the heads each and pass keys and values round a ring (USP, arXiv 2405.07719, section 3).
-    State-space layers exchange heads over all ranks whatever attention does.
+    Keys and values are gathered if `exchange` is 0. Otherwise groups of `exchange` neighbours
+    exchange heads, each rank its 1/cp of the sequence; the cp/exchange groups then each have that
+    part of the heads, and pass keys and values around a ring (USP, arXiv 2405.07719, section 3).
+    State-space layers exchange heads over all ranks, independently of attention.
     """
     stride = key.stride[GROUP_CP]
     if kind == CollectiveKind.HEAD_EXCHANGE:
@@ -213,7 +215,7 @@ def add_traffic(
     out: Rows, row: Row, counts: tuple[float, float, float], stream: Stream, key: Row,
     framework: FrameworkInputs,
 ) -> None:  # fmt: skip
-    """Add a collective that happens `counts` times in each pass."""
+    """Add a collective that runs `counts` times, given for each pass."""
     group = min(int(row.group), 2)
     for index in range(3):
         hidden = row.hidden_backward if index == 1 else row.hidden_forward
@@ -227,11 +229,11 @@ def add_traffic(
 
 @jit
 def hide_share(hidden: int, key: Row, framework: FrameworkInputs) -> float:
-    """Share of a collective that the framework runs beside compute.
+    """Share of a collective that the framework runs at the same time as compute.
 
-    An exchange that is cut into tp pieces with the product that makes or uses it has one piece,
-    its first or last, beside nothing: 1/tp (Transformer Engine's userbuffers, torch's
-    micro_pipeline_tp.py).
+    If an exchange and the product that makes or uses it are cut into tp pieces, one piece, the
+    first or the last, has no compute to hide behind: 1/tp (Transformer Engine's userbuffers,
+    torch's micro_pipeline_tp.py).
     """
     if hidden == Hidden.BEHIND_GEMM:
         return framework.hide_tensor_backward
@@ -246,10 +248,11 @@ def hide_share(hidden: int, key: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def group_window(group: int, index: int, terms: ComputeTerms) -> float:
-    """Compute beside a group's collectives in a pass.
+    """Seconds of compute that run at the same time as a group's collectives in a pass.
 
-    Forward overlap of tp and ep splits the product it feeds; backward has an independent product
-    beside each; a cp step hides behind the attention of the previous one.
+    In forward, the overlap of tp and ep splits the product that the collective feeds; in backward
+    an independent product runs with each collective. A cp step hides behind the attention of the
+    previous one.
     """
     if group == 1:
         return terms.attention_backward if index == 1 else terms.attention_forward
@@ -268,11 +271,12 @@ def free_share(free: float, busy: float) -> float:
 def group_traffic(
     row: Row, window_s: float, compute_s: float, slow_down: float, links: Array, first: int
 ) -> float:
-    """Seconds that the collectives of one group add to a pass; its link time goes to `links`, from
-    `first` on (LINK_*).
+    """Seconds that the collectives of one group add to a pass. Their link time is added to `links`,
+    from `first` on (LINK_*).
 
-    Hidden: what may hide and finds compute beside it (`window_s`) that no other group's hidden
-    traffic on the same links has taken. Added: the rest, and `slow_down` for each hidden second.
+    Hidden: the part that may be hidden, as far as there is compute (`window_s`) that no other
+    group's hidden traffic on the same links has taken. Added: the rest, and `slow_down` for each
+    hidden second.
     """
     inside, between = row.inside, row.between
     share = min(row.hideable, window_s) / row.total
@@ -288,12 +292,13 @@ def group_traffic(
 
 @jit
 def exposed_traffic(traffic: Rows, terms: ComputeTerms, contention: float, out: Row) -> None:
-    """Fill the seconds that a piece's collectives add, by group and pass, and its link time;
-    `total` of its `traffic` becomes what they add.
+    """Fill the seconds that a piece's collectives add, by group and pass, and their link time;
+    `total` of its `traffic` is set to the seconds that they add.
 
-    Context parallelism comes first, which has the narrowest choice of what to hide behind, expert
-    parallelism last. What a ring costs attention beside it is in its measured steps
-    (`RING_STEP_PASSES`); other hidden traffic slows the compute that it hides behind.
+    Context parallelism comes first, because it has the fewest choices of compute to hide behind,
+    expert parallelism last. A ring's slowdown of the attention that runs with it is part of its
+    measured steps (`RING_STEP_PASSES`); other hidden traffic slows the compute that it hides
+    behind.
     """
     for index in range(3):
         compute_s = terms.backward if index == 1 else terms.forward

@@ -1,4 +1,4 @@
-"""Time of a pipelined step from the times of its stages; pure functions, seconds in and out."""
+"""Time of a pipelined step, from the times of its stages; pure functions, in seconds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from planner.cost._jit import jit
 def pipeline_time_s(slowest_s: float, total_s: float, grad_acc: float, share: float) -> float:
     """Span of a pipelined step: T = m·max + r·(sum - max).
 
-    m micro-batches pass the slowest stage one after the other; filling and draining costs the
-    share r of the other stages once (`planner.cost.schedule.bubble_share`): all of it under 1F1B,
-    1/v in chunks (Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2, whose even stages give
-    m·T + (p-1)·T/v), less where weight gradients fill the bubble. `slowest_s`, `total_s`: forward
-    plus backward seconds of one micro-batch, of the slowest stage and of all stages. Ignores the
+    m micro-batches pass the slowest stage one after the other; filling and draining costs the share
+    r of the other stages once (`planner.cost.schedule.bubble_share`): all of it under 1F1B, 1/v in
+    chunks (Narayanan et al. 2021, arXiv 2104.04473, section 2.2.2, whose even stages give m·T +
+    (p-1)·T/v), less if weight gradients fill the bubble. `slowest_s`, `total_s`: forward plus
+    backward seconds of one micro-batch, of the slowest stage and of all stages. Ignores the
     different order of forward and backward within a cycle.
     """
     return grad_acc * slowest_s + share * (total_s - slowest_s)
@@ -23,7 +23,7 @@ def pipeline_time_s(slowest_s: float, total_s: float, grad_acc: float, share: fl
 def all_forward_first_s(
     slowest_forward_s: float, slowest_backward_s: float, total_s: float, grad_acc: float
 ) -> float:
-    """Span of GPipe: sum + (m-1)(max forward + max backward); exact for stages of any times.
+    """Span of GPipe: sum + (m-1)(max forward + max backward); exact for any times of the stages.
 
     Two permutation flow shops of equal jobs, one after the other: the last stage starts its
     backward passes when it ends the forward ones (Huang et al. 2019, arXiv 1811.06965, Figure 2).
@@ -35,7 +35,7 @@ def all_forward_first_s(
 def pipeline_bound_s(
     total_s: float, largest_piece_s: float, pp: float, grad_acc: float, share: float
 ) -> float:
-    """No split of `total_s` over pp stages has a shorter span.
+    """Lower bound on the span over all splits of `total_s` into pp stages.
 
     The slowest stage takes at least the mean, and at least as long as its largest indivisible
     piece; T grows with it because m >= r.
@@ -48,11 +48,11 @@ def pipeline_bound_s(
 def exposed_transfer_s(
     transfer_s: float, pp: float, vpp: float, grad_acc: float, hidden_share: float
 ) -> float:
-    """Point-to-point time that the critical stage waits for.
+    """Seconds that the critical stage waits for point-to-point transfers.
 
     Every micro-batch crosses each boundary once forward and once backward, v times when
-    interleaved; filling and draining pays each of the p-1 boundaries once each way and cannot
-    hide. Only the interleaved schedule runs transfers beside compute.
+    interleaved. Filling and draining crosses each of the p-1 boundaries once in each direction and
+    cannot hide that. Only the interleaved schedule runs transfers at the same time as compute.
     """
     if pp <= 1.0:
         return 0.0
@@ -64,7 +64,8 @@ def exposed_transfer_s(
 @jit
 def exchanges(pp: float) -> float:
     """Sends and receives of the busiest stage for one micro-batch, forward and backward: one of
-    each with its only neighbour, or with both."""
+    each with its only neighbour, or with both.
+    """
     if pp <= 1.0:
         return 0.0
     return 2.0 if pp <= 2.0 else 4.0
@@ -72,8 +73,8 @@ def exchanges(pp: float) -> float:
 
 @jit
 def exchange_wait_s(wait_s: float, pp: float, grad_acc: float) -> float:
-    """Seconds that the busiest stage waits beside its transfers: m · exchanges · wait.
+    """Seconds that the busiest stage waits in addition to its transfers: m · exchanges · wait.
 
-    `wait_s`: of each send or receive whatever its size. Ignores filling and draining.
+    `wait_s`: of each send or receive, at any size. Ignores filling and draining.
     """
     return grad_acc * exchanges(pp) * wait_s

@@ -1,13 +1,13 @@
-"""Where the members of each parallel group sit, from the degrees and the rank order alone.
+"""Positions of the members of each parallel group, from the degrees and the rank order.
 
-Rank order `tp-cp-ep-dp-pp` (Megatron-Core's default, `parallel_state.RankGenerator`; DeepSpeed
-and torchtitan meshes are laid out alike): a rank is tp + t (cp + c (dp + d pp)) with t, c, d the
-degrees, so tensor parallelism has neighbours and pipeline stages lie farthest apart. Expert
-layers cut the same t*c*d ranks of a stage again, as etp-ep-edp, first fastest.
+Rank order `tp-cp-ep-dp-pp` (Megatron-Core's default, `parallel_state.RankGenerator`; DeepSpeed and
+torchtitan meshes have the same order): a rank is tp + t (cp + c (dp + d pp)) with t, c, d the
+degrees, so tensor parallelism has neighbours and pipeline stages are farthest apart. Expert layers
+divide the same t*c*d ranks of a stage differently, as etp-ep-edp, first fastest.
 
-Assumption: every rank runs its group of a kind at the same time as the others. Each rank is
-in exactly one group of each kind, so a group has as many NIC shares as members in the domain
-and contention needs no further factor.
+Assumption: every rank runs its group of a kind at the same time as the others. Each rank is in
+exactly one group of each kind, so a group has as many NIC shares as members in the domain and
+contention needs no further factor.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from planner.cost._jit import jit
 class PlacedGroup(NamedTuple):
     """One communication group, as the worst-placed group of its kind.
 
-    `members_per_domain`: how many share a scale-up domain; `domains`: how many domains it touches;
-    `groups_per_domain`: how many groups of its kind work in a domain at once, and `root_groups` how
-    many of these cross CPU sockets (PCIe boxes; else 0).
+    `members_per_domain`: number of members in a scale-up domain; `domains`: number of domains that
+    it touches; `groups_per_domain`: number of groups of its kind that work in a domain at once, and
+    `root_groups` the number of these that cross CPU sockets (PCIe boxes; else 0).
     """
 
     members_per_domain: int
@@ -35,10 +35,10 @@ class PlacedGroup(NamedTuple):
 def touched_domains(size: int, stride: int, domain: int, world: int) -> int:
     """Domains touched by the worst-placed group of `size` members, `stride` ranks apart.
 
-    Groups of a kind tile blocks of size*stride ranks. Where blocks and domains of U ranks
-    nest, the count is exact: size / min(size, U/stride). Otherwise some group starts one rank
-    before a boundary and its span of s ranks touches floor((s - 2)/U) + 2 domains, an upper
-    bound that is at most `size`.
+    Groups of a kind tile blocks of size*stride ranks. If blocks and domains of U ranks nest, the
+    count is exact: size / min(size, U/stride). Otherwise some group starts one rank before a
+    boundary and its span of s ranks touches floor((s - 2)/U) + 2 domains, an upper bound that is at
+    most `size`.
     """
     if size <= 1 or world <= domain:
         return 1
@@ -55,10 +55,10 @@ def touched_domains(size: int, stride: int, domain: int, world: int) -> int:
 
 @jit
 def place_group(size: int, stride: int, domain: int, root_gpus: int, world: int) -> PlacedGroup:
-    """Place a group on domains of `domain` GPUs.
+    """The placement of a group on domains of `domain` GPUs.
 
-    Members per domain = max(1, floor(size / domains)): exact where blocks and domains nest, the
-    mean rounded down (so never too many NICs) where they do not.
+    Members per domain = max(1, floor(size / domains)): exact if blocks and domains nest, otherwise
+    the mean rounded down (so never too many NICs).
     """
     domains = touched_domains(size, stride, domain, world)
     members = max(1, size // domains)

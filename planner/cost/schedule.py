@@ -1,7 +1,7 @@
-"""Pipeline schedules in closed form: idle time, and micro-batches held, of each stage.
+"""Pipeline schedules in closed form: idle time of each stage, and micro-batches in its memory.
 
-Every form equals what `planner.predict.pipeline_simulator` finds by playing the schedule pass by
-pass. Symbols: p = pp, v = vpp, m = grad_acc, s = stage from 0; F, B, W: seconds of forward,
+Every form equals the result of `planner.predict.pipeline_simulator`, which plays the schedule pass
+by pass. Symbols: p = pp, v = vpp, m = grad_acc, s = stage from 0; F, B, W: seconds of forward,
 gradient of the inputs, gradient of the weights of one micro-batch.
 
 Sources: GPipe (Huang et al. 2019, arXiv 1811.06965), 1F1B and interleaving (Narayanan et al. 2021,
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from planner.cost._jit import jit
 
-# 1F1B, interleaved where vpp > 1.
+# 1F1B, interleaved if vpp > 1.
 SCHEDULE_1F1B = 0
 SCHEDULE_ALL_FORWARD_FIRST = 1
 SCHEDULE_ZB_H1 = 2
@@ -27,31 +27,31 @@ SCHEDULE_DUALPIPE_V = 6
 
 @jit
 def is_folded(schedule: int) -> bool:
-    """Whether the chunks lie in a V: block b on stage min(b, 2p-1-b), the head on stage 0."""
+    """Whether the chunks form a V: block b on stage min(b, 2p-1-b), the head on stage 0."""
     return schedule in (SCHEDULE_ZB_V, SCHEDULE_DUALPIPE_V)
 
 
 @jit
 def splits_backward(schedule: int, pp: float) -> bool:
-    """Whether gradients of weights are made apart from those of inputs."""
+    """Whether gradients of weights are made separately from gradients of inputs."""
     return pp > 1.0 and schedule >= SCHEDULE_ZB_H1
 
 
 @jit
 def copies_of_model(schedule: int, pp: float) -> float:
-    """Copies of the model that the stages hold together: two under DualPipe."""
+    """Copies of the model that all stages have together: two under DualPipe."""
     return 2.0 if pp > 1.0 and schedule == SCHEDULE_DUALPIPE else 1.0
 
 
 @jit
 def head_stage(schedule: int, pp: int) -> int:
-    """Stage of the LM head; with two copies of the model (DualPipe) stage 0 holds one as well."""
+    """Stage of the LM head; with two copies of the model (DualPipe) stage 0 has one as well."""
     return 0 if is_folded(schedule) else pp - 1
 
 
 @jit
 def block_stage(block: int, pp: int, schedule: int) -> int:
-    """Stage of a block of layers, of the first copy of the model."""
+    """Stage of a block of layers in the first copy of the model."""
     if is_folded(schedule) and block >= pp:
         return 2 * pp - 1 - block
     return block % pp
@@ -59,19 +59,19 @@ def block_stage(block: int, pp: int, schedule: int) -> int:
 
 @jit
 def microbatch_share(schedule: int) -> float:
-    """Share of the micro-batches that pass each copy of the model: half under DualPipe."""
+    """Share of the micro-batches that pass through each copy of the model: half under DualPipe."""
     return 0.5 if schedule == SCHEDULE_DUALPIPE else 1.0
 
 
 @jit
 def boundary_passes(schedule: int, pp: float, vpp: float, grad_acc: float) -> float:
-    """Passes of one micro-batch over a stage's layers that its traffic at an end of the step has
-    beside it: one, or if interleaved (v-1)·min(p, m) / v.
+    """Passes of one micro-batch over a stage's layers that run at the same time as its traffic at
+    an end of the step: one, or if interleaved (v-1)·min(p, m) / v.
 
-    Chunks then go through p micro-batches in turn: gradients of a chunk are final, and sent, while
-    the chunks before it still run backward, and weights of a chunk are gathered while those before
-    it run forward (Megatron-LM core 0.19, pipeline_parallel/schedules.py: grad_sync_func and
-    param_sync_func). `boundary_hideable` of it find something beside them.
+    Chunks then run p micro-batches in turn: gradients of a chunk are final, and sent, while the
+    chunks before it still run backward, and weights of a chunk are gathered while those before it
+    run forward (Megatron-LM core 0.19, pipeline_parallel/schedules.py: grad_sync_func and
+    param_sync_func). The share `boundary_hideable` of the traffic has compute to hide behind.
     """
     if schedule != SCHEDULE_1F1B or vpp <= 1.0:
         return 1.0
@@ -80,7 +80,9 @@ def boundary_passes(schedule: int, pp: float, vpp: float, grad_acc: float) -> fl
 
 @jit
 def boundary_hideable(schedule: int, vpp: float) -> float:
-    """Share of that traffic that is not of the first chunk, which is sent once all has run."""
+    """Share of the traffic at an end of the step that does not belong to the first chunk, whose
+    traffic is sent when everything has run.
+    """
     return 1.0 if schedule != SCHEDULE_1F1B or vpp <= 1.0 else 1.0 - 1.0 / vpp
 
 
@@ -94,10 +96,10 @@ def zero_bubble_s(
         ZB-H1, ZB-H2: ((p-1)(F+B) - min(m·v - 1, r(p-1))·min(W, F)) / v,  r = 1, 2
         ZB-V:         (p-1)(B - W)
 
-    and at least 0, or with `floor` 1, where all stages wait for each other before the optimizer
-    (no post-validation; section 4), (p-1)F/v, for ZB-V (p-1)·max(F, B)/2. For m > r(p-1) and
-    W <= F these are the bubbles of 2401.10241, Table 2: (p-1)(F+B-W) and (p-1)(F+B-2W). ZB-V
-    holds for m >= 2p-1 and W <= B.
+    At least 0; or with `floor` 1, if all stages wait for each other before the optimizer (no
+    post-validation; section 4), at least (p-1)F/v, for ZB-V (p-1)·max(F, B)/2. For m > r(p-1) and W
+    <= F these are the bubbles of 2401.10241, Table 2: (p-1)(F+B-W) and (p-1)(F+B-2W). ZB-V is valid
+    for m >= 2p-1 and W <= B.
     """
     others = pp - 1.0
     if schedule == SCHEDULE_ZB_V:
@@ -115,15 +117,15 @@ def dual_bubble_s(
 ) -> float:
     """Idle seconds of a stage under DualPipe or DualPipeV with even stages.
 
-    With the seconds of one chunk (DualPipe: those of a stage of one copy; DualPipeV: half) and
-    k = p/2 - 1 (DualPipe) or p - 1 (DualPipeV):
+    With the seconds of one chunk (DualPipe: those of a stage of one copy; DualPipeV: half) and k =
+    p/2 - 1 (DualPipe) or p - 1 (DualPipeV):
 
         max(k(2F+B-W), k(F+2B-W) - F, 2kF)
 
-    `floor` 0 leaves out the first and the last, whose share of the step may fall as B grows.
-    arXiv 2412.19437, Table 2, gives k(F&B + B' - 3W) with B' = B + W and F&B = F + B': k(F+2B-W),
-    the same for F = B and an upper bound for F <= B. Its gain, expert traffic hidden behind the
-    other direction's compute, is in the exposed seconds of a chunk, not here.
+    `floor` 0 leaves out the first and the last, whose share of the step may fall as B grows. arXiv
+    2412.19437, Table 2, gives k(F&B + B' - 3W) with B' = B + W and F&B = F + B': k(F+2B-W), which
+    is the same for F = B and an upper bound for F <= B. The gain of DualPipe, expert traffic hidden
+    behind the other direction's compute, is in the exposed seconds of a chunk, not here.
     """
     chunks = 0.5 * pp if schedule == SCHEDULE_DUALPIPE else pp
     share = 1.0 if schedule == SCHEDULE_DUALPIPE else 0.5
@@ -140,12 +142,12 @@ def bubble_share(
     schedule: int, pp: float, vpp: float, grad_acc: float, post_validation: float,
     lower: bool,
 ) -> float:  # fmt: skip
-    """Idle seconds of a stage over the seconds that a micro-batch spends on the other stages.
+    """Idle seconds of a stage, over the seconds that a micro-batch spends on the other stages.
 
-    `forward_s`, `input_s`, `weight_s`: of one micro-batch on all stages together; only their
-    ratios matter. 1F1B and GPipe: 1; interleaved: 1/v; the others at most 1, see
-    `zero_bubble_s` and `dual_bubble_s`. `lower`: a bound that holds for any longer `input_s`,
-    without what does not grow with it.
+    `forward_s`, `input_s`, `weight_s`: of one micro-batch on all stages together; only their ratios
+    matter. 1F1B and GPipe: 1; interleaved: 1/v; the others at most 1, see `zero_bubble_s` and
+    `dual_bubble_s`. `lower`: a bound that is valid for any longer `input_s`, without the terms that
+    do not grow with it.
     """
     total_s = forward_s + input_s + weight_s
     if pp <= 1.0 or total_s <= 0.0:
@@ -166,8 +168,9 @@ def bubble_share(
 
 @jit
 def chunks_in_flight(stage: float, pp: float, grad_acc: float, schedule: int) -> float:
-    """Chunks in flight where a stage holds two: ZB-V min(2p, 2m, m+s+1), DualPipe p+1,
-    DualPipeV 2p+1."""
+    """Chunks in flight if a stage has two: ZB-V min(2p, 2m, m+s+1), DualPipe p+1, DualPipeV
+    2p+1.
+    """
     if schedule == SCHEDULE_ZB_V:
         return min(2.0 * pp, 2.0 * grad_acc, grad_acc + stage + 1.0)
     return pp + 1.0 if schedule == SCHEDULE_DUALPIPE else 2.0 * pp + 1.0
@@ -177,11 +180,11 @@ def chunks_in_flight(stage: float, pp: float, grad_acc: float, schedule: int) ->
 def microbatches_in_flight(
     stage: float, pp: float, vpp: float, grad_acc: float, schedule: int
 ) -> float:
-    """Micro-batches whose activations a stage holds at its peak, in units of the whole stage.
+    """Micro-batches whose activations are on a stage at its peak, in units of the whole stage.
 
-    1F1B: min(m, p-s). GPipe: m. ZB-H2: min(m, 2(p-s) - 1). Counted in chunks, a v-th of the
-    stage: interleaved min(m·v, 2(p-s-1) + (v-1)p + 1), ZB-H1 min(m·v, v·p - s); with two chunks a
-    stage see `chunks_in_flight`.
+    1F1B: min(m, p-s). GPipe: m. ZB-H2: min(m, 2(p-s) - 1). Counted in chunks, a v-th of the stage:
+    interleaved min(m·v, 2(p-s-1) + (v-1)p + 1), ZB-H1 min(m·v, v·p - s); with two chunks a stage
+    see `chunks_in_flight`.
     """
     if pp <= 1.0:
         return 1.0
@@ -197,12 +200,13 @@ def microbatches_in_flight(
 
 
 class Held(NamedTuple):
-    """What a stage holds, in micro-batches of the whole stage, at two moments.
+    """Micro-batches in a stage's memory at two moments, in units of the whole stage.
 
-    `full`, `deferred`: with the most micro-batches between forward and backward, and those that
-    then have only W left; `late_full`, `late_deferred`: with the most W left. `head`: those between
-    forward and backward of what ends the stage's last chunk (the head and its loss, or
-    multi-token prediction away from it), `head_deferred` whose head has only W left.
+    `full`, `deferred`: at the moment with the most micro-batches between forward and backward,
+    these and those that then have only W left. `late_full`, `late_deferred`: the same at the moment
+    with the most W left. `head`: micro-batches between forward and backward of the modules that end
+    the stage's last chunk (the head and its loss, or multi-token prediction away from it);
+    `head_deferred`: those whose head has only W left.
     """
 
     full: float
@@ -228,9 +232,9 @@ def last_chunk_in_flight(stage: float, pp: float, vpp: float, grad_acc: float) -
 
 @jit
 def held_microbatches(stage: float, pp: float, vpp: float, grad_acc: float, schedule: int) -> Held:
-    """See `Held`. W deferred, in chunks: ZB-H1 s, ZB-H2 2s (2401.10241, section 2.3: the peak is
-    (p-s)·M_B + s·M_W and (2p-2s-1)·M_B + 2s·M_W, M_B and M_W being the memory of a micro-batch for
-    B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends.
+    """The `Held` of a stage. W deferred, in chunks: ZB-H1 s, ZB-H2 2s (2401.10241, section 2.3: the
+    peak is (p-s)·M_B + s·M_W and (2p-2s-1)·M_B + 2s·M_W, M_B and M_W being the memory of a
+    micro-batch for B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends.
     """
     full = microbatches_in_flight(stage, pp, vpp, grad_acc, schedule)
     if pp <= 1.0:

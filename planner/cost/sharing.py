@@ -1,23 +1,23 @@
-"""How streams of collectives that use the same links at the same time delay each other.
+"""Delays between streams of collectives that use the same links at the same time.
 
 A GPU has two classes of links: to its scale-up domain ("inside") and its share of the node's NICs
-("between"). Every rank of a node runs its own group of each kind at the same time, and the rates
-of `planner.cost.communication` are what is then left to one rank; so within a kind nothing more is
-shared. Between kinds it is, and this module says how:
+("between"). Every rank of a node runs its group of each kind at the same time, and the rates of
+`planner.cost.communication` are those left to one rank then. So within a kind nothing more is
+shared. Between kinds it is:
 
 * A second of compute hides at most a second of traffic on each class: tensor, context and expert
-  traffic of one layer that take the same links share the compute beside them
+  traffic of one layer that use the same links share the compute that hides them
   (`planner.cost.piece_traffic.exposed_traffic`).
-* Traffic of data parallelism (gathers of weights, reductions of gradients) runs beside a whole
-  pass. It gets the time that hidden traffic of the layers leaves free on its links, and where a
-  layer waits for its own traffic the two share the link, so that the layer waits longer
+* Traffic of data parallelism (gathers of weights, reductions of gradients) runs during a whole
+  pass. It gets the time that hidden traffic of the layers leaves free on its links. While a
+  layer waits for its traffic, the two share the link, so that the layer waits longer
   (`beside_seconds`).
 
-The links are work-conserving: with B seconds of data-parallel traffic and E seconds of the
-layers' exposed, H of their hidden traffic on a class, a pass of W seconds alone (E included)
-takes at least B + H + E. Shared evenly, traffic that is spread over the W - H seconds in which
-that class is not taken meets the layers' exposed traffic for the share B/(W - H) of it, and there
-each second of link time taken delays the layer by one.
+The links are work-conserving: with B seconds of data-parallel traffic and E seconds of exposed and
+H seconds of hidden traffic of the layers on a class, a pass of W seconds by itself (E included)
+takes at least B + H + E. Shared evenly, traffic that is spread over the W - H seconds in which that
+class is not taken meets the layers' exposed traffic for the share B/(W - H) of it, and there each
+second of link time taken delays the layer by one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from planner.cost.inputs import LinkInputs
 
 
 class Stream(NamedTuple):
-    """Collectives one after the other: `seconds` alone, and how long they keep each class of
-    links busy: bytes over rate, without latencies, so at most `seconds`. `engaged`: how long their
-    kernels hold as much of the GPU as at the rate of a domain's links: their bytes at that rate,
-    and latencies. NCCL opens as many channels as the slowest link carries, each on an SM of its own
-    (16 on a node of eight NICs, two for each: NVIDIA/nccl issues 320 and 1424)."""
+    """Collectives one after the other: `seconds` without other traffic, and how long they keep each
+    class of links busy: bytes over rate, without latencies, so at most `seconds`.
+
+    `engaged`: how long their kernels occupy the GPU as fully as at the rate of a domain's links:
+    their bytes at that rate, and latencies. NCCL opens as many channels as the slowest link can
+    use, each on a separate SM (16 on a node of eight NICs, two for each: NVIDIA/nccl issues 320 and
+    1424).
+    """
 
     seconds: float
     inside: float
@@ -43,8 +46,9 @@ class Stream(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A forward or backward pass: its `seconds`, of which `compute`, and the link time of its own
-    traffic by class: exposed (part of `seconds`) and hidden behind compute."""
+    """A forward or backward pass: its `seconds`, the part of them that is `compute`, and the link
+    time of its collectives by class: exposed (part of `seconds`) and hidden behind compute.
+    """
 
     seconds: float
     compute: float
@@ -107,8 +111,9 @@ def ring_stream(
     seconds: float, wire_bytes: float, size: float, members: float, links: LinkInputs,
     root_groups: float,
 ) -> Stream:  # fmt: skip
-    """A ring's collective that takes `seconds` and sends `wire_bytes` over each link: x/B inside
-    a domain, x/(m B) by the NICs of a group's m members there. `planner.cost.communication`."""
+    """A ring's collective that takes `seconds` and sends `wire_bytes` over each link: x/B inside a
+    domain, x/(m B) by the NICs of a group's m members there (`planner.cost.communication`).
+    """
     if size <= 1.0 or seconds <= 0.0:
         return no_stream()
     member = min(members, size)
@@ -125,7 +130,9 @@ def exchange_stream(
     seconds: float, inner_bytes: float, outer_bytes: float, members: float, links: LinkInputs,
     root_groups: float,
 ) -> Stream:  # fmt: skip
-    """An all-to-all that takes `seconds` and sends so many bytes inside and between domains."""
+    """An all-to-all that takes `seconds` and sends `inner_bytes` inside and `outer_bytes` between
+    domains.
+    """
     inside = 0.0
     if members > 1.0:
         inside = inner_bytes / exchange_rate_bytes_per_s(members, links, root_groups)
@@ -157,7 +164,9 @@ def piece_reduction(traffic: Row) -> Stream:
 
 @jit
 def met_share(busy: float, free: float) -> float:
-    """Share of the layers' exposed traffic that other traffic meets on a class: B/(W - H)."""
+    """Share of the layers' exposed traffic on a class of links that other traffic meets: B/(W -
+    H).
+    """
     if busy <= 0.0:
         return 0.0
     return 1.0 if free <= busy else busy / free
@@ -165,10 +174,10 @@ def met_share(busy: float, free: float) -> float:
 
 @jit
 def shared_seconds(window: Window, stream: Stream) -> float:
-    """Seconds by which a stream beside a pass delays the pass's own exposed traffic.
+    """Seconds by which a stream during a pass delays the pass's exposed traffic.
 
-    Sum over the classes of E·B/(max(W, T) - H), at most E: T, the stream's own seconds, counts
-    where it outlasts the pass.
+    Sum over the classes of E·B/(max(W, T) - H), at most E: T, the stream's seconds, counts if it
+    lasts longer than the pass.
     """
     long = max(window.seconds, stream.seconds)
     inside = met_share(stream.inside, long - window.hidden_inside)
@@ -178,7 +187,9 @@ def shared_seconds(window: Window, stream: Stream) -> float:
 
 @jit
 def outlasting_seconds(window: Window, stream: Stream) -> float:
-    """Seconds of a stream that find no room beside a pass: max(T, B + H) - W over the classes."""
+    """Seconds of a stream for which there is no room during a pass: max(T, B + H) - W over the
+    classes.
+    """
     longest = max(stream.seconds, stream.inside + window.hidden_inside)
     longest = max(longest, stream.between + window.hidden_between)
     return max(0.0, longest - window.seconds) if stream.seconds > 0.0 else 0.0
@@ -186,14 +197,14 @@ def outlasting_seconds(window: Window, stream: Stream) -> float:
 
 @jit
 def beside_seconds(window: Window, stream: Stream, share: float, contention: float) -> float:
-    """Seconds that a stream adds to a pass when the share `share` of it may run beside the pass.
+    """Seconds that a stream adds to a pass if the share `share` of it may run during the pass.
 
-    They are the part that may not, the delay of the pass's own traffic, and the longer of two: the
-    part that finds no room, and `contention` seconds for each second that the stream's kernels hold
-    the GPU beside compute (`engaged`, G). Only the longer counts, since compute that waits for the
-    stream loses nothing by being slowed. Without other traffic:
-    max(W + c·min(W, h·G), h·T) - W + (1 - h) T. Never less with a longer stream, or with more
-    traffic or compute in the pass (pass included).
+    The sum of the part that may not, the delay of the pass's own traffic, and the longer of two:
+    the part for which there is no room, and `contention` seconds for each second that the stream's
+    kernels occupy the GPU during compute (`engaged`, G). Only the longer counts, because compute
+    that waits for the stream loses nothing by being slowed. Without other traffic: max(W + c·min(W,
+    h·G), h·T) - W + (1 - h) T. Never less with a longer stream, or with more traffic or compute in
+    the pass (pass included).
     """
     run = times(stream, share)
     computing = min(1.0, window.compute / window.seconds) if window.seconds > 0.0 else 0.0

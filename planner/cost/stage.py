@@ -58,7 +58,7 @@ from planner.cost.terms import (
 
 @jit
 def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of the gradients of a piece after a pass that makes them."""
+    """Bytes of a piece's gradients after a pass that makes them."""
     if reduces_at_once(grid, framework):
         share = trained_share(cost, grid, framework)
         return divided_gradient_bytes(share, framework)
@@ -69,7 +69,9 @@ def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
 def layer_parts(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerParts:
-    """Bytes of the layers of one kind: `plain` of them keep all, `again` of them recompute."""
+    """Bytes of the layers of one kind: `plain` of them keep all tensors, `again` of them
+    recompute.
+    """
     handed_on = hands_on_gradients(grid, framework)
     gathered = 0.0
     if is_sharded(grid) and grid.zero == 2 and not keeps_weights(grid, framework):
@@ -77,13 +79,13 @@ def layer_parts(
     remakes_casts = framework.weight_casts_stay > 0.0 or (
         again > 0.0 and int(key.modules) & f.MODULE_FULL
     )
-    # The widest point of a layer's backward is a product's or that of unfused attention's softmax.
+    # The widest point of a layer's backward is in a product or in the softmax of unfused attention.
     product = cost.working + (0.0 if handed_on else cost.weight_gradient)
     made = 0.0 if handed_on else gradient_per_parameter(framework) * cost.after_core
     return LayerParts(
         max(product, cost.softmax),
         max(product, cost.softmax + made),
-        # A checkpoint of several layers brings back no more than the stage has.
+        # A checkpoint of several layers brings back no more layers than the stage has.
         min(cost.again, (plain + again) * (cost.saved + cost.offloaded)),
         cost.saved,
         cost.saved_recomputed,
@@ -97,7 +99,9 @@ def layer_parts(
 def layer_maxima(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerMaxima:
-    """Maxima of one kind with `plain` layers and `again` that recompute."""
+    """The maxima for one kind with `plain` layers that keep all tensors and `again` that
+    recompute.
+    """
     parts = layer_parts(cost, plain, again, key, grid, framework)
     # The last layer in backward is the stage's first, which recomputes if any does.
     last = parts.making + (parts.remade if again > 0.0 else 0.0)
@@ -121,7 +125,7 @@ def stage_maxima(
 ) -> LayerMaxima:  # fmt: skip
     """Maxima over the kinds of layers on a stage; zero without layers.
 
-    Where kinds follow each other, the first and the last layer are of the first and last kind.
+    If kinds follow each other, the first and the last layer are of the first and last kind.
     """
     largest = reduced = working = working_again = making = making_again = 0.0
     last = done_making = done = -np.inf
@@ -152,7 +156,8 @@ def layer_sums(
     stage: int, counts: Array, recomputed: Array, costs: Rows, key: Row, job: JobInputs
 ) -> tuple[float, float, float, float]:
     """Bytes on a stage: (kept by all layers, kept by layers that do not recompute, casts of weights
-    that are still there in backward, read by weight gradients)."""
+    that still exist in backward, inputs of weight gradients).
+    """
     kept = plain_kept = casts_kept = weight = 0.0
     for kind in range(job.kinds):
         count, again = counts[kind, stage], recomputed[kind, stage]
@@ -166,10 +171,11 @@ def layer_sums(
 
 @jit
 def resident_bytes(layers: float, costs: Rows, job: JobInputs) -> float:
-    """Bytes of offloaded tensors that are on the GPU: those of `layers` layers of the kind with
-    most, on their way out or back, and the tensors that a layer holds twice once they are back.
+    """Bytes of offloaded tensors that are on the GPU: those of `layers` layers of the kind with the
+    most, on their way out or back, and the tensors of which a layer has two copies once they are
+    back.
 
-    Ignores that a stage with fewer layers in flight holds fewer.
+    Ignores that a stage with fewer layers in flight has fewer.
     """
     left = twice = 0.0
     for kind in range(job.kinds):
@@ -198,13 +204,13 @@ def returned_bytes(
 ) -> float:  # fmt: skip
     """Bytes of a stage's offloaded tensors that are on the GPU (`resident_bytes`).
 
-    Where some layers stay, the end of each layer's backward fetches one offloaded layer, of the
-    next micro-batch once all of its own are back. A micro-batch has more layers than layers to
-    fetch, so copies back run ahead by as many in each, until all offloaded layers of the next
-    chunk are on the GPU as its backward starts. Not so where no other micro-batch has done its
-    forward (Megatron-Core 0.19.2, fine_grained_activation_offload.py, `bulk_reload`; its class,
-    run through 1F1B and interleaved schedules, holds just that). Of chunks that differ by a layer
-    the largest has (n + v - 1)/v of a stage's n layers in v chunks.
+    If some layers are not offloaded, the end of each layer's backward fetches one offloaded layer:
+    of the next micro-batch once all of its own are back. A micro-batch has more layers than layers
+    to fetch, so copies back run ahead by the difference in each, until all offloaded layers of the
+    next chunk are on the GPU when its backward starts. This does not happen if no other micro-batch
+    has done its forward (Megatron-Core 0.19.2, fine_grained_activation_offload.py, `bulk_reload`;
+    its class, run through 1F1B and interleaved schedules, has exactly these on the GPU). If chunks
+    differ by a layer, the largest has (n + v - 1)/v of a stage's n layers in v chunks.
     """
     layers = framework.resident_layers
     if framework.reloads_ahead == 0.0:
@@ -232,10 +238,11 @@ def fill_kept(
     stage: int, position: float, counts: Array, recomputed: Array, costs: Rows, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs, out: Row,
 ) -> None:  # fmt: skip
-    """Fill what a stage whose parameters are known (`fill_parameters`) keeps.
+    """Fill the bytes that a stage keeps; its parameters are filled before (`fill_parameters`).
 
-    Multi-token prediction: all modules keep, one works at a time. Tables shared by all layers
-    belong to the embedding and follow the recompute mode; the ends themselves never run again.
+    Multi-token prediction: all modules keep tensors, one works at a time. Tables shared by all
+    layers belong to the embedding and follow the recompute mode; the ends themselves are never
+    recomputed.
     """
     sums = layer_sums(stage, counts, recomputed, costs, key, job)
     out.layer_kept, out.plain_kept, out.layer_casts_kept, out.layer_weight = sums
@@ -266,8 +273,9 @@ def heaviest_phase(
     holds: Row, most: LayerMaxima, held: Held, updates: bool, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[int, int, PhaseTerms]:  # fmt: skip
-    """(phase, pass, terms) in which a stage holds most bytes. Without `updates` only phases of its
-    passes count, by their bytes besides gradients."""
+    """(phase, pass, terms) in which a stage has the most bytes. Without `updates` only phases of
+    its passes count, by their bytes besides gradients.
+    """
     passes_of_stage = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
     best, where, within = rest, OPTIMIZER, 0
@@ -289,7 +297,7 @@ def heaviest_phase(
 
 @jit
 def fill_terms(terms: PhaseTerms, out: Row) -> None:
-    """Fill the STAGE_* terms of live tensors."""
+    """Fill the STAGE_* terms for live tensors."""
     for column in LIVE_PLACES:
         out.terms[column] = 0.0
     for place in range(len(RESTING_PLACES)):
@@ -305,7 +313,8 @@ def stage_memory(
 ) -> None:  # fmt: skip
     """Fill the STAGE_* memory columns of a stage: terms of its heaviest phase, and memory outside
     tensors. `stage`: its column in the counts; `position`: its number in the pipeline; `holds`: its
-    contents."""
+    contents.
+    """
     held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, True, key, grid, job, framework)

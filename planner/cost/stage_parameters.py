@@ -17,7 +17,7 @@ from planner.cost.update import copies_table, largest_update_bytes, stage_extra_
 
 @jit
 def table_copy(stage: int, counts: Array, costs: Rows, job: JobInputs) -> float:
-    """Parameters of the copy of the vocabulary table on a stage (`copies_table`)."""
+    """Parameters in the copy of the vocabulary table on a stage (`copies_table`)."""
     return float(costs[job.kinds].table) if copies_table(stage, counts, job) else 0.0
 
 
@@ -26,8 +26,9 @@ def fill_classes(
     stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs, framework: FrameworkInputs,
     out: Row,
 ) -> None:  # fmt: skip
-    """Fill sums over the classes of a stage's parameters, its copy of the vocabulary table
-    included."""
+    """Fill sums over the classes of a stage's parameters, including its copy of the vocabulary
+    table.
+    """
     total, table_class = no_share(), int(costs[job.kinds].table_class)
     copy = table_copy(stage, counts, costs, job)
     for number in range(len(framework.classes)):
@@ -49,8 +50,9 @@ def fill_ends(
     stage: int, copy: float, counts: Array, costs: Rows, grid: Row, job: JobInputs,
     framework: FrameworkInputs, out: Row,
 ) -> None:  # fmt: skip
-    """Fill the parameters of embedding, head and multi-token prediction, which hold `copy` of the
-    vocabulary table, and what has been made of a stage's gradients once backward is past them."""
+    """Fill the parameters of embedding, head and multi-token prediction, which have `copy` of the
+    vocabulary table, and the gradients that exist once backward is past them.
+    """
     first, last = job.kinds, job.kinds + 1
     mtp = min(last + 1, job.pieces - 1)
     has_first, has_last = counts[first, stage], counts[last, stage]
@@ -77,7 +79,7 @@ def fill_ends(
         by_mtp += divided(made, divides, one_class.sharers, grid)
         made = one_class.gradients * (out.parameters[number] - embedding)
         by_layers += divided(made, divides, one_class.sharers, grid)
-    # A table that embedding and head share gets a gradient of the head's.
+    # The head makes a gradient for a table that it shares with the embedding.
     shared = has_first * has_last * trained_table(costs, job, framework)
     head_made = head_trained + (shared if job.tied_embeddings > 0.0 else 0.0)
     beside = 0.0 if divides else head_made - head_trained

@@ -1,7 +1,7 @@
-"""The least seconds of all pipeline stages when each takes one of its options.
+"""The least seconds of all pipeline stages together, if each takes one of its options.
 
-An option of a stage is a choice of layers. Its place is a number for these layers, such that the
-places of all stages add up to the place of all layers (`planner.search.block_bound`).
+An option of a stage is a choice of layers. Its place is a number for these layers, chosen so that
+the places of all stages add up to the place of all layers (`planner.search.block_bound`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from planner.cost.tables import Array
 def least_together(
     options: Array, places: Array, seconds: Array, largest: bool, totals: Array, chosen: Array
 ) -> None:
-    """Fill totals[n, place]: the least seconds of the first n stages whose places add up to it,
-    and chosen[stage]: its option where all of them take least together, the first of several.
+    """Fill totals[n, place]: the least seconds of the first n stages whose places add up to it, and
+    chosen[stage]: its option if all stages take the least together, the first if there are several.
 
     `options[stage]`: first and last + 1 of its options, each with its place and its seconds;
     `largest`: the longest of the stages' seconds instead of their sum (nothing is chosen).

@@ -1,7 +1,7 @@
 """One training step of one shape and layout: time by term, memory by stage.
 
-A layout is `counts[piece, stage]` (how many of each piece a stage holds) and
-`recomputed[piece, stage]` (how many of those run again in backward).
+A layout is `counts[piece, stage]` (number of each piece on a stage) and `recomputed[piece, stage]`
+(number of those that recompute in backward).
 """
 
 from __future__ import annotations
@@ -46,21 +46,22 @@ from planner.cost.terms import constant_seconds
 
 @jit
 def slowdown(key: Row, grid: Row, network: Rows) -> float:
-    """Step time over that of ranks which all run alike: 1 + j·log2(domains), at least 1.
+    """Step time relative to ranks that are all equally fast: 1 + j·log2(domains), at least 1.
 
-    Ranks meet in every collective, so each step waits for the slowest kernel, link and host of
-    all that meet; the expected maximum of many grows with the logarithm of their number. These are
-    the ranks of one pipeline stage: stages hand micro-batches on, and what delays one of them is
-    made up while the next has some in hand. j: `LinkInputs.straggler_share`.
+    Ranks meet in every collective, so each step waits for the slowest kernel, link and host among
+    them; the expected maximum of many grows with the logarithm of their number. These are the ranks
+    of one pipeline stage: stages pass micro-batches on, and a delay of one of them is made up while
+    the next has some in flight. j: `LinkInputs.straggler_share`.
     """
     return 1.0 + network[0].straggler_share * math.log2(stage_domains(key, grid, network))
 
 
 @jit
 def loading_seconds(key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Seconds to read the sequences of a data-parallel rank's batch. They are read beside all else,
-    so a step takes at least as long. The layout solver ignores it: it is the same for all
-    layouts."""
+    """Seconds to read the sequences of a data-parallel rank's batch. They are read during
+    everything else, so a step takes at least this long. The layout solver ignores it, because it is
+    the same for all layouts.
+    """
     return framework.sample_load_s * key.mbs * grid.grad_acc
 
 
@@ -68,8 +69,8 @@ class ShapeFrame(NamedTuple):
     """Parts of a step that depend on its shape, but not on its layout.
 
     `exposed_s`: seconds that the busiest stage spends on transfers to its neighbours; `learnt`:
-    factor on the step time from similar runs on the cluster; `outside_bytes`: bytes outside tensors
-    on the first machine.
+    factor on the step time, from similar runs on the cluster; `outside_bytes`: bytes outside
+    tensors on the first machine.
     """
 
     exposed_s: float
@@ -79,8 +80,9 @@ class ShapeFrame(NamedTuple):
 
 class StageTimes(NamedTuple):
     """The slowest stage, and seconds of one micro-batch: on that stage, of the longest forward and
-    the longest backward of any stage, and on all stages: in total, in forward, and for gradients of
-    weights."""
+    the longest backward of any stage, and summed over all stages: in total, in forward, and for
+    weight gradients.
+    """
 
     slowest: int
     slowest_s: float
@@ -93,7 +95,7 @@ class StageTimes(NamedTuple):
 
 class StepFrame(NamedTuple):
     """Parts of a step that depend on the parallel degrees, but neither on the micro-batch nor on
-    recomputation; besides groups of stages and traffic of pieces.
+    recomputation; without groups of stages and traffic of pieces.
 
     `slowdown`: factor of stragglers, and `table_s`: seconds to reduce the gradients of a shared
     vocabulary table, both on the slowest machine. Summed over all stages, on the machine with the
@@ -114,7 +116,7 @@ def step_frame(
     totals: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, frameworks: Rows, gpus: Rows,
     networks: Rows, place: Array,
 ) -> StepFrame:  # fmt: skip
-    """See `StepFrame`. `totals[piece]`: how many of each piece the model has."""
+    """The `StepFrame`. `totals[piece]`: number of each piece in the model."""
     memories = 0.0
     for stage in range(int(grid.pp)):
         memories += 1.0 / gpus[int(place[stage])].memory_scale
@@ -138,7 +140,7 @@ def machine_frame(
     totals: Array, costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     gpu: GpuInputs, network: Rows, memories: float,
 ) -> StepFrame:  # fmt: skip
-    """The frame of a step with all stages on one machine."""
+    """The `StepFrame` with all stages on one machine."""
     share = no_share()
     for number in range(len(framework.classes)):
         parameters = 0.0
@@ -163,7 +165,9 @@ def stage_times(
     counts: Array, recomputed: Array, costs: Rows, traffic: Rows, groups: Rows,
     framework: FrameworkInputs, stages: Rows,
 ) -> StageTimes:  # fmt: skip
-    """Fill forward and backward seconds per stage and micro-batch of the step, and sum them."""
+    """Fill the step's forward and backward seconds per stage and micro-batch, and return their
+    sums.
+    """
     slowest, slowest_s, total_s = 0, -1.0, 0.0
     longest_forward = longest_backward = forward_s = weight_s = 0.0
     share = microbatch_share(framework.schedule)
@@ -203,7 +207,7 @@ def model_bubble_share(
     forward_s: float, total_s: float, weight_s: float, grid: Row, framework: FrameworkInputs,
     lower: bool,
 ) -> float:  # fmt: skip
-    """`bubble_share` of a micro-batch's seconds on all stages: forward, all, weight gradients."""
+    """`bubble_share` from a micro-batch's seconds on all stages: forward, all, weight gradients."""
     return bubble_share(
         forward_s, total_s - forward_s - weight_s, weight_s, framework.schedule,
         grid.pp, grid.vpp, grid.grad_acc, framework.optimizer_post_validation, lower,
@@ -228,12 +232,12 @@ def exposed_end_s(
     counts: Array, traffic: Rows, groups: Rows, grid: Row, framework: FrameworkInputs,
     stages: Rows,
 ) -> float:  # fmt: skip
-    """Seconds of gradient and parameter traffic at the end of a step that nothing hides.
+    """Seconds of gradient and parameter traffic at the end of a step that are not hidden.
 
-    Gradients of a stage are reduced beside its last backward, updated weights gathered beside
-    the first forward of the next step (`boundary_passes`); later stages also have the drain of the
-    pipeline. Where
-    they share links with the layers' own traffic: `planner.cost.boundary_traffic`.
+    Gradients of a stage are reduced during its last backward, and updated weights are gathered
+    during the first forward of the next step (`boundary_passes`); later stages also have the drain
+    of the pipeline. For the links that they share with the layers' traffic see
+    `planner.cost.boundary_traffic`.
     """
     exposed_s = drain_s = 0.0
     mirrored = microbatch_share(framework.schedule)
@@ -261,7 +265,7 @@ def exposed_end_s(
 
 @jit
 def longest_update_s(groups: Rows) -> float:
-    """Seconds of the optimizer on the stage where it takes longest."""
+    """Seconds of the optimizer on the stage with the longest update."""
     seconds = 0.0
     for stage in range(groups.shape[0]):
         seconds = max(seconds, groups[stage].update_s)
@@ -297,10 +301,11 @@ def evaluate_step(
 ) -> None:  # fmt: skip
     """Fill the STEP_* columns of a layout and the STAGE_* columns of its groups of stages.
 
-    Settings of the framework are the same on all machines and read from the first.
+    Settings of the framework are the same on all machines and are read from the first.
 
-    `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled (`planner.cost.frame`).
-    The peak is that of the stage which takes the largest share of its machine's memory.
+    `counts`, `recomputed`: [piece, group]; `traffic`, `groups`: filled before
+    (`planner.cost.frame`). The peak is that of the stage that takes the largest share of its
+    machine's memory.
     """
     framework = frameworks[0]
     times = stage_times(counts, recomputed, costs, traffic, groups, framework, stages)
@@ -320,7 +325,7 @@ def evaluate_step(
     m = grid.grad_acc * microbatch_share(framework.schedule)
     stage_terms(slowest, m, counts, recomputed, costs[int(groups[slowest].machine)], out)
     if grid.zero >= 2:
-        # What the stage takes beyond its own terms are the gathers and reductions of ZeRO-2/3.
+        # The rest of the stage's seconds are gathers and reductions of ZeRO-2/3.
         passes_s = out.compute + out.recompute
         passes_s += out.tp + out.cp + out.ep + out.offload
         out.fsdp = max(0.0, grid.grad_acc * slowest_s - passes_s)

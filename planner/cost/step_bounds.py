@@ -1,4 +1,4 @@
-"""Bounds of one shape's step over all its layouts: none is faster, none is lighter."""
+"""Bounds on one shape's step over all its layouts: no layout is faster or lighter."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def step_bounds(
 ) -> None:  # fmt: skip
     """Fill STEP_TIME_BOUND and STEP_PEAK_BOUND: no layout of the shape is faster or lighter.
 
-    `totals[piece]`: how many of each piece the model has. Time: no layer recomputes, stages are
-    perfectly even, nothing of dp is exposed. Memory: all layers recompute and each has only the
-    fewest micro-batches of any stage in flight; the heaviest stage holds at least the mean. Each
-    piece as on the machine where it takes least.
+    `totals[piece]`: number of each piece in the model. Time: no layer recomputes, stages are
+    perfectly even, no dp traffic is exposed. Memory: all layers recompute and each has only the
+    fewest micro-batches of any stage in flight; the heaviest stage has at least the mean. Each
+    piece is counted on the machine where it takes least.
     """
     total_s = largest_s = saved = forward_s = weight_s = quantised = 0.0
     framework, machines = frameworks[0], frameworks.shape[0]
@@ -43,7 +43,7 @@ def step_bounds(
             largest_s = max(largest_s, mirrored * seconds)
         forward_s += count * one_traffic.forward_s
         weight_s += count * costs[0][piece].weight
-        # Weights that are quantised themselves may take less than 16 bits.
+        # Quantised weights may take less than 16 bits.
         quantised += count * casts
         if piece < job.kinds:
             saved += count * least_saved
@@ -77,16 +77,19 @@ def step_bounds(
 
 @jit
 def mixed_bubble_share(share: float, schedule: int) -> float:
-    """A bubble share that no layout on several machines is below: that of one machine where it is
-    the schedule's alone, else nothing is known of how forward and backward divide."""
+    """Lower bound on the bubble share of layouts on several machines: the share for one machine if
+    it depends only on the schedule; otherwise nothing is known about the ratio of forward and
+    backward, and it is 0.
+    """
     return share if schedule <= SCHEDULE_ALL_FORWARD_FIRST else 0.0
 
 
 @jit
 def even_stages(total_s: float, totals: Array, traffic: Rows, grid: Row, place: Array) -> float:
-    """As many even stages would take `total_s` each as long as the slowest stage does at least.
+    """The number by which to divide `total_s`, the seconds of all stages, for a lower bound on the
+    slowest stage's seconds.
 
-    A stage on machine q takes no less than what its pieces take on the first one over x_q, the
+    A stage on machine q takes no less than its pieces take on the first machine over x_q, the
     largest such ratio of any piece; so with W seconds of all pieces there, the slowest stage takes
     at least W / sum(x_q).
     """
@@ -107,7 +110,7 @@ def even_stages(total_s: float, totals: Array, traffic: Rows, grid: Row, place: 
 
 @jit
 def plain_seconds(one_traffic: Row) -> float:
-    """Forward and backward of a piece that does not recompute."""
+    """Forward and backward seconds of a piece that does not recompute."""
     return float(one_traffic.forward_s + one_traffic.backward_s + one_traffic.sharded_s)
 
 
@@ -115,11 +118,12 @@ def plain_seconds(one_traffic: Row) -> float:
 def peak_bound_bytes(
     frame: StepFrame, saved: float, workspace: float, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Reserved bytes that the heaviest stage holds at least: the mean over stages, with the model's
-    parameters and `saved` bytes of its layers, in the update and at a layer's backward, and
-    `workspace` bytes."""
+    """Lower bound on the reserved bytes of the heaviest stage: the mean over stages, with the
+    model's parameters and `saved` bytes of its layers, in the update and in a layer's backward, and
+    `workspace` bytes.
+    """
     saved_bytes, accumulates = np.inf, 0.0
-    # What a stage has in flight only grows or only falls with its number.
+    # The micro-batches in flight only grow or only fall with the number of the stage.
     for end in range(2):
         stage = end * (grid.pp - 1.0)
         held = held_microbatches(stage, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)

@@ -1,4 +1,4 @@
-"""Frozen NamedTuples of a job for the compiled core: op table, job, framework."""
+"""Frozen NamedTuples that describe a job to the compiled core: op table, job, framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 
 class OpTable(NamedTuple):
-    """The op table as float64 arrays, one row an entry; columns in `planner.cost.fields`."""
+    """The op table as float64 arrays, one row per entry; columns in `planner.cost.fields`."""
 
     ops: Array
     parameters: Array
@@ -20,7 +20,7 @@ class OpTable(NamedTuple):
 
 
 class JobInputs(NamedTuple):
-    """Numbers of model and batch that the terms need besides the op table.
+    """Numbers of the model and the batch that the terms need besides the op table.
 
     `pieces`: layer kinds first, then embedding, head and perhaps an MTP module and its loss.
     Lengths in tokens, widths in elements.
@@ -37,43 +37,46 @@ class JobInputs(NamedTuple):
     mtp_layers: int
     tied_embeddings: float
     sequence_parallel: float
-    # Traffic of unfused attention's softmax over a fused one's; 0 with fused attention.
+    # Traffic of unfused attention's softmax, relative to a fused one; 0 with fused attention.
     eager_attention: float
-    # Experts that a token is routed to; 0 without experts.
+    # Number of experts to which a token is routed; 0 without experts.
     top_k: float
-    # 1 when attention masks the future: half of the square is computed.
+    # 1 if attention masks the future: half of the square is computed.
     causal: float
-    # 1 when all layers of one kind precede those of the next (dense ones first, then MoE).
+    # 1 if all layers of one kind precede those of the next (dense ones first, then MoE).
     kinds_in_order: float = 0.0
-    # Experts of a token over all experts where they are neighbours; 0: drawn one by one.
+    # Experts of a token over all experts, if they are neighbours; 0: drawn one by one.
     neighbour_share: float = 0.0
-    # Groups of neighbouring experts, and how many of them a token's experts lie in.
+    # Number of groups of neighbouring experts, and of those that contain a token's experts.
     expert_groups: float = 1.0
     top_groups: float = 1.0
-    # Experts whose weights travel with a token: HybridEP's; 0: those of the token alone.
+    # Number of experts whose weights are sent with a token: HybridEP's; 0: only those of the token.
     weighed_experts: float = 0.0
-    # 1 where the first and the last block of a pipeline may do without layers.
+    # 1 if the first and the last block of a pipeline may be without layers.
     standalone_vocab: float = 0.0
-    # Costs of a layer and of the LM head, in any one unit, by which a framework fills the stages
+    # Costs of a layer and of the LM head, in the same unit, by which a framework fills the stages
     # greedily; 0: layers are split evenly.
     greedy_layer_cost: float = 0.0
     greedy_head_cost: float = 0.0
-    # 1 where multi-token prediction away from the embedding holds a copy of the vocabulary table.
+    # 1 if multi-token prediction has a copy of the vocabulary table when it is not on the
+    # embedding's stage.
     mtp_copies_embedding: float = 0.0
 
 
 CLASSES = 6
-"""Most classes of parameters of one job (`planner/job/parameter_classes.toml` may have more)."""
+"""Largest number of parameter classes in one job (`planner/job/parameter_classes.toml` may have
+more)."""
 
 
 class ClassInputs(NamedTuple):
     """One class of parameters (`planner/job/parameter_classes.toml`).
 
-    `sharers`: a code of `planner.cost.codes.Sharers`. The others say what one parameter counts as
-    in bytes held, gathered before use, of gradients, reduced, and of master weights and states:
-    1 as the framework and the optimizer have them, 0 where the class has none. `gathers`: of the
-    weights that ZeRO-3 gathers beside a micro-batch's forward and as many times beside its
-    backward, on average of the two; `gathered` those that are alive with the policy's layers.
+    `sharers`: a code of `planner.cost.codes.Sharers`. The other fields are weights of one parameter
+    in several sums: bytes of weights, weights gathered before use, gradients, reduced gradients,
+    and master weights and states: 1 as the framework and the optimizer have them, 0 if the class
+    has none. `gathers`: number of gathers by ZeRO-3 during a micro-batch's forward, and as many
+    during its backward, on average of the two; `gathered`: weights that are alive with the policy's
+    layers.
     """
 
     sharers: float
@@ -86,10 +89,10 @@ class ClassInputs(NamedTuple):
 
 
 LEAST_CLASSES = 2
-"""Fewest classes of a record: their number is part of its type, and so of compiled code, which
-dense models and mixtures then share."""
+"""Least number of classes in a record. It is part of the record's type, and so of compiled code,
+which dense models and mixtures of experts then share."""
 NO_CLASSES = LEAST_CLASSES * (ClassInputs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),)
-"""Classes that a job does not have."""
+"""A class without parameters, for classes that a job does not have."""
 
 
 class FrameworkInputs(NamedTuple):
@@ -114,7 +117,7 @@ class FrameworkInputs(NamedTuple):
     hide_gradient_reduction: float
     hide_parameter_gather: float
     hide_fsdp_prefetch: float
-    """The setting, times `experts_prefetch` where layers hold experts."""
+    """The setting, times `experts_prefetch` if layers have experts."""
     hide_tensor_backward: float
     hide_tensor: float
     hide_expert: float
@@ -155,9 +158,10 @@ class FrameworkInputs(NamedTuple):
     activation_bytes: float
     residual_bytes: float
     weight_cast_bytes: float
-    """Bytes per weight of copies of it: autocast's, or quantised ones."""
+    """Bytes per weight of its copies: autocast's, or quantised ones."""
     weight_casts_stay: float
-    """Copies are quantised ones, which stay through the whole step; 0: autocast's."""
+    """1 if the copies are quantised ones, which stay for the whole step; 0 if they are
+    autocast's."""
     optimizer_post_validation: float
     pipeline_scatters: float
     blocking_launches: float
@@ -169,21 +173,21 @@ class FrameworkInputs(NamedTuple):
     optimizer_bytes: float
     """Bytes per parameter of the optimizer's moments."""
     paged_bytes: float
-    """Bytes per parameter of its states in unified memory that stay on the GPU."""
+    """Bytes per parameter of optimizer states in unified memory that stay on the GPU."""
     update_group_parameters: float
     model_parameters: float
-    """Trained parameters of the whole model."""
+    """Number of trained parameters of the whole model."""
     flat_update_bytes: float
-    """The setting, of the part of the optimizer that is on the GPU."""
+    """The setting, for the part of the optimizer that is on the GPU."""
     live_gathered_bytes: float
-    """Weights that ZeRO-3 keeps gathered whatever the layer: `live_parameters`, of a model that has
-    as many."""
+    """Number of weights that ZeRO-3 keeps gathered, in any layer: `live_parameters`, or all weights
+    of a smaller model."""
     logits_transient_bytes: float
-    """Per logit, at the peak of backward beyond what is kept (`logits_peak_bytes`)."""
+    """Bytes per logit at the peak of backward, besides kept ones (`logits_peak_bytes`)."""
     issue_s: float
     """The setting, on the cluster's host."""
     launch_s: float
-    """The setting, on the cluster's host; at most `issue_s`, 0 where that is."""
+    """The setting, on the cluster's host; at most `issue_s`, and 0 if that is 0."""
     fetch_s: float
     """The setting, on the cluster's host."""
     gather_copy_s: float
@@ -199,53 +203,57 @@ class FrameworkInputs(NamedTuple):
     schedule: int
     """SCHEDULE_* of `planner.cost.schedule`."""
     context_bytes: float
-    """What the GPU's context takes."""
+    """Bytes of the GPU's context."""
     communicator_bytes: float
-    """NCCL buffers of one communicator: `channel_bytes` of each of its channels."""
+    """Bytes of NCCL buffers of one communicator: `channel_bytes` for each of its channels."""
     world_communicators: float
     near_peer_bytes: float
-    """NCCL buffers of one peer of an all-to-all that stays inside a scale-up domain:
-    `peer_channel_bytes` of each channel between the two."""
+    """Bytes of NCCL buffers for one peer of an all-to-all inside a scale-up domain:
+    `peer_channel_bytes` for each channel between the two."""
     far_peer_bytes: float
-    """The same where the group leaves the domain."""
+    """The same if the group leaves the domain."""
     domain_gpus: float
-    """GPUs of each scale-up domain that the job is placed on."""
+    """Number of GPUs in each scale-up domain on which the job is placed."""
     job_gpus: float
-    """GPUs of the job."""
+    """Number of GPUs of the job."""
     workspace_bytes: float
     """The setting, or torch's on the job's GPU."""
     unreduced_gradient_bytes: float
-    """The setting, or `gradient_bytes` where it is none."""
+    """The setting, or `gradient_bytes` if it is not set."""
     gradients_on_gpu: float
     """Share of the settled gradients that stays on the GPU while the optimizer is offloaded."""
     offload_s: float
     """Seconds per parameter that the offloaded part of an update takes."""
     update_sharded: float
-    """1 where the largest temporary of an update is of the rank's shard of a tensor."""
+    """1 if the largest temporary of an update has the size of the rank's shard of a tensor."""
     secondary_shards: float
-    """The setting, with the GPUs of a node for -1."""
+    """The setting; -1 is replaced by the number of GPUs of a node."""
     host_weight_bytes: float
-    """Bytes per trained parameter of shards that are off the GPU between uses; 0: none is."""
+    """Bytes per trained parameter of shards that are off the GPU between uses; 0 if there are
+    none."""
     weight_fetch_bytes_per_s: float
-    """Rate at which one GPU fetches them."""
+    """Rate at which one GPU fetches these shards."""
     updates_in_backward: float
     persistent_gradients: float
     """The setting; also 1 with `gradients_at_backward`."""
     unfused_tensors: float
-    """Tensors of feed-forward width whose gradients an unfused backward holds; 0: it is fused."""
+    """Number of tensors of feed-forward width whose gradients are alive in an unfused backward; 0
+    if it is fused."""
     softmax_bytes: float
-    """Per score, what the backward of an unfused softmax holds beyond what is kept; 0: fused."""
+    """Bytes per score in the backward of an unfused softmax, besides kept ones; 0 if it is
+    fused."""
     mask_buffer_bytes: float
     """Bytes of each layer's causal mask: the setting times the square of the longest sequence."""
     tensor_gather_share: float
-    """Share of 16 bits that an all-gather over tp sends (`quantised_gathers`)."""
+    """Size of an element in an all-gather over tp, as a share of 16 bits (`quantised_gathers`)."""
     tensor_copy_s: float
-    """Seconds per element of copying what tp gathers, or what a reduce-scatter sends, along the
-    sequence."""
+    """Seconds per element to copy the result of an all-gather over tp, or the input of a
+    reduce-scatter, along the sequence."""
     forward_reads: float = 0.0
-    """Forward passes beside that of training, of the model itself or of another, a micro-batch; -1:
-    nothing is trained, and the one forward pass is all that a micro-batch does."""
+    """Forward passes per micro-batch besides that of training, of the model itself or of another;
+    -1: nothing is trained, and a micro-batch is one forward pass."""
     reloads_ahead: float = 0.0
-    """1 where some layers' activations stay: copies back then run ahead until a chunk is back."""
+    """1 if some layers' activations are not offloaded: copies back then run ahead until a chunk is
+    back."""
     classes: tuple[ClassInputs, ...] = NO_CLASSES
     """Classes of the job's parameters; unused ones up to `LEAST_CLASSES`."""

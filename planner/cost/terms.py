@@ -1,8 +1,8 @@
-"""The terms of a GPU's memory and of a step's time: the one table of each.
+"""The terms of a GPU's memory and of a step's time: one table of each.
 
 Records of the core have a column for each of them, plans a field; sums, reports, figures, frames
-and the solver's model go through these tables. So a new term is a row here, and its figure: of
-memory the bytes of a `MemoryTerm` (`planner.cost.phase_records`), of time the seconds that
+and the solver's model go through these tables. So a new term is a row here, and its figure: for
+memory the bytes of a `MemoryTerm` (`planner.cost.phase_records`), for time the seconds that
 `planner.cost.step` fills in, or those of `constant_seconds` below.
 """
 
@@ -15,7 +15,7 @@ from planner.cost._jit import jit
 if TYPE_CHECKING:
     from planner.cost.tables import FrameworkInputs
 
-# What figures colour alike, in the order in which they stack it.
+# Groups of terms with the same colour in figures, in the order of the stack.
 MEMORY_GROUPS = (
     "weights", "optimizer", "gradients", "activations kept", "working set, recomputed",
     "logits and loss", "other tensors", "beside the tensors",
@@ -26,8 +26,8 @@ OTHER_TENSORS, BESIDE_TENSORS = MEMORY_GROUPS[-2:]
 class MemoryTerm(NamedTuple):
     """A term of a phase's live tensors.
 
-    `words`: for people; `stage`: the `StageTerm` that counts it; `group`: one of MEMORY_GROUPS;
-    `heading`: the column of a table of stages that counts it, empty for the rest.
+    `words`: description for people; `stage`: the `StageTerm` that counts it; `group`: one of
+    MEMORY_GROUPS; `heading`: the column of a table of stages that counts it, empty for the rest.
     """
 
     words: str
@@ -37,10 +37,10 @@ class MemoryTerm(NamedTuple):
 
 
 class StageTerm(NamedTuple):
-    """A term of a stage's peak: `name` of its column and of its field in plans.
+    """A term of a stage's peak. `name`: of its column and of its field in plans.
 
-    `words`, `group`, `heading`: as of a `MemoryTerm`; `snapshot`: the category of torch's memory
-    snapshots that counts it, empty for what lies outside tensors; `added`: plans written before it
+    `words`, `group`, `heading`: as in `MemoryTerm`; `snapshot`: the category of torch's memory
+    snapshots that counts it, empty if it is outside tensors; `added`: plans written before it
     existed lack it.
     """
 
@@ -53,7 +53,7 @@ class StageTerm(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Its field in plans, bytes."""
+        """Name of its field in plans, bytes."""
         return self.name
 
 
@@ -76,7 +76,8 @@ MEMORY_TERMS = (
 
 class RestingTerms(NamedTuple):
     """Bytes of live tensors that are the same in every phase, by term; those of `constant_bytes`
-    last."""
+    come last.
+    """
 
     weights: Annotated[float, MemoryTerm("weights", "weights", "weights", "weights")]
     master_weights: Annotated[
@@ -94,7 +95,7 @@ class RestingTerms(NamedTuple):
 
 
 class MovingTerms(NamedTuple):
-    """Bytes of the others, in the order of their lives."""
+    """Bytes of live tensors that differ between phases, by term, in the order of their lives."""
 
     gradients: Annotated[float, MemoryTerm("gradients", "gradients", "gradients", "grads")]
     activations: Annotated[
@@ -124,7 +125,7 @@ class MovingTerms(NamedTuple):
 
 
 class PhaseTerms(NamedTuple):
-    """Live tensors of a phase."""
+    """All live tensors of a phase, in bytes by term."""
 
     resting: RestingTerms
     moving: MovingTerms
@@ -136,9 +137,9 @@ def _terms(kind: type[Any]) -> dict[str, MemoryTerm]:
 
 
 RESTING_TERMS, MOVING_TERMS = _terms(RestingTerms), _terms(MovingTerms)
-# All of them by name, as reports call them; the place of each in `MEMORY_TERMS`.
+# Terms of live tensors by name, as reports call them.
 LIVE_TERMS = {name.replace("_", " "): term for name, term in (RESTING_TERMS | MOVING_TERMS).items()}
-# What lies outside them by name, communicators and blocks of the update apart.
+# Memory outside live tensors by name, without communicators and blocks of the update.
 OUTSIDE_TERMS = {
     "fragmentation": MemoryTerm("rounding, fragmentation", "fragmentation", BESIDE_TENSORS),
     "context": MemoryTerm("CUDA context, libraries", "context", BESIDE_TENSORS),
@@ -152,17 +153,19 @@ LIVE_PLACES = tuple(sorted({*RESTING_PLACES, *MOVING_PLACES}))
 
 @jit
 def constant_bytes(framework: FrameworkInputs) -> tuple[float, ...]:
-    """The last of `RestingTerms`: those of any stage of any configuration."""
+    """The last of `RestingTerms`: bytes that are the same for every stage of every
+    configuration.
+    """
     return (framework.workspace_bytes,)
 
 
 class TimeTerm(NamedTuple):
-    """A term of a step's seconds: `name` of its column, and with `_s` of its field in plans.
+    """A term of a step's seconds. `name`: of its column, and with `_s` of its field in plans.
 
-    `of`: the passes of the slowest stage, the step as a whole, or `constant` where nothing of a
-    configuration changes it. `traced`: the line of a traced step that counts it. `resource`, `use`:
-    what the step waits for, and for what of it. `traffic`: whose exchanges these are, exposed.
-    `added`: plans written before it existed lack it.
+    `of`: the passes of the slowest stage, the step as a whole, or `constant` if it is the same for
+    every configuration. `traced`: the line of a traced step that counts it. `resource`, `use`: the
+    resource that the step waits for, and the work that it does. `traffic`: the kind of parallelism
+    whose exposed exchanges these are. `added`: plans written before it existed lack it.
     """
 
     name: str
@@ -176,11 +179,11 @@ class TimeTerm(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Its field in plans, s."""
+        """Name of its field in plans, s."""
         return f"{self.name}_s"
 
 
-# Those that are constant come last.
+# The constant terms come last.
 TIME_TERMS = (
     TimeTerm("compute", "compute", "passes", "compute", "GPU"),
     TimeTerm("recompute", "recompute", "passes", "compute", "HBM capacity", "recompute"),
@@ -205,13 +208,14 @@ TIME_TERMS = (
     TimeTerm("host", "host: data loading, logging", "constant", "idle", "host"),
 )  # fmt: skip
 TRAFFIC_TERMS = tuple(term for term in TIME_TERMS if term.traffic)
-# Words for people by field of a plan.
+# Descriptions for people, by field of a plan.
 TIME_WORDS = {term.field: term.words for term in TIME_TERMS}
 MEMORY_WORDS = {term.field: term.words for term in MEMORY_TERMS}
 
 
 @jit
 def constant_seconds(framework: FrameworkInputs) -> tuple[float, ...]:
-    """Seconds of the constant terms in their order; the first also has what a step waits for its
-    samples."""
+    """Seconds of the constant terms in their order; the first includes the time that a step waits
+    for its samples.
+    """
     return (framework.host_step_s,)

@@ -3,12 +3,12 @@
 `planner.cost.bounds` takes every layer at the cost of the cheapest kind, and lets any number of
 layers of a stage recompute. Two more facts about layouts are used here:
 
-* A block holds consecutive layers of the model. Over the whole sequence of kinds their cost per
+* A block contains consecutive layers of the model. Over the whole sequence of kinds their cost per
   layer has a mean c, and no run of n layers costs less than n*c - D, where D is the largest deficit
   of any run. A stage of v blocks costs at least n*c - v*D.
 * Under Megatron's block method every block recomputes the same number N of its layers, or all it
   has. So the bound is the least over N, with N the same on all stages. The blocks of a stage differ
-  by at most one layer, that with the head by as many as take its time (rule chunks-balanced).
+  by at most one layer, the head's block by as many as take its time (rule chunks-balanced).
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ from planner.cost.linear import (
 from planner.cost.schedule import head_stage
 from planner.cost.tables import Array, JobInputs
 
-# Besides the RECOMPUTE_* of `planner.cost.bounds`: the same number in every block.
+# A further code besides RECOMPUTE_* of `planner.cost.bounds`: the same number in every block.
 RECOMPUTE_SHARED = 3
 
 
 @jit
 def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> float:
-    """max over runs of consecutive layers of n*mean - their sum, by a column of `layers`;
-    `prefix[kind, n]`: layers of a kind among the first n. At least 0 (the empty run)."""
+    """max over runs of consecutive layers of (n*mean - their sum), for a column of `layers`;
+    `prefix[kind, n]`: layers of a kind among the first n. At least 0 (the empty run).
+    """
     most = running = 0.0
     for layer in range(prefix.shape[1] - 1):
         item = 0.0
@@ -75,7 +76,9 @@ def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> f
 
 @jit
 def mean_layer(layers: Array, prefix: Array) -> tuple[Array, Array]:
-    """([machine, LAYER_*] means over the sequence of layers, their largest deficits)."""
+    """([machine, LAYER_*] means over the sequence of layers, [machine, LAYER_*] largest
+    deficits).
+    """
     count, machines = prefix.shape[1] - 1, layers.shape[0]
     mean, deficit = np.zeros((machines, LAYER_COLUMNS)), np.zeros((machines, LAYER_COLUMNS))
     for at in range(machines):
@@ -97,7 +100,9 @@ def most_freed(layers: Array) -> float:
 
 @jit
 def shared_layers(layers: float, blocks: float, each: float) -> float:
-    """Layers that recompute among `layers` in `blocks` as equal as can be, `each` or all of one."""
+    """Number of layers that recompute if `layers` are divided as evenly as possible into `blocks`,
+    and each block recomputes `each` layers or all that it has.
+    """
     base = float(math.floor(layers / blocks))
     larger = layers - base * blocks
     return float(larger * min(each, base + 1.0) + (blocks - larger) * min(each, base))
@@ -107,7 +112,7 @@ def shared_layers(layers: float, blocks: float, each: float) -> float:
 def fewest_shared(
     layers: float, blocks: float, each: float, head_layers: float, lone: float
 ) -> float:
-    """`shared_layers` at least, where one block may have `head_layers` less than the others."""
+    """Lower bound on `shared_layers` if one block may have `head_layers` less than the others."""
     if blocks <= 1.0:
         return float(min(each, layers))
     fewest = shared_layers(layers, blocks, each)
@@ -124,7 +129,7 @@ def fitting_layers(
     stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, shared: Array,
     blocks: float, limit_bytes: float, fits: Array,
 ) -> None:  # fmt: skip
-    """Fill fits[n]: most layers, up to n, that a stage may hold; negative if there is none.
+    """Fill fits[n]: most layers, up to n, that fit on a stage; negative if none do.
 
     `shared[n]`: how many of n layers recompute at most, under RECOMPUTE_SHARED.
     """
@@ -189,9 +194,9 @@ def slowest_stage_s(
     each: float, blocks: float, head: int, head_layers: float, live_bytes: Array,
     standalone_vocab: float, low_s: float, fits: Array, again: Array,
 ) -> float:  # fmt: skip
-    """Least seconds of the slowest stage, `low_s` at least; infinite if the layers do not fit.
+    """Least seconds of the slowest stage, at least `low_s`; infinite if the layers do not fit.
 
-    `place[stage]`: its machine. `fits[stage, n]`, `again[2, n]`: to work in.
+    `place[stage]`: its machine. Working arrays: `fits[stage, n]`, `again[2, n]`.
     """
     total = fits.shape[1] - 1
     if not _in_memory(
@@ -227,9 +232,10 @@ def _in_memory(
     each: float, blocks: float, live_bytes: Array, standalone_vocab: float, fits: Array,
     again: Array,
 ) -> bool:  # fmt: skip
-    """Whether the stages hold all layers; `fits[stage, n]`: most of n layers that a stage holds.
+    """Whether all layers fit on the stages; fills `fits[stage, n]`: most of n layers that fit on a
+    stage.
 
-    `again[n]`: to work in.
+    Working array: `again[n]`.
     """
     pp, total = stages.shape[0], fits.shape[1] - 1
     if recompute == RECOMPUTE_SHARED:
@@ -254,9 +260,10 @@ def _fit(
     deficit: Array, recompute: int, blocks: float, head: int, standalone_vocab: float,
     seconds: float,
 ) -> bool:  # fmt: skip
-    """Whether all layers find room on stages that take at most `seconds` each.
+    """Whether all layers can be placed on stages that take at most `seconds` each.
 
-    `again[n]`: fewest of n layers that recompute; of two rows the second is of the head's stage.
+    `again[n]`: fewest of n layers that recompute; if it has two rows the second is for the head's
+    stage.
     """
     pp, total = stages.shape[0], fits.shape[1] - 1
     found = 0.0
@@ -278,10 +285,10 @@ def shared_span_s(
     slowest_s: float, plain_s: float, layers: Array, each: float, blocks: float, count: int,
     grad_acc: float, share: float,
 ) -> float:  # fmt: skip
-    """Seconds of a step's passes at least, where every block recomputes `each` of its layers.
+    """Lower bound on the seconds of a step's passes if every block recomputes `each` of its layers.
 
-    Where no block is larger than c, at least the share each/c of all layers recomputes. Besides a
-    block of c layers its stage has others of c - 1 at least, but for the one with the head.
+    If no block is larger than c, at least the share each/c of all layers recomputes. Besides a
+    block of c layers its stage has others of at least c - 1, except for the one with the head.
     """
     others = max(0.0, blocks - 2.0)
     again_s, layer_s = least_of(layers, LAYER_RECOMPUTE), least_of(layers, LAYER_SECONDS)
@@ -302,8 +309,8 @@ def fill_tight_bounds(
     totals: Array, job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows, place: Array,
     out: Array,
 ) -> None:  # fmt: skip
-    """Fill out[n - 1]: no layout of a shape within `limit_bytes` (reserved, context included) in
-    which every block recomputes n of its layers, or all it has, has a shorter step, s.
+    """Fill out[n - 1], s: no layout of a shape within `limit_bytes` (reserved, context included) in
+    which every block recomputes n of its layers, or all it has, has a shorter step.
 
     `recompute`: a RECOMPUTE_* code; all but RECOMPUTE_SHARED have one bound. Not for schedules with
     two copies of the model.
@@ -328,7 +335,7 @@ def fill_tight_bounds(
     least_s = np.inf
     for each in range(1, out.shape[0] + 1):
         if recompute == RECOMPUTE_SHARED and least_s < np.inf:
-            # No slowest stage is quicker than the mean one: this count cannot be the best.
+            # The slowest stage is not faster than the mean one, so this count cannot be the best.
             out[each - 1] = rest_s + shared_span_s(
                 plain_s / pp, plain_s, layers, float(each), blocks, job.layers, grad_acc, share
             )
@@ -353,10 +360,10 @@ def bound_shapes(
     prefix: Array, totals: Array, job: JobInputs, frameworks: Rows, gpus: Rows, networks: Rows,
     places: Array, out: Array,
 ) -> None:  # fmt: skip
-    """Fill bounds on the step time, s: out[shapes, limits]; infinite where nothing can fit.
+    """Fill lower bounds on the step time, s: out[shapes, limits]; infinite if nothing can fit.
 
-    `recompute[shape]`: RECOMPUTE_* code. `tight`: out[shapes, n - 1] of `fill_tight_bounds` within
-    the first limit instead.
+    `recompute[shape]`: RECOMPUTE_* code. `tight`: fill out[shapes, n - 1] with `fill_tight_bounds`
+    within the first limit instead.
     """
     for index in range(shapes.shape[0]):
         grid, code = shapes[index], int(recompute[index])

@@ -19,10 +19,10 @@ from planner.cost.tables import Array, FrameworkInputs, JobInputs
 def update_costs(
     piece: int, key: Row, parameters: Rows, job: JobInputs, framework: FrameworkInputs, out: Row
 ) -> None:
-    """Fill PIECE_STATE, PIECE_UPDATE_* and PIECE_TENSORS of one piece on one rank, before ZeRO.
+    """Fill PIECE_STATE, PIECE_UPDATE_* and PIECE_TENSORS for one piece on one rank, before ZeRO.
 
     Matrices are orthogonalised whole, by every rank of a tensor-parallel group (Megatron-Core's
-    TensorParallelMuon, mode `duplicated`), so tp divides the state alone.
+    TensorParallelMuon, mode `duplicated`), so tp divides only the state.
     """
     for index in range(parameters.shape[0]):
         row = parameters[index]
@@ -39,7 +39,7 @@ def update_costs(
 
 @jit
 def largest_update_bytes(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of temporaries of the update of the largest tensor of a piece."""
+    """Bytes of temporaries in the update of the largest tensor of a piece."""
     size = float(cost.update_bytes)
     if framework.update_sharded > 0.0 and grid.zero >= 1:
         return size / grid.shards
@@ -48,10 +48,10 @@ def largest_update_bytes(cost: Row, grid: Row, framework: FrameworkInputs) -> fl
 
 @jit
 def slice_copy_seconds(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Seconds that ZeRO-1 takes to copy the slices of one piece's tensors, one kernel a slice.
+    """Seconds that ZeRO-1 takes to copy the slices of one piece's tensors, one kernel per slice.
 
-    Where every tensor is divided over all data-parallel ranks and gathered through a flat buffer,
-    each of its slices is copied by itself: tensors x ranks copies, however small.
+    If every tensor is divided over all data-parallel ranks and gathered through a flat buffer, each
+    of its slices is copied by itself: tensors x ranks copies, however small.
     """
     if grid.zero != 1 or grid.shards <= 1.0:
         return 0.0
@@ -75,8 +75,9 @@ def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: 
 
 @jit
 def copies_table(stage: int, counts: Array, job: JobInputs) -> bool:
-    """Whether a stage without the embedding holds a copy of the vocabulary table, for a tied head
-    or for multi-token prediction (`mtp_copies_embedding`). One copy serves both."""
+    """Whether a stage without the embedding has a copy of the vocabulary table, for a tied head or
+    for multi-token prediction (`mtp_copies_embedding`). One copy serves both.
+    """
     if counts[job.kinds, stage] > 0.0:
         return False
     if job.tied_embeddings > 0.0 and counts[job.kinds + 1, stage] > 0.0:

@@ -64,12 +64,14 @@ def parse_resolution(text: str) -> Resolution:
             given["time"] = amount.share
     found = Resolution(**given)
     if len(given) < len(parts):
-        raise UsageError(f"--resolution {text!r}: write one share and one size, as 0.5%,1GiB")
+        raise UsageError(
+            f"--resolution {text!r}: write one share and one size, for example 0.5%,1GiB"
+        )
     if not FINEST.time <= found.time <= COARSEST_TIME:
         raise UsageError(
-            f"--resolution {text!r}: the share of the step time lies between 0.1 %, to which plans "
-            "are proven, and 10 %"
+            f"--resolution {text!r}: the share of the step time must be between 0.1 % (the "
+            "precision of proofs) and 10 %"
         )
     if found.memory_bytes < FINEST.memory_bytes:
-        raise UsageError(f"--resolution {text!r}: of the memory 0.01GiB or more")
+        raise UsageError(f"--resolution {text!r}: the memory must be 0.01GiB or more")
     return found

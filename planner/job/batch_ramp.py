@@ -14,9 +14,10 @@ from planner.job.quantities import parse_tokens, plural
 MOST_BATCHES = 1024
 
 HINT = (
-    "write 3072..15360/469B (growing by its start over so many tokens; 3072..15360+1536/469B by "
-    "1536), 4M:252M,8M:2.87T,16M (batch:tokens until which it holds) or '16 8 300000' with --gbs "
-    "(Megatron's start, increment, samples); plain numbers are sequences, 4M and 4Mi tokens"
+    "write 3072..15360/469B (grows in steps of its start over this many tokens; "
+    "3072..15360+1536/469B in steps of 1536), 4M:252M,8M:2.87T,16M (batch:tokens at which it "
+    "ends) or '16 8 300000' with --gbs (Megatron's start, increment, samples); plain numbers are "
+    "sequences, 4M and 4Mi are tokens"
 )
 _LINEAR = re.compile(r"^([^.+/:, ]+)\.\.([^.+/:, ]+)(?:\+([^.+/:, ]+))?/([^/:, ]+)$")
 _MEGATRON = re.compile(r"^(\d{1,10}) (\d{1,10}) (\d{1,18})$", re.ASCII)
@@ -115,7 +116,7 @@ def _tokens(text: str, item: str) -> int:
     try:
         return parse_tokens(item)
     except UsageError:
-        raise UsageError(f"--batch-ramp {text!r}: {item!r} is no number; {HINT}") from None
+        raise UsageError(f"--batch-ramp {text!r}: {item!r} is not a number; {HINT}") from None
 
 
 def _checked(text: str, ramp: BatchRamp) -> BatchRamp:
@@ -124,6 +125,6 @@ def _checked(text: str, ramp: BatchRamp) -> BatchRamp:
         raise UsageError(f"--batch-ramp {text!r}: give all batches in sequences, or all in tokens")
     if numbers != sorted(set(numbers)) or list(ramp.until) != sorted(set(ramp.until)):
         raise UsageError(
-            f"--batch-ramp {text!r}: batches and the tokens until which they hold must grow"
+            f"--batch-ramp {text!r}: batches, and the tokens at which they end, must grow"
         )
     return ramp

@@ -47,8 +47,8 @@ def _demand_pretraining_of_a_ramp(request: RequestFields) -> None:
     given = [option for option, is_given in tuned.items() if is_given]
     if request.batch_ramp is not None and given:
         raise UsageError(
-            f"--batch-ramp {request.batch_ramp!r} with {' and '.join(given)}: a batch that grows "
-            "is known of pretraining alone; give one batch, as --gbs 64"
+            f"--batch-ramp {request.batch_ramp!r} with {' and '.join(given)}: growing batches are "
+            "supported only for pretraining; give one batch, for example --gbs 64"
         )
 
 
@@ -62,8 +62,8 @@ def _stated_batches(request: RequestFields, seq: int) -> tuple[BatchTarget, tupl
     if other is not None or given not in (None, last.number):
         said = f"--gbs {request.gbs}" if request.gbs else f"--gbs-tokens {request.gbs_tokens}"
         raise UsageError(
-            f"--batch-ramp {request.batch_ramp!r} ends with {last}, and {said} is given: let it "
-            "end with that batch, in the same unit, or leave one out"
+            f"--batch-ramp {request.batch_ramp!r} ends with {last}, but {said} is given; make "
+            "them equal, in the same unit, or leave one out"
         )
     targets = [
         _target(

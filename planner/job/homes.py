@@ -8,15 +8,16 @@ from planner.job.frameworks.profile import FrameworkProfile
 
 
 def demand_homes(profile: FrameworkProfile, cluster: Cluster) -> None:
-    """Raise UsageError if a second copy of the weights is impossible, or their shards live
-    elsewhere.
+    """Raise UsageError if the second copy of the weights that hpZ keeps is impossible: the weights
+    must stay on the GPU, and the number of ranks that share the copy must divide a node or be a
+    multiple of it.
     """
     size, node = int(profile.state.secondary_shards), cluster.gpus_per_node
     if not size:
         return
     if profile.state.weights_home != "gpu":
         raise UsageError(
-            "--with hpz beside weights off the GPU: the second copy would lie there too, which is "
+            "--with hpz beside weights off the GPU: the second copy would be there too, which is "
             "not modelled; leave one of them out  [hpz-divides]"
         )
     if size > 0 and node % size and size % node:

@@ -73,8 +73,8 @@ def fitted(vision: VisionSpec, rule: Rule, width: int, height: int) -> int:
         longest_after = min(1.0, limits[0]) * max(width, height)
         if longest_after >= longest * patch:
             raise UsageError(
-                f"an image of {width}x{height} pixels: the family's processor takes none with "
-                f"{longest} patches of {patch} pixels a side or more; give another"
+                f"an image of {width}x{height} pixels: the family's processor refuses images with "
+                f"{longest} or more patches of {patch} pixels per side; give another"
             )
         limits = limits[:1]
     scale = min(1.0, *limits)
@@ -105,8 +105,8 @@ def fitted_sides(
     """
     if max(width, height) > _THINNEST * min(width, height):
         raise UsageError(
-            f"an image of {width}x{height} pixels: the family takes none whose sides differ more "
-            f"than {_THINNEST}-fold (smart_resize); give others"
+            f"an image of {width}x{height} pixels: the family refuses images whose sides differ "
+            f"more than {_THINNEST}-fold (smart_resize); give another"
         )
     (least, most), (compared, scaled) = limits, frames
     sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
@@ -298,7 +298,7 @@ def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> 
 def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """As many tiles along the longer side as the maximum allows, and as many along the shorter side
     as that needs, beside a view of the whole image. A token ends each row of patches, and one
-    stands in between. The tower always reads the maximum number of tiles (Phi-3-vision).
+    is in between. The tower always reads the maximum number of tiles (Phi-3-vision).
     """
     size, most, tokens = rule["size"], rule["most"], rule["tokens"]
     ratio = max(width, height) / min(width, height)
@@ -316,8 +316,8 @@ def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -
 
 
 def _half_places(side: int, tiles: int, padded: int) -> int:
-    """Every second position of each tile, without the last `padded` positions, which are
-    padding.
+    """Number of positions along one side if every second one of each tile is kept, without the last
+    `padded` positions, which are padding.
     """
     held = side * tiles - padded
     return sum(tile * side + place < held for tile in range(tiles) for place in range(0, side, 2))

@@ -30,8 +30,8 @@ _SMALLER = 0.8
 # Text only, for a model whose vision part is loaded anyway.
 WITHOUT = "none"
 _HINT = (
-    "write number, width and height in pixels, as 2x1024x768, frames of a video as "
-    "16x640x480@video, or none"
+    "write number, width and height in pixels (2x1024x768), frames of a video (16x640x480@video), "
+    "or none"
 )
 
 
@@ -52,7 +52,9 @@ def read_images(text: str) -> ImageSize:
         raise UsageError(f"--images {text}: {_HINT}")
     size = ImageSize(int(match[1] or 1), int(match[2]), int(match[3]), bool(match[4]))
     if not (0 < size.number <= _MOST and min(size.width, size.height) > 0):
-        raise UsageError(f"--images {text}: give 1 to {_MOST} images of at least a pixel a side")
+        raise UsageError(
+            f"--images {text}: give 1 to {_MOST} images of at least one pixel per side"
+        )
     if max(size.width, size.height) > _WIDEST:
         raise UsageError(f"--images {text}: a side has at most {_WIDEST:,} pixels")
     return size
@@ -68,7 +70,7 @@ def image_load(
         return ImageLoad() if model.vision is None else _usual(model.vision, sample_tokens)
     option = f"--images {images}" if images else f"--image-tokens {image_tokens}"
     if model.vision is None:
-        raise UsageError(f"{option}: {model.name} reads text alone; leave it out")
+        raise UsageError(f"{option}: {model.name} reads only text; leave it out")
     if images is not None and image_tokens is not None:
         raise UsageError(f"{option} --image-tokens {image_tokens}: give one of them")
     if images == WITHOUT:
@@ -80,7 +82,7 @@ def image_load(
     tokens = number * one.tokens
     if tokens > sample_tokens:
         raise UsageError(
-            f"{option}: the images of a sample are {tokens:,} tokens, and a sample has "
+            f"{option}: the images of a sample are {tokens:,} tokens, but a sample has only "
             f"{sample_tokens:,.0f}; give --seq {tokens} or more, or smaller images"
         )
     found = _load(one, number, sample_tokens)
@@ -129,8 +131,8 @@ def video_count(vision: VisionSpec, frames: int, width: int, height: int) -> Ima
     if rule is None:
         having = ", ".join(name for name, row in image_rules().items() if "video" in row)
         raise UsageError(
-            f"videos of the family {vision.rule} are not planned: rules of {having} are known; "
-            f"frames that are images count as such, {frames}x{width}x{height}"
+            f"videos of the family {vision.rule} are not planned; those of {having} are. To count "
+            f"the frames as images, give {frames}x{width}x{height}"
         )
     kind: str = rule["kind"]
     return VIDEO_KINDS[kind](vision, rule, frames, width, height)
@@ -193,7 +195,7 @@ def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
 
 
 def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
-    """One image per sample of the largest size that the family accepts, or the part of it that a
+    """One image per sample of the family's default size (`usual_size`), or the part of it that a
     sample has room for.
     """
     width, height = usual_size(vision.rule)
@@ -225,7 +227,9 @@ def of_tokens(vision: VisionSpec, tokens: int) -> ImageCount:
 def demand_tokens(tokens: int) -> None:
     """Raise UsageError for a number of tokens that no image can have."""
     if tokens < 1:
-        raise UsageError(f"--image-tokens {tokens}: give a whole number from 1 on, as 1280")
+        raise UsageError(
+            f"--image-tokens {tokens}: give a whole number of at least 1, for example 1280"
+        )
 
 
 @cache

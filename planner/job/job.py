@@ -147,8 +147,8 @@ class Job:
         check_precision(self.framework, self.precision)
         if self.pool is not None and self.framework.parallelism.pipeline_before_data:
             raise UsageError(
-                "pp-before-dp: where clusters share a pipeline, the ranks of a stage follow each "
-                "other on one of them; leave it out"
+                "pp-before-dp: if clusters share a pipeline, each stage's ranks must be "
+                "consecutive ranks of one cluster; leave it out"
             )
         check_optimizer(self.framework, self._optimizer_at(self.optimizer_offload))
         demand_homes(self.framework, self.cluster)
@@ -245,7 +245,7 @@ class Job:
         if self.offload_choices:
             raise UsageError(
                 "--activation-offload search: only a search decides the modules; name them here, "
-                "as core_attn,attn_proj"
+                "for example core_attn,attn_proj"
             )
         return self.activation_offload
 

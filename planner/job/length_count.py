@@ -47,7 +47,7 @@ def count_lengths(
     rows = _rows(path, tell)
     first = next(rows, None)
     if first is None:
-        raise UsageError(f"{path}: holds no sample; give a file with at least one")
+        raise UsageError(f"{path}: contains no sample; give a file with at least one")
     names = _columns(path, first[1], columns)
     found: Counter[int] = Counter()
     all_rows = _with_first(first, rows)
@@ -70,13 +70,14 @@ def _encoder(path: Path) -> Any:
     if not file.is_file():
         raise UsageError(
             f"--tokenizer {path}: there is no such file; give the tokenizer.json of the model, or "
-            "the folder that holds it"
+            "the folder that contains it"
         )
     try:
         return Tokenizer.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:  # noqa: BLE001 - tokenizers raises plain Exception
         raise UsageError(
-            f"--tokenizer {path}: is no tokenizer.json that the tokenizers library reads ({error})"
+            f"--tokenizer {path}: is not a tokenizer.json that the tokenizers library can read "
+            f"({error})"
         ) from None
 
 
@@ -124,7 +125,7 @@ def _parsed(text: str, where: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise UsageError(f"{where}: {name!r} is no list of messages in JSON") from None
+        raise UsageError(f"{where}: {name!r} is not a list of messages in JSON") from None
 
 
 def _content(message: Any, where: str, name: str) -> str:
@@ -141,7 +142,7 @@ def _content(message: Any, where: str, name: str) -> str:
         if isinstance(content, str):
             return content
     raise UsageError(
-        f"{where}: {name!r} holds no messages; each is an object with role and content"
+        f"{where}: {name!r} does not contain messages; each must be an object with role and content"
     )
 
 
@@ -154,8 +155,8 @@ def _columns(path: Path, row: dict[str, Any], given: tuple[str, ...]) -> tuple[s
         listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
         wanted = ", ".join(missing) if missing else "messages, text or prompt and completion"
         raise UsageError(
-            f"{path}: has no column {wanted}; it has {listed or 'none'}. Name those that hold the "
-            f"texts, in their order: --column {names[0] if names else 'NAME'}"
+            f"{path}: has no column {wanted}; it has {listed or 'none'}. Name the columns with "
+            f"the texts, in their order: --column {names[0] if names else 'NAME'}"
         )
     return found
 
@@ -169,7 +170,7 @@ def _rows(path: Path, tell: Tell) -> Iterator[Row]:
         case ".parquet":
             return _parquet_rows(path, tell)
     raise UsageError(
-        f"{path}: give samples as JSON lines (.jsonl, one object a line), CSV or Parquet"
+        f"{path}: give samples as JSON lines (.jsonl, one object per line), CSV or Parquet"
     )
 
 

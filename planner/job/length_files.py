@@ -58,7 +58,7 @@ class Columns(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Tokens of a sample, and its image columns, with None where nothing is stated."""
+    """Tokens of a sample, and its image columns (None for a column that states nothing)."""
 
     tokens: int
     images: tuple[int | None, ...] = ()
@@ -85,14 +85,14 @@ def samples_of_file(
     words: str, option: str = "--lengths"
 ) -> tuple[Counter[Sample], tuple[str, ...], bool]:
     """Number of samples of each kind, the image columns that the file has, and whether the lengths
-    are those of text alone. Raises UsageError or OSError.
+    count only text. Raises UsageError or OSError.
     """
     path, column = _path_and_column(words)
     said = f"{option} {path}".strip()
     if path.suffix.lower() == ".json":
         raise UsageError(
-            f"{said}: one JSON value is no list of samples that can be streamed; give "
-            "JSON lines (one object a line, .jsonl), CSV or Parquet"
+            f"{said}: a single JSON value cannot be read line by line; give JSON lines (one "
+            "object per line, .jsonl), CSV or Parquet"
         )
     found: Counter[Sample] = Counter()
     columns, rows = _rows(path, said, column)
@@ -101,7 +101,7 @@ def samples_of_file(
         seen = tuple(_optional(value, where) for value in images)
         found[Sample(_counted(length, where, least), seen)] += _number(samples, where)
     if not +found:
-        raise UsageError(f"{said}: holds no sample; give a file with at least one length")
+        raise UsageError(f"{said}: contains no sample; give a file with at least one length")
     return +found, tuple(columns.images), columns.text_alone
 
 
@@ -151,7 +151,7 @@ def lines_of(path: Path, said: str) -> Iterator[tuple[int, str]]:
                 line = stream.readline(_LONGEST_LINE)
             except UnicodeDecodeError as error:
                 raise UsageError(
-                    f"{said}, line {number + 1}: is no text in UTF-8 ({error.reason})"
+                    f"{said}, line {number + 1}: is not text in UTF-8 ({error.reason})"
                 ) from None
             if not line:
                 return
@@ -169,9 +169,9 @@ def json_objects(path: Path, said: str) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{where}: is not JSON ({error}); give one object a line") from None
+            raise UsageError(f"{where}: is not JSON ({error}); give one object per line") from None
         if not isinstance(value, dict):
-            raise UsageError(f"{where}: {type(value).__name__}; give one object a line")
+            raise UsageError(f"{where}: is a {type(value).__name__}; give one object per line")
         yield where, value
 
 
@@ -294,9 +294,11 @@ def _image_columns(lower: Mapping[str, str], said: str) -> Mapping[str, str]:
     sizes = [name for name in ("width", "height") if name in found]
     if len(sizes) == 1:
         missing = "height" if sizes == ["width"] else "width"
-        raise UsageError(f"{said}: has a column {sizes[0]} and none {missing}; sizes need both")
+        raise UsageError(
+            f"{said}: has a column {sizes[0]} but no column {missing}; sizes need both"
+        )
     if sizes and "image_tokens" in found:
-        raise UsageError(f"{said}: has image_tokens beside width and height; keep one of them")
+        raise UsageError(f"{said}: has image_tokens as well as width and height; keep one of them")
     if not sizes and "image_tokens" not in found:
         # Columns with other content, such as paths of images.
         return {}
@@ -314,7 +316,7 @@ def _counted(value: Any, where: str, least: int = 1) -> int:
         return 0
     if number is None:
         raise UsageError(
-            f"{where}: {_shown(value)} is no length; lengths are whole numbers, from 1"
+            f"{where}: {_shown(value)} is not a length; lengths are whole numbers from 1 on"
         )
     return demand_length(number, where)
 
@@ -326,8 +328,8 @@ def _optional(value: Any, where: str) -> int | None:
     number = len(value) if isinstance(value, list) else _whole(value, int)
     if number is None:
         raise UsageError(
-            f"{where}: {_shown(value)} is no whole number; columns of images hold numbers, pixels, "
-            "frames or tokens, and nothing where a sample has none"
+            f"{where}: {_shown(value)} is not a whole number; columns of images contain numbers, "
+            "pixels, frames or tokens, and are empty for a sample without images"
         )
     return number
 
@@ -335,7 +337,7 @@ def _optional(value: Any, where: str) -> int | None:
 def _number(value: Any, where: str) -> int:
     number = _whole(value, int)
     if number is None or not 0 <= number <= 10**15:
-        raise UsageError(f"{where}: {_shown(value)} is no number of samples")
+        raise UsageError(f"{where}: {_shown(value)} is not a number of samples")
     return number
 
 

@@ -14,14 +14,14 @@ from planner.job.quantities import parse_length
 from planner.job.samples import Lengths, demand_length, lengths_of
 
 HINT = (
-    "write 450 (every sample), 256..512 (evenly between), mean=450 (their mean), "
-    "lognormal:median=600,p95=2500,max=8192, a histogram as 256:0.5,1024:0.3,4096:0.2 "
-    "(length:share) or a file: data.csv, data.jsonl, data.parquet, with :COLUMN behind it where "
-    "that is not called length"
+    "write 450 (every sample), 256..512 (evenly between), mean=450 (only the mean is known), "
+    "lognormal:median=600,p95=2500,max=8192, a histogram such as 256:0.5,1024:0.3,4096:0.2 "
+    "(length:share), or a file: data.csv, data.jsonl, data.parquet, followed by :COLUMN if the "
+    "column is not called length"
 )
 PROMPT_HINT = (
-    "write prompt=LENGTHS,response=LENGTHS, as prompt=512..1024,response=lognormal:median=2500,"
-    "p95=9000,max=16384"
+    "write prompt=LENGTHS,response=LENGTHS, for example "
+    "prompt=512..1024,response=lognormal:median=2500,p95=9000,max=16384"
 )
 # Number of classes of prompts and of answers, all pairs of which are added up.
 _CLASSES_OF_PAIRS = 256
@@ -115,14 +115,16 @@ def _even_between(text: str, words: str) -> Lengths:
 
 
 def demand_lengths(text: str) -> None:
-    """Raise UsageError for a text that describes no lengths. Files are not opened."""
+    """Raise UsageError for a text that describes no lengths. The name of a file is accepted without
+    opening it.
+    """
     if not is_file(text.strip()):
         read_lengths(text)
 
 
 def is_file(words: str) -> bool:
-    """Whether a text names a file, by its ending or because the file exists. Prompts with answers
-    are two texts, each of which may.
+    """Whether a text names a file: by its ending, by a slash, or because the file exists. Prompts
+    with answers are two texts, and each of them may name one.
     """
     from planner.job.length_files import ENDINGS
 
@@ -141,7 +143,7 @@ def _length(text: str, part: str) -> int:
     try:
         number = parse_length(part)
     except UsageError:
-        raise UsageError(f"--lengths {text!r}: {part!r} is no length; {HINT}") from None
+        raise UsageError(f"--lengths {text!r}: {part!r} is not a length; {HINT}") from None
     return demand_length(number, f"--lengths {text!r}")
 
 
@@ -167,8 +169,8 @@ def _lognormal_text(text: str, rest: str) -> Lengths:
         name, _, value = (part.strip().lower() for part in item.partition("="))
         if name not in ("median", "mean", "p95", "sigma", "max") or name in given:
             raise UsageError(
-                f"--lengths {text!r}: {item!r} is none of median=, mean=, p95=, sigma=, max=, each "
-                "once; write lognormal:median=600,p95=2500,max=8192"
+                f"--lengths {text!r}: {item!r} is not one of median=, mean=, p95=, sigma=, max=, "
+                "or is given twice; write lognormal:median=600,p95=2500,max=8192"
             )
         given[name] = _sigma(text, value) if name == "sigma" else _length(text, value)
     if ("median" in given) == ("mean" in given) or ("p95" in given) == ("sigma" in given):
@@ -199,12 +201,12 @@ def _shape(text: str, given: dict[str, float]) -> tuple[float, float]:
         if inside < 0.0:
             most = given["mean"] * exp(at95**2 / 2.0)
             raise UsageError(
-                f"--lengths {text!r}: no lognormal of this mean has a p95 above {most:,.0f}; "
-                "give the median in place of the mean"
+                f"--lengths {text!r}: no lognormal of this mean has a p95 above {most:,.0f}; give "
+                "the median instead of the mean"
             )
         sigma = at95 - sqrt(inside)
     if sigma < 0.0:
-        raise UsageError(f"--lengths {text!r}: p95 is below the middle; give a larger p95")
+        raise UsageError(f"--lengths {text!r}: p95 is below the median or mean; give a larger p95")
     return given.get("median") or _median(given["mean"], sigma), sigma
 
 
@@ -214,7 +216,7 @@ def _sigma(text: str, value: str) -> float:
     except ValueError:
         sigma = -1.0
     if not 0.0 <= sigma <= 3.0:
-        raise UsageError(f"--lengths {text!r}: sigma={value}: give 0 to 3, as sigma=0.85")
+        raise UsageError(f"--lengths {text!r}: sigma={value}: give 0 to 3, for example sigma=0.85")
     return sigma
 
 
@@ -268,5 +270,5 @@ def _share(text: str, share: str) -> float:
     except ValueError:
         value = -1.0
     if not (isfinite(value) and 0.0 <= value <= 1e15):
-        raise UsageError(f"--lengths {text!r}: {share!r} is no share of samples; {HINT}")
+        raise UsageError(f"--lengths {text!r}: {share!r} is not a share of samples; {HINT}")
     return value

@@ -92,8 +92,9 @@ def _machine_of(words: GpuWords | None) -> Cluster:
 
 
 def job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
-    """The machine with the in-network reductions that the framework can use. For a launch, as
-    NCCL's variables allow. Raises UsageError or HardwareError.
+    """The machine with the in-network reductions that the framework can use. For the run of launch
+    files, the machine as their NCCL variables change it, with reductions only if they are requested
+    and possible. Raises UsageError or HardwareError.
     """
     machine, launched = find_cluster(request), request.overrides.launched
     if launched is None:
@@ -105,7 +106,9 @@ def job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
 
 
 def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:
-    """A model as the framework trains it."""
+    """The model with the framework's scan chunks and the number of multi-token-prediction layers
+    that it trains.
+    """
     chunked = model.with_scan_chunks(profile.scan_chunk)
     return chunked.with_mtp(_trained_mtp(request, model, profile))
 
@@ -160,8 +163,8 @@ def teacher_of(
     teacher = load_model(objective.teacher).spec.with_scan_chunks(profile.scan_chunk).with_mtp(0)
     if teacher.vocab != model.vocab:
         raise UsageError(
-            f"--objective {objective}: {teacher.name} has a vocabulary of {teacher.vocab:,}, "
-            f"{model.name} one of {model.vocab:,}, and their logits are compared one by one; give "
+            f"--objective {objective}: {teacher.name} has a vocabulary of {teacher.vocab:,} and "
+            f"{model.name} one of {model.vocab:,}, but their logits are compared one by one; give "
             "a teacher of the same family"
         )
     return teacher

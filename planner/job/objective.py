@@ -24,7 +24,9 @@ KINDS: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
 
 _SETTINGS = ("reference", "teacher", "logits")
 LOGITS: tuple[Logits, ...] = get_args(Logits)
-_HINT = "write lm, dpo, ipo, kto, orpo, simpo, cpo, reward or distill, as dpo:reference=copied"
+_HINT = (
+    "write lm, dpo, ipo, kto, orpo, simpo, cpo, reward or distill, for example dpo:reference=copied"
+)
 # Alternative names for the sources of the reference's figures.
 _CALLED = {
     "copy": "copied", "model": "copied", "ref-model": "copied", "adapter-off": "adapters-off",
@@ -141,8 +143,8 @@ def _kind(word: str) -> ObjectiveKind:
             return cast(ObjectiveKind, kind)
     if name == "policy":
         raise UsageError(
-            f"--objective {word}: a policy is trained on samples of its own, which somebody must "
-            "draw and judge; give --rl grpo"
+            f"--objective {word}: a policy is trained on samples that it generates itself; give "
+            "--rl grpo"
         )
     known = tuple(kind for kind in KINDS if kind != "policy")
     raise unknown_name("objective --objective", word, known, _HINT)
@@ -157,7 +159,7 @@ def _settings(text: str, rest: str) -> dict[str, str]:
                 f"--objective {text}: {name.lower()} is given no value; give one, or leave it out"
             )
         if name.lower() not in _SETTINGS:
-            hint = f"as dpo:reference=copied; settings: {', '.join(_SETTINGS)}"
+            hint = f"for example dpo:reference=copied; settings: {', '.join(_SETTINGS)}"
             raise unknown_name("setting of --objective", name, _SETTINGS, hint)
         if name.lower() in found:
             raise UsageError(f"--objective {text}: {name.lower()} is given twice; give it once")
@@ -175,7 +177,7 @@ def _with_reference(
             return objective
         with_one = [name for name, rules in objective_rules().items() if rules.references]
         raise UsageError(
-            f"--objective {text}: {objective.kind} compares with no reference; leave reference= "
+            f"--objective {text}: {objective.kind} does not use a reference; leave reference= "
             f"out, or give one of {', '.join(with_one)}"
         )
     if given is None:
@@ -183,8 +185,8 @@ def _with_reference(
     word = _reference_word(given)
     if word == "none":
         raise UsageError(
-            f"--objective {text}: {objective.kind} compares with a reference; give reference="
-            f"{offered[0]}, or simpo or orpo, which have none"
+            f"--objective {text}: {objective.kind} needs a reference; give "
+            f"reference={offered[0]}, or simpo or orpo, which have none"
         )
     if word not in offered:
         hint = f"known are {', '.join(offered)}"
@@ -207,12 +209,14 @@ def _with_logits(text: str, objective: Objective, given: str | None) -> Objectiv
     if given is None:
         return objective
     if objective.rules.scores:
-        raise UsageError(f"--objective {text}: {objective.kind} makes no logits; leave logits= out")
+        raise UsageError(
+            f"--objective {text}: {objective.kind} computes no logits; leave logits= out"
+        )
     if given.lower() not in LOGITS:
         raise unknown_name("value of logits=", given, LOGITS, f"known are {', '.join(LOGITS)}")
     if objective.kind == "lm" and given.lower() == "fp32":
         raise UsageError(
-            f"--objective {text}: of cross-entropy the framework decides the type of the logits; "
+            f"--objective {text}: the framework decides the type of the logits for cross-entropy; "
             "leave logits= out, or give chunked"
         )
     return replace(objective, logits=cast(Logits, given.lower()))
@@ -223,7 +227,9 @@ def _with_teacher(text: str, objective: Objective, given: str | None) -> Objecti
     if (objective.kind == "distill") == (given is not None):
         return replace(objective, teacher=given)
     if given is None:
-        raise UsageError(f"--objective {text}: give the teacher's model, as distill:teacher=70b")
+        raise UsageError(
+            f"--objective {text}: give the teacher's model, for example distill:teacher=70b"
+        )
     raise UsageError(
         f"--objective {text}: {objective.kind} has no teacher; leave teacher= out, or give "
         f"distill:teacher={given}"

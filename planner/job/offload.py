@@ -44,8 +44,8 @@ def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modu
         if not has_module(name, model):
             row = OFFLOAD_MODULES[name]
             raise UsageError(
-                f"{OPTION} {text}: {name} needs a model with {row['needs']}, which {model.name} "
-                f"has not; {row['instead']}  [activation-offload-module]"
+                f"{OPTION} {text}: {name} needs a model with {row['needs']}, and {model.name} has "
+                f"none; {row['instead']}  [activation-offload-module]"
             )
     modules = tuple(name for name in rules.modules if name in names)
     if "attn_proj" in modules and "core_attn" not in modules:
@@ -62,8 +62,8 @@ def _demand_option(text: str, profile: FrameworkProfile) -> None:
         return
     having = frameworks_with(lambda other: other.activation_offload.modules)
     raise UsageError(
-        f"{OPTION} {text}: {profile.name} {rules.refusal}; it is there in {', '.join(having)}  "
-        "[activation-offload]"
+        f"{OPTION} {text}: {profile.name} {rules.refusal}; frameworks that have it: "
+        f"{', '.join(having)}  [activation-offload]"
     )
 
 
@@ -89,8 +89,8 @@ def has_module(name: str, model: ModelSpec) -> bool:
 def searched_offloads(
     profile: FrameworkProfile, model: ModelSpec, precision: str = "bf16"
 ) -> tuple[Modules, ...]:
-    """Sets of modules that a search tries in a precision, smallest first. UsageError if there is
-    none.
+    """Sets of modules that a search tries in a precision, smallest first. UsageError if the
+    framework offloads no activations.
     """
     _demand_option("search", profile)
     rules = profile.activation_offload
@@ -122,8 +122,8 @@ def offload_refusal(
             if rules.low_precision_modules:
                 instead += f", or of {', '.join(rules.low_precision_modules)}"
             return (
-                f"{named}: what {', '.join(quantised)} keeps in {precision} is not modelled; give "
-                f"{instead}  [activation-offload-precision]"
+                f"{named}: the activations of {', '.join(quantised)} in {precision} are not "
+                f"modelled; give {instead}  [activation-offload-precision]"
             )
     return _recompute_refusal(rules.recompute, modules, mode, named)
 
@@ -139,16 +139,15 @@ def _recompute_refusal(kind: str, modules: Modules, mode: RecomputeMode, named: 
         )
     if whole:
         return (
-            f"{named} with --recompute {mode.name}: what a layer keeps is made again as a whole, "
-            "and nothing is left to offload; recompute single modules or none  "
-            "[activation-offload-recompute]"
+            f"{named} with --recompute {mode.name}: the whole layer is recomputed, so nothing is "
+            "left to offload; recompute single modules or none  [activation-offload-recompute]"
         )
     rerun = {name: OFFLOAD_MODULES[name].get("rerun", "NOTHING") for name in modules}
     clash = [name for name, module in rerun.items() if Module[module] & mode.mask]
     if clash:
         return (
-            f"{named} with --recompute {mode.name}: {', '.join(clash)} would be made again anyway; "
-            "leave it out of one of them  [activation-offload-recompute]"
+            f"{named} with --recompute {mode.name}: {', '.join(clash)} would be recomputed "
+            "anyway; leave it out of one of them  [activation-offload-recompute]"
         )
     return None
 
@@ -192,14 +191,14 @@ def check_fraction(fraction: float, offloads: bool, profile: FrameworkProfile) -
         raise UsageError(f"{given}: give {instead}  [activation-offload-fraction]")
     if not offloads:
         raise UsageError(
-            f"{given}: a share of nothing; name modules too, as {OPTION} search  "
+            f"{given}: nothing is offloaded; name modules too, for example {OPTION} search  "
             "[activation-offload-fraction]"
         )
     if not profile.activation_offload.fraction_flags:
         having = frameworks_with(lambda other: other.activation_offload.fraction_flags)
         raise UsageError(
-            f"{given}: {profile.name} offloads all layers or none; a fraction is there in "
-            f"{', '.join(having)}  [activation-offload-fraction]"
+            f"{given}: {profile.name} offloads all layers or none; frameworks that accept a "
+            f"fraction: {', '.join(having)}  [activation-offload-fraction]"
         )
 
 

@@ -83,8 +83,8 @@ class Optimizer(Named):
 
     @property
     def is_plain(self) -> bool:
-        """Whether all types are the defaults: fp32 states, and the framework's own master weights
-        and gradients.
+        """Whether all types are the defaults: fp32 states (or the optimizer's own quantised ones),
+        and the framework's own master weights and gradients.
         """
         item = self.master is None and self.gradient is None
         return item and all(dtype in ("fp32", *_QUANTISED) for _, dtype in self.states)
@@ -236,8 +236,8 @@ def _refusal(profile: FrameworkProfile, optimizer: Optimizer) -> str | None:
         )
     if rules.families and optimizer.family not in rules.families:
         return (
-            f"--optimizer {optimizer.name}: {profile.name} has no {optimizer.family}; it has "
-            f"{', '.join(rules.families)}  [optimizer-offered]"
+            f"--optimizer {optimizer.name}: {profile.name} does not support {optimizer.family}; "
+            f"it has {', '.join(rules.families)}  [optimizer-offered]"
         )
     master = optimizer.master or optimizer.gradient
     if master and rules.state_types != "all":
@@ -266,7 +266,7 @@ def _kernel_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> str
 def _offload_refusal(profile: FrameworkProfile, setting: OptimizerSetting) -> str | None:
     kind, share = profile.optimizer.offload, setting.offload
     if not 0.0 <= share <= 1.0:
-        return f"--optimizer-offload {share:g}: a share lies in 0..1"
+        return f"--optimizer-offload {share:g}: give a share between 0 and 1"
     if setting.optimizer.paged:
         return _paged_refusal(setting)
     if share and kind == "none":
@@ -307,7 +307,9 @@ def _paged_refusal(setting: OptimizerSetting) -> str | None:
 
 
 def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
-    """Offloaded shares that a search tries, smallest first. UsageError if there is none."""
+    """Offloaded shares that a search tries, smallest first. UsageError if the framework offloads no
+    optimizer.
+    """
     kind = profile.optimizer.offload
     if kind == "none":
         raise UsageError(

@@ -45,11 +45,11 @@ class ParameterClass(Named):
     @model_validator(mode="after")
     def _demand_known_types(self) -> Self:
         if self.format is not None and self.format not in load_formats():
-            raise ValueError(f"format {self.format!r}: known are {', '.join(load_formats())}")
+            raise ValueError(f"format {self.format!r}; known are {', '.join(load_formats())}")
         for given in (self.gradient, self.states):
             if given is not None and (given not in ELEMENT_BYTES or not self.trained):
                 known = ", ".join(ELEMENT_BYTES)
-                raise ValueError(f"type {given!r} of a trained class: known are {known}")
+                raise ValueError(f"type {given!r} of a trained class; known are {known}")
         return self
 
     @property

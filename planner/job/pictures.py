@@ -80,7 +80,7 @@ def pictured(
                    seen.across)  # fmt: skip
         sums = [total + number * one for total, one in zip(sums, weighed, strict=True)]
     most = max(patches for *_, patches in rows)
-    origin = f"{Path(text).name}: {sum(samples.values()):,} samples, with their images"
+    origin = f"{Path(text).name}: {sum(samples.values()):,} samples with their images"
     return Pictured(pictured_lengths_of(rows, origin, most), _load(rows, sums), most_tokens)
 
 
@@ -110,10 +110,10 @@ def _seen(
     sized = bool(width) and bool(height)
     if number == 0 or not (sized or tokens):
         if number and "image_tokens" not in cells:
-            raise UsageError(f"{said}: a sample has {number} images and no width and height")
+            raise UsageError(f"{said}: a sample has {number} images but no width and height")
         return _Seen()
     if vision is None:
-        raise UsageError(f"{said}: samples have images, and {name} reads text alone")
+        raise UsageError(f"{said}: samples have images, but {name} reads only text")
     if not sized:
         return _of(of_tokens(vision, tokens or 0), 1)
     size = ImageSize(frames or number or 1, width or 0, height or 0, bool(frames))
@@ -136,7 +136,7 @@ def _demand_room(length: int, seen: _Seen, said: str) -> None:
     """Raise UsageError if a sample is empty or shorter than its images."""
     if length < seen.tokens:
         raise UsageError(
-            f"{said}: a sample of {length:,} tokens has images of {seen.tokens:,}; call the column "
-            "text_tokens where it leaves images out"
+            f"{said}: a sample of {length:,} tokens has images of {seen.tokens:,} tokens; call "
+            "the column text_tokens if it leaves images out"
         )
     demand_length(length, said)

@@ -107,7 +107,9 @@ class SeveralSizes:
         UsageError.
         """
         if not 1 <= self.first <= self.last:
-            raise UsageError(f"--gpus {self.text}: give the smaller number first, as 64..1024xH100")
+            raise UsageError(
+                f"--gpus {self.text}: give the smaller number first, for example 64..1024xH100"
+            )
         kinds = gpu_names() if self.kind.lower() == "any" else (self.kind,)
         return [text for kind in kinds for text in self._whole_nodes(kind)]
 
@@ -143,8 +145,8 @@ def read_gpus(text: str) -> GpuWords:
         return SeveralSizes(text, int(match[1]), int(match[2] or match[1]), match[3])
     if ".." in text:
         raise UsageError(
-            f"--gpus {text}: write a range of one type as 64..1024xH100, or 64..1024xany for "
-            "all GPUs"
+            f"--gpus {text}: write a range of one type, for example 64..1024xH100, or "
+            "64..1024xany for all GPUs"
         )
     return SeveralTypes(text) if "+" in text else OneType(text)
 
@@ -152,7 +154,7 @@ def read_gpus(text: str) -> GpuWords:
 def counts_between(first: int, last: int) -> tuple[int, ...]:
     """`first` doubled repeatedly up to `last`, and `last`. UsageError if they are out of order."""
     if first < 1 or last < first:
-        raise UsageError(f"--from {first} --to {last}: give numbers of GPUs in growing order")
+        raise UsageError(f"--from {first} --to {last}: give the smaller number of GPUs first")
     counts = [first]
     while counts[-1] * 2 < last:
         counts.append(counts[-1] * 2)
@@ -163,8 +165,8 @@ def parse_one_type(text: str) -> Cluster:
     """`parse_gpus` for commands that do not accept GPUs of several types. Raises UsageError."""
     if isinstance(read_gpus(text), SeveralTypes):
         raise UsageError(
-            f"--gpus {text}: only planner search, fit, evaluate, memory, and explain of plans take "
-            "GPUs of several types; give one type here"
+            f"--gpus {text}: only planner search, fit, evaluate, memory and explain accept GPUs "
+            "of several types; give one type here"
         )
     return parse_gpus(text)
 
@@ -173,13 +175,15 @@ def parse_pool(text: str) -> Pool:
     """The pool that `32xH100+32xA100` names. UsageError with the nearest fix."""
     pieces = [piece.strip() for piece in text.split("+")]
     if not all(pieces):
-        raise UsageError(f"--gpus {text!r}: write GPUs on both sides of +, as 32xH100+32xA100")
+        raise UsageError(
+            f"--gpus {text!r}: write GPUs on both sides of +, for example 32xH100+32xA100"
+        )
     parts = tuple(parse_gpus(piece) for piece in pieces)
     vendors = {part.gpu.vendor: part.gpu.name for part in parts}
     if len(vendors) > 1:
         raise UsageError(
             f"--gpus {text!r}: {' and '.join(vendors.values())} are of different vendors, whose "
-            "collective libraries do not talk to each other; give GPUs of one vendor"
+            "collective libraries cannot communicate with each other; give GPUs of one vendor"
         )
     if len(parts) > MOST_TYPES:
         raise UsageError(f"--gpus {text!r}: at most {MOST_TYPES} parts, {len(parts)} given")

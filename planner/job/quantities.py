@@ -29,7 +29,9 @@ def gib(size_bytes: float, digits: int = 1) -> str:
 
 
 def seconds(time_s: float) -> str:
-    """At least three significant digits: `1,230 s`, `9.84 s`, `0.412 s`, `3.1 ms`."""
+    """At least three significant digits from 0.1 s on, else milliseconds with one decimal: `1,230
+    s`, `9.84 s`, `0.412 s`, `3.1 ms`.
+    """
     if time_s >= 100:
         return f"{time_s:,.0f} s"
     if time_s >= 10:
@@ -131,7 +133,7 @@ def parse_tokens(text: str, thousand: int = 1000) -> int:
     base = 1024 if binary else thousand
     value = float(re.sub("[,_]", "", number)) * base ** _POWERS[letter.lower()]
     if value < 1 or value != int(value):
-        raise UsageError(f"{text!r} is {value:g} tokens; a batch is a whole number of at least 1")
+        raise UsageError(f"{text!r} is {value:g} tokens; give a whole number of at least 1")
     if value > MOST_TOKENS:
-        raise UsageError(f"{text!r}: more than 10^18 tokens, which no training has")
+        raise UsageError(f"{text!r}: more than 10^18 tokens, which is beyond any training")
     return int(value)

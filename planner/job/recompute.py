@@ -208,7 +208,7 @@ class _Spelling(NamedTuple):
         if layers < 1:
             needs = f"{method} needs at least 1 layer"
             needs = "full/K needs K of at least 1" if method == "/" else needs
-            raise UsageError(f"--recompute {self.text}: {needs}, as {example}")
+            raise UsageError(f"--recompute {self.text}: {needs}, for example {example}")
         flags = template.format(layers=layers)
         return RecomputeMode.model_validate(
             {"name": name, "modules": ("FULL",), "flags": flags, count: layers}
@@ -222,7 +222,9 @@ class _Spelling(NamedTuple):
         except ValueError:
             share = -1.0
         if not 0.0 <= share <= 1.0:
-            raise UsageError(f"--recompute {self.text}: a budget lies in 0..1, as budget=0.5")
+            raise UsageError(
+                f"--recompute {self.text}: give a budget between 0 and 1, for example budget=0.5"
+            )
         flags = self.forms.budget_flags.format(budget=f"{share:g}")
         name = f"budget={share:g}"
         return RecomputeMode(name=name, modules=("BUDGET",), budget=share, flags=flags)

@@ -219,8 +219,8 @@ def _dtype(request: RequestFields, framework: FrameworkProfile) -> DtypeModeName
         return dtype
     fix = "leave --dtype out" if wide else "give --precision fp32 or --dtype bf16 or amp"
     raise UsageError(
-        f"--precision {request.precision} with --dtype {dtype}: products in fp32 and weights, "
-        f"gradients and activations in fp32 go together; {fix}"
+        f"--precision {request.precision} with --dtype {dtype}: fp32 products require fp32 "
+        f"weights, gradients and activations, and the other way round; {fix}"
     )
 
 
@@ -276,9 +276,8 @@ def _activation_offload(
         return (), ()
     if name := refuses_offload(profile, request.use):
         raise UsageError(
-            f"{OPTION} {request.activation_offload} with --with {name}: what graphs keep of "
-            "offloaded tensors is not modelled; leave one of them out  "
-            "[activation-offload-cuda-graphs]"
+            f"{OPTION} {request.activation_offload} with --with {name}: offloaded tensors in CUDA "
+            "graphs are not modelled; leave one of them out  [activation-offload-cuda-graphs]"
         )
     if request.activation_offload == "search":
         return (), searched_offloads(profile, model, request.precision)
@@ -318,7 +317,8 @@ def _context_kinds(
     offered, kind = profile.parallelism.context_kinds, request.cp_comm_type
     if request.cp_sizes and (kind != "a2a+p2p" or len(request.cp_sizes) != 2):
         raise UsageError(
-            f"cp_sizes {list(request.cp_sizes)}: two numbers, with the exchange a2a+p2p alone"
+            f"cp_sizes {list(request.cp_sizes)}: give two numbers, and only with the exchange "
+            "a2a+p2p"
         )
     kinds = offered_exchanges(profile, model, seq)
     if samples.by_sample:
@@ -326,8 +326,8 @@ def _context_kinds(
         kinds = tuple(one for one in kinds if one != "a2a+p2p")
         if kind == "a2a+p2p":
             raise UsageError(
-                f"--cp-comm-type {kind} with --balance {samples.balance}: its groups of two levels "
-                f"are of one number of ranks; give {', '.join(kinds)}, or leave it out"
+                f"--cp-comm-type {kind} with --balance {samples.balance}: its two-level groups "
+                f"have a fixed number of ranks; give {', '.join(kinds)}, or leave it out"
             )
     if request.overrides.launched is not None:
         kinds = _launched_exchanges(kind, kinds, profile)

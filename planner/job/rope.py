@@ -16,12 +16,13 @@ _PositiveNumber = Annotated[float, Field(gt=0.0, strict=True, allow_inf_nan=Fals
 class RopeScaling(Named):
     """How rotary frequencies are stretched beyond the pretraining length, by Hugging Face's kinds.
 
-    `linear`: all are divided by `factor`. `llama3`: frequencies slower than `original_positions` /
-    `low_frequency` are divided, those faster than / `high_frequency` are kept (Llama 3.1). `yarn`:
-    interpolates between `beta_slow` and `beta_fast` rotations over `original_positions`, rounded if
-    `truncate` (arXiv 2309.00071); scores are scaled by `attention_factor` or by both `mscale`s
-    (DeepSeek-V2, arXiv 2405.04434). `longrope`: one factor for each frequency. `dynamic`: depends
-    on the current length.
+    `linear`: all are divided by `factor`. `llama3`: frequencies with wavelengths above
+    `original_positions` / `low_frequency` are divided, and those with wavelengths below
+    `original_positions` / `high_frequency` are kept (Llama 3.1). `yarn`: interpolates between
+    `beta_slow` and `beta_fast` rotations over `original_positions`, rounded if `truncate` (arXiv
+    2309.00071); scores are scaled by `attention_factor` or by both `mscale`s (DeepSeek-V2, arXiv
+    2405.04434). `longrope`: one factor for each frequency. `dynamic`: depends on the current
+    length.
     """
 
     kind: Literal["linear", "dynamic", "llama3", "yarn", "longrope"]

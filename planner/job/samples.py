@@ -253,7 +253,7 @@ class Samples:
         return self.packing in ("pack", "pack-varlen")
 
     def spread_as(self, lengths: Lengths) -> Samples:
-        """The same with other lengths, without alternatives."""
+        """These samples with other lengths, without alternatives."""
         return replace(self, lengths=replace(lengths, unstated=()))
 
 

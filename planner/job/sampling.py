@@ -45,8 +45,8 @@ def samples_of(
         for option, value in (("packing", request.packing), ("balance", request.balance)):
             if value is not None:
                 raise UsageError(
-                    f"--{option} {value}: says what becomes of samples of unlike lengths; give "
-                    "these too, as --lengths mean=450"
+                    f"--{option} {value}: this option is about samples of different lengths; give "
+                    "those too, for example --lengths mean=450"
                 )
         return Samples(), request.seq or model.pretraining_seq
     lengths = _seen_lengths(request, model) or _lengths(request.lengths, _stamp(request.lengths))
@@ -74,8 +74,8 @@ def demand_answers(
     if samples.packing not in offered.answers:
         raise UsageError(
             f"--packing {samples.packing} with --objective {objective}: trainers for preferences "
-            f"and rewards under {profile.name} pad answers and do not join them; give --packing "
-            f"{' or '.join(offered.answers)}"
+            f"and rewards under {profile.name} pad answers instead of joining them; give "
+            f"--packing {' or '.join(offered.answers)}"
         )
 
 
@@ -105,7 +105,7 @@ def images_of_samples(
     if found.most_tokens > limit:
         raise UsageError(
             f"--lengths {request.lengths}: the images of a sample are {found.most_tokens:,} "
-            f"tokens, and --seq is {limit:,}; give --seq {found.most_tokens} or more"
+            f"tokens, but --seq is {limit:,}; give --seq {found.most_tokens} or more"
         )
     load, longer = found.load, found.lengths.mean / mean
     changed = {"patches": load.patches * longer, "seen": load.seen * longer}
@@ -133,7 +133,7 @@ def _pictured(request: RequestFields, model: ModelSpec) -> Pictured | None:
     given = {"images": request.images, "image-tokens": request.image_tokens}
     said = [f"--{option} {value}" for option, value in given.items() if value is not None]
     if found is not None and said:
-        raise UsageError(f"--lengths {text} has columns of images; leave {' '.join(said)} out")
+        raise UsageError(f"--lengths {text} has columns with images; leave {' '.join(said)} out")
     return found
 
 
@@ -169,8 +169,8 @@ def _packing(request: RequestFields, offered: Offered, profile: FrameworkProfile
     within = packing in ("pack-varlen", "padding-free")
     if within and (request.attention or profile.attention) == "eager":
         raise UsageError(
-            f"--packing {packing}: attention within samples needs fused attention kernels; leave "
-            "--attention eager out, or give --packing pack"
+            f"--packing {packing}: attention limited to each sample needs fused attention "
+            "kernels; leave --attention eager out, or give --packing pack"
         )
     return packing
 
@@ -194,14 +194,14 @@ def _balance(
         )
     if balance in BY_SAMPLE and model.mla is not None:
         raise UsageError(
-            f"--balance {balance}: Megatron splits latent attention over the same ranks whatever "
-            f"the sample (multi_latent_attention.py), and {model.name} has it; leave --balance out"
+            f"--balance {balance}: Megatron splits latent attention over the same ranks for every "
+            f"sample (multi_latent_attention.py), and {model.name} uses it; leave --balance out"
         )
     suits = BALANCED[balance]
     if packing not in suits:
         raise UsageError(
-            f"--balance {balance} with --packing {packing} ({PACKING_WORDS[packing]}): goes with "
-            f"--packing {' or '.join(suits)}; give that, or leave --balance out"
+            f"--balance {balance} with --packing {packing} ({PACKING_WORDS[packing]}): this "
+            f"balance rule needs --packing {' or '.join(suits)}; give that, or leave --balance out"
         )
     return balance
 
@@ -229,9 +229,9 @@ def _limit(
     reach = min(given or lengths.longest, lengths.longest)
     if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
         raise UsageError(
-            f"--lengths {request.lengths}: the longest sample has {lengths.longest:,} tokens, and "
-            f"the positions of {model.name} end at {most:,}; give --seq {most}, which cuts "
-            f"{share(lengths.above(most))} of the samples there"
+            f"--lengths {request.lengths}: the longest sample has {lengths.longest:,} tokens, but "
+            f"{model.name} has only {most:,} positions; give --seq {most}, which cuts "
+            f"{share(lengths.above(most))} of the samples"
         )
     if given is not None:
         return given

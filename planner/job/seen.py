@@ -64,8 +64,8 @@ def _with_room(request: RequestFields, samples: Samples, model: ModelSpec) -> Sa
     if tokens > lengths.longest:
         raise UsageError(
             f"--lengths {request.lengths}: the images of a sample are {tokens:,} tokens, which "
-            f"count in its length, and the longest has {lengths.longest:,}; give lengths of whole "
-            f"samples, a --seq of {tokens} or more, or smaller images"
+            f"are part of its length, but the longest sample has {lengths.longest:,}; give "
+            f"lengths of whole samples, a --seq of {tokens} or more, or smaller images"
         )
     return replace(samples, lengths=lengths.at_least(tokens), raised=lengths.below(tokens))
 

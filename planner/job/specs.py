@@ -282,7 +282,7 @@ class ModelSpec(_Frozen):
             )
         if self.layer_kinds and len(self.layer_kinds) != self.layers:
             raise ValueError(
-                f"layer_kinds names {len(self.layer_kinds)} layers, layers={self.layers}"
+                f"layer_kinds names {len(self.layer_kinds)} layers, but layers={self.layers}"
             )
         kinds = self.kind_sequence
         if any(kind.ffn == "moe" for kind in kinds) and self.moe is None:
@@ -318,7 +318,7 @@ class ModelSpec(_Frozen):
 
     def with_scan_chunks(self, tokens: int) -> ModelSpec:
         """The model whose Mamba-2 scans use chunks of this many tokens, which changes no result; 0
-        for its own.
+        keeps the model's chunks.
         """
         space = self.state_space
         if not tokens or space is None or space.kind != "mamba2" or space.chunk == tokens:
@@ -402,7 +402,7 @@ class ModelSpec(_Frozen):
     @cached_property
     def piece_sequence(self) -> tuple[LayerKind, ...]:
         """Kind of every layer that a pipeline is split into, in order: the vision tower's, unless
-        it stands with the embeddings, then the language model's.
+        it is placed with the embeddings, then the language model's.
         """
         if self.vision is None or self.vision.place != "layers":
             return self.kind_sequence

@@ -22,7 +22,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
-    """Input and output width of a linear layer; for experts the narrowest of each."""
+    """Input and output width of a linear layer; for experts, those of their gate and up
+    projections.
+    """
 
     inputs: int
     outputs: int

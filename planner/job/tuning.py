@@ -40,7 +40,9 @@ PARTS = (VISION_TOWER, PROJECTOR, LANGUAGE_MODEL)
 # Parts that may be trained in full beside adapters of the language model.
 WHOLE_PARTS = (VISION_TOWER, PROJECTOR)
 FIRST_LAYERS = re.compile(r"layers:(\d{1,6})", re.ASCII)
-_HINT = "write full, lora, qlora or dora, as lora:rank=16,targets=all-linear,base=nf4-double"
+_HINT = (
+    "write full, lora, qlora or dora, for example lora:rank=16,targets=all-linear,base=nf4-double"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Tuning:
 
     @property
     def words(self) -> str:
-        """The text that parses to this tuning, including the frozen modules."""
+        """The text that parses to this tuning, followed by the frozen modules."""
         frozen = f", frozen: {' '.join(self.frozen)}" if self.frozen else ""
         return f"{self}{frozen}"
 
@@ -167,8 +169,8 @@ def _named(freeze: str) -> list[str]:
     items = [item for item in freeze.split(",") if item.strip()]
     if not items:
         raise UsageError(
-            f"--freeze '{freeze}' names no module; name some, as --freeze embeddings,layers:8, or "
-            "leave it out"
+            f"--freeze '{freeze}' names no module; name some, for example --freeze "
+            "embeddings,layers:8, or leave it out"
         )
     return items
 
@@ -187,10 +189,11 @@ def _full(text: str, settings: Mapping[str, tuple[str, ...]], frozen: tuple[str,
 
 
 def _with_base(text: str, tuning: Tuning) -> Tuning:
-    """Turn LoRA on a base of 8 or 4 bits into QLoRA, whatever it was called."""
+    """The tuning itself. UsageError for `qlora` without a quantised base."""
     if tuning.method == "qlora" and tuning.base is None:
         raise UsageError(
-            f"--train {text}: qlora holds the frozen weights in 4 or 8 bits; give base=nf4, or lora"
+            f"--train {text}: qlora stores the frozen weights in 4 or 8 bits; give base=nf4, or "
+            "lora"
         )
     return tuning
 
@@ -206,7 +209,7 @@ def _settings(text: str, rest: str) -> dict[str, tuple[str, ...]]:
             continue
         last = _ALIASES.get(name.lower(), name.lower())
         if last not in _READ:
-            hint = f"as lora:rank=16; settings: {', '.join(_READ)}"
+            hint = f"for example lora:rank=16; settings: {', '.join(_READ)}"
             raise unknown_name("setting of --train", name if equals else item, _READ, hint)
         if not _words(value):
             raise UsageError(f"--train {text}: {last} is given no value; give one, or leave it out")
@@ -230,18 +233,23 @@ _ALIASES = {"r": "rank", "target": "targets", "modules": "targets", "modules_to_
 def _rank(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
     (text,) = values
     if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= WIDEST:
-        raise UsageError(f"--train rank={text}: give a whole number from 1 on, as rank=16")
+        raise UsageError(
+            f"--train rank={text}: give a whole number of at least 1, for example rank=16"
+        )
     return replace(tuning, rank=int(text))
 
 
 def _alpha(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
-    return replace(tuning, alpha=_number("alpha", values, 0.0, 1e6, "as alpha=32"))
+    return replace(
+        tuning,
+        alpha=_number("alpha", values, 0.0, 1e6, ("a number from 0 on, for example alpha=32")),
+    )
 
 
 def _dropout(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
-    share = _number("dropout", values, 0.0, 1.0, "a share below 1, as dropout=0.05")
+    share = _number("dropout", values, 0.0, 1.0, "a share below 1, for example dropout=0.05")
     if share == 1.0:
-        raise UsageError("--train dropout=1: adapters would see nothing; give a share below 1")
+        raise UsageError("--train dropout=1: adapters would receive no input; give a share below 1")
     return replace(tuning, dropout=share)
 
 
@@ -267,16 +275,16 @@ def _demand_layers(targets: tuple[str, ...], frozen: tuple[str, ...]) -> None:
                 f"--train targets={name}: --freeze freezes it as well; leave it out of one of them"
             )
         raise UsageError(
-            f"--train targets={name}: is a part of the model, and adapters stand beside linear "
-            "layers; give targets=all-linear, which has those of every part, and --freeze for the "
-            "parts that stay as they are"
+            f"--train targets={name}: this is a part of the model, but adapters are added to "
+            "linear layers; give targets=all-linear, which means those of every part, and "
+            "--freeze for the parts that must not change"
         )
 
 
 def _targets(tuning: Tuning, values: tuple[str, ...]) -> Tuning:
     if any(_CALLED.get(name.lower(), name.lower()) == "embeddings" for name in values):
         raise UsageError(
-            "--train targets=embeddings: adapters stand beside linear layers; give "
+            "--train targets=embeddings: adapters are added to linear layers; give "
             "whole=embeddings, which trains the embeddings in full"
         )
     return replace(

@@ -27,7 +27,7 @@ def checked(tuning: Tuning, model: ModelSpec) -> Tuning:
     elif _trains_nothing(tuning, model, layers):
         raise UsageError(
             f"--freeze {' '.join(tuning.frozen)} leaves nothing of {model.name} to train; leave "
-            "a module out, as the last layers"
+            "a module out, for example the last layers"
         )
     return tuning
 
@@ -43,7 +43,7 @@ def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Linea
         if name in PARTS:
             if model.vision is None:
                 raise UsageError(
-                    f"--freeze {name}: {model.name} reads text alone and has no such part; leave "
+                    f"--freeze {name}: {model.name} reads only text and has no such part; leave "
                     "it out"
                 )
             continue
@@ -61,7 +61,7 @@ def _demand_modules(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Linea
     parts = [name for name in tuning.whole if name in PARTS]
     if parts and model.vision is None:
         raise UsageError(
-            f"--train whole={'+'.join(parts)}: {model.name} reads text alone and has no such part; "
+            f"--train whole={'+'.join(parts)}: {model.name} reads only text and has no such part; "
             "leave it out"
         )
     if both := set(tuning.whole) & set(tuning.frozen):
@@ -82,8 +82,8 @@ def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Line
     adapted = tuning.adapted(model)
     if not adapted or tuning.frozen_layers == model.layers:
         raise UsageError(
-            f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, and leaves "
-            f"nothing of {model.name} to train; freeze fewer layers"
+            f"--freeze {' '.join(tuning.frozen)} freezes every layer that has adapters, so "
+            f"nothing of {model.name} is left to train; freeze fewer layers"
         )
     # A router is only as wide as the number of experts, but recipes use their usual rank there too.
     wide = [name for name in adapted if name != "router"] or adapted
@@ -91,8 +91,8 @@ def _demand_adapters(tuning: Tuning, model: ModelSpec, layers: Mapping[str, Line
     width = layers[narrowest].narrowest
     if tuning.rank > width:
         raise UsageError(
-            f"--train rank={tuning.rank}: {narrowest} of {model.name} is {width:,} wide, and no "
-            f"weight has a larger rank than that; give rank={width} or less"
+            f"--train rank={tuning.rank}: {narrowest} of {model.name} is {width:,} wide, and a "
+            f"weight cannot have a larger rank; give rank={width} or less"
         )
 
 

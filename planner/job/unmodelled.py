@@ -34,7 +34,7 @@ def refuse_unmodelled(name: str, where: str) -> None:
 def modules_not_modelled(model: str, left_out: tuple[str, ...]) -> str:
     """Why a model with modules besides its language model is not predicted, and what helps."""
     return (
-        f"{model} has {', '.join(left_out)} beside its language model: only language models are "
-        "modelled. Nearest help: its text_config alone, as a config.json of its own, plans the "
+        f"{model} has {', '.join(left_out)} besides its language model, and only language models "
+        "are modelled. Nearest help: save its text_config as a separate config.json to plan the "
         "training of the language model"
     )

@@ -23,7 +23,7 @@ def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
     A link is never followed or replaced, because its target may belong to somebody else.
     """
     if path.is_symlink():
-        raise UsageError(f"{path} is a link to {path.readlink()}; give {option} a file itself")
+        raise UsageError(f"{path} is a link to {path.readlink()}; give the file itself to {option}")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the name of a file")
     if path.exists() and not path.is_file():
@@ -170,7 +170,7 @@ def _place(temporary: Path, path: Path) -> None:
     try:
         path.hardlink_to(temporary)
     except FileExistsError:
-        raise UsageError(f"{path} came to be meanwhile; --force overwrites it") from None
+        raise UsageError(f"{path} was created in the meantime; --force overwrites it") from None
     except OSError:  # no second names on this disk
         refuse_to_overwrite(path, False)
         temporary.replace(path)

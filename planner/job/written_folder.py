@@ -35,13 +35,13 @@ class Replaced:
 def refuse_folder(path: Path, force: bool) -> None:
     """Raise UsageError, before any work is done, if the folder could not be written."""
     if path.is_symlink():
-        raise UsageError(f"{path} is a link to {path.readlink()}; give -o the folder itself")
+        raise UsageError(f"{path} is a link to {path.readlink()}; give the folder itself to -o")
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; give the name of a folder to -o")
     if path.is_dir() and any(path.iterdir()) and not force:
         raise UsageError(
-            f"{path} exists and is not empty; --force replaces the files in it that planner "
-            "wrote, and no other; or give another folder to -o"
+            f"{path} exists and is not empty; --force replaces only the files in it that planner "
+            "wrote; or give another folder to -o"
         )
     near = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
     if not near.is_dir():
@@ -88,7 +88,7 @@ def write_folder(
 
 def _record(contents: Mapping[str, bytes]) -> bytes:
     hashes = {name: _hash(content) for name, content in sorted(contents.items())}
-    text = "Files that planner wrote; --force replaces these, and no other."
+    text = "Files that planner wrote; --force replaces only these."
     return (json.dumps({"about": text, "sha256": hashes}, indent=1) + "\n").encode()
 
 

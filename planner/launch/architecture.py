@@ -122,6 +122,12 @@ def departures(table: Table, model: ModelSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))
 
 
+def departing_fields(table: Table, model: ModelSpec) -> frozenset[str]:
+    """Fields of the model about which `departures` has a sentence."""
+    found = (entry.fields for entry in table if entry.when(model) and entry.departs(model))
+    return frozenset(name for names in found for name in names)
+
+
 def has_moe(model: ModelSpec) -> bool:
     """Whether the model has experts."""
     return model.moe is not None

@@ -12,6 +12,7 @@ from typing import Protocol
 from planner.job.errors import UsageError
 from planner.job.rl.job import RlJob
 from planner.job.rl.request import RlRequest
+from planner.job.tuning import read_tuning
 from planner.launch.contract import Files, Refusal
 from planner.launch.sentences import said_refusals
 from planner.predict.plan import Degrees
@@ -23,6 +24,7 @@ Asked = Mapping[str, tuple[str, str]]
 WRITERS = ("verl", "nemo-rl", "trl")
 # The plan that belongs to a folder, beside its launch files.
 PLAN_FILE = "plan.json"
+_ALL_LINEAR = read_tuning("lora:rank=1,targets=all-linear")
 # Variables of the scripts that name models.
 POLICY_PATH, CRITIC_PATH = "MODEL_PATH", "CRITIC_PATH"
 
@@ -82,6 +84,9 @@ class RlLaunch:
 class RlWriter(Protocol):
     """The module that writes."""
 
+    def refusals(self, launch: RlLaunch) -> Iterator[Refusal]:
+        """Plans that it cannot express, beside the rows of `launch.toml`."""
+
     def files(self, launch: RlLaunch) -> Files:
         """The folder's files but for the plan; only called without refusals."""
 
@@ -122,7 +127,7 @@ def launch_note(launch: RlLaunch) -> str | None:
 
 def names_of(launch: RlLaunch) -> dict[str, object]:
     """Names that the dialect's rows may use for a launch."""
-    job, layout = launch.job, launch.layout
+    job, layout, tuning = launch.job, launch.layout, launch.job.trainer.tuning
     return {
         "launch": launch,
         "job": job,
@@ -131,7 +136,8 @@ def names_of(launch: RlLaunch) -> dict[str, object]:
         "engine": layout.engine,
         "rollout": job.rollout,
         "profile": job.trainer.framework.name,
-        "tuning": job.trainer.tuning,
+        "tuning": tuning,
+        "all_linear": tuning.adapted(job.policy) == _ALL_LINEAR.adapted(job.policy),
         "even": len(set(layout.trainer.layout.stage_layers)) == 1,
     }
 
@@ -140,3 +146,4 @@ def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
     """Refusals of a plan by the framework (`launch.toml` of the dialect)."""
     for table in ("every", launch.job.framework.name):
         yield from said_refusals("rl", table, names_of(launch))
+    yield from writer_of(launch.job.framework.name).refusals(launch)

@@ -1,4 +1,4 @@
-"""The sentences that state what a plan assumes."""
+"""Sentences that state the assumptions behind a plan."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
 
 
 def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
-    """How many layers a partial mode recomputes: its two notations are easily confused."""
+    """How many layers a partial mode recomputes, because its two notations are easily confused."""
     forms = job.framework.recomputing
-    # A measured run may call a mode by the name that its source uses.
+    # A measured run may use the name that its source has for a mode.
     named = {mode.name: mode for mode in job.recompute}
     for name in layout.recomputed:
         mode = named.get(name) or job.framework.recompute_mode(name)
@@ -51,7 +51,7 @@ def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
                 f"their activations{alternative if forms.uniform_flags else ''}"
             )
         elif mode.span > 1:
-            alternative = f"; to recompute one layer in {mode.span} alone is full/{mode.span}"
+            alternative = f"; to recompute only one layer in {mode.span}, give full/{mode.span}"
             yield (
                 f"recompute {mode.name}: one checkpoint for {mode.span} layers, which all "
                 f"recompute{alternative if forms.every_flags else ''}"
@@ -111,7 +111,7 @@ def schedule_assumptions(job: Job) -> list[str]:
 
 
 def _dropout_notes(job: Job) -> tuple[str, ...]:
-    """The cost of dropout, or a warning where it is off but the profile's sources use it."""
+    """The cost of dropout, or a warning if it is off although the profile's sources use it."""
     if job.dropout:
         return ("dropout on: backward keeps its masks, one byte a value",)
     if job.framework.saved.dropout:
@@ -130,26 +130,26 @@ def _notes_of_samples(job: Job) -> Iterator[str]:
         return
     if lengths.most_patches > lengths.mean_patches * _ALIKE:
         yield (
-            "images as the file of lengths states them, in the tokens of each sample; memory holds "
-            "the longest row and the most patches at once"
+            "images as the file of lengths states them, counted in the tokens of each sample; "
+            "memory is that of the longest row together with the most patches"
         )
         return
     tokens = job.model.images.tokens * lengths.mean
-    shorter = f"; {share(samples.raised)} of the samples given are shorter, and are taken to be so "
+    shorter = f"; {share(samples.raised)} of the samples given are shorter, assumed to be that "
     yield (
-        f"images and lengths: every sample has as many images, whose {tokens:,.0f} tokens its "
-        "length counts" + (f"{shorter}long" if samples.raised else "")
+        f"images and lengths: every sample has equally many images, and its length includes their "
+        f"{tokens:,.0f} tokens" + (f"{shorter}long" if samples.raised else "")
     )
 
 
 def image_notes(job: Job) -> Iterator[str]:
-    """Assumptions about images that nobody described, and about a frozen vision tower."""
+    """Assumptions about images that the job does not describe, and about a frozen vision tower."""
     images = job.model.images
     yield from _notes_of_samples(job)
     if images.shrunk:
         yield (
             f"images {images.shrunk}: the family's processor shrinks them, so they take "
-            f"{images.tokens * job.row_tokens:,.0f} tokens of a row, no more than smaller images"
+            f"{images.tokens * job.row_tokens:,.0f} tokens of a row, as smaller images would"
         )
     vision, frozen = job.model.vision, images.patches and job.tuning.freezes(VISION_TOWER)
     if vision and frozen and hooks_tower(job.tuning, job.framework, vision.tower):
@@ -167,11 +167,11 @@ def image_notes(job: Job) -> Iterator[str]:
 
 
 def _tower_notes(job: Job) -> Iterator[str]:
-    """Where a vision tower runs if it is not part of the pipeline's layers."""
+    """The stage on which a vision tower runs if it is not part of the pipeline's layers."""
     vision, name = job.model.vision, job.framework.name
     if vision is None or vision.place == "layers":
         return
-    stands = "the vision tower stands with the embeddings on the first pipeline stage"
+    stands = "the vision tower runs with the embeddings on the first pipeline stage"
     if vision.place == "copied":
         yield (f"{name}: {stands}, whole on every tensor-parallel rank, and is never recomputed")
     else:
@@ -185,7 +185,8 @@ def _tower_notes(job: Job) -> Iterator[str]:
 
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """Assumptions of the framework's profile that apply to these degrees and this precision; then
-    dropout, images and layers that the model has but nobody measured."""
+    those about dropout, images and kinds of layers that no measured run covers.
+    """
     unused = set(job.techniques) - set(used_techniques(job, degrees))
     unused |= {"fp16", "bf16"} - {job.precision}
     notes = tuple(
@@ -220,7 +221,9 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
 
 
 def _expert_notes(job: Job) -> Iterator[str]:
-    """Whether routed experts get adapters, since a group of linear layers leaves them out."""
+    """Notes on adapters of routed experts that are in one tensor: adapters are merged with the
+    weights, or experts get none if the targets only name a group of linear layers.
+    """
     targets, rules = job.tuning.targets, job.framework.adapters
     if job.model.moe is None or rules.quantised_experts:
         return
@@ -238,7 +241,7 @@ def _expert_notes(job: Job) -> Iterator[str]:
 
 
 def tuning_notes(job: Job) -> Iterator[str]:
-    """How the framework stores adapters and the frozen weights beside them."""
+    """How the framework stores adapters and the frozen weights next to them."""
     tuning, rules = job.tuning, job.framework.adapters
     if not tuning.has_adapters:
         return
@@ -275,7 +278,7 @@ def plan_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# Share of the step from which waiting for the CPU gets a note.
+# Smallest share of the step for which waiting for the CPU gets a note.
 _WORTH_SAYING = 0.1
 
 
@@ -306,7 +309,7 @@ class Assumption(BaseModel):
 
 
 def hardware_assumptions(job: Job) -> tuple[Assumption, ...]:
-    """Assumed figures of GPU and nodes; a user's own file states no sources."""
+    """Assumed figures of the GPU and the nodes; a user's own file states no sources."""
     gpu, cluster = job.cluster.gpu.name, job.cluster.name
     facts = [(gpu, fact) for fact in (gpu_facts(gpu) if gpu in gpu_names() else ())]
     if cluster in cluster_names():
@@ -328,6 +331,8 @@ def _fact_text(fact: Fact) -> str:
 
 
 def assumption_lines(jobs: tuple[Job, ...]) -> tuple[str, ...]:
-    """Assumptions about the machines of several jobs: `DGX H100: rail_latency_s 2e-06 s: why`."""
+    """Assumptions about the machines of several jobs: `DGX H100: rail_latency_s 2e-06 s:
+    reason`.
+    """
     found = (item for job in jobs for item in hardware_assumptions(job))
     return tuple(dict.fromkeys(f"{item.about}: {item.text}" for item in found))

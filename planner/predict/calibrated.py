@@ -1,8 +1,9 @@
-"""Corrections that a cluster's own runs make to predictions.
+"""Corrections to predictions, learnt from a cluster's own runs.
 
 A factor of `hardware.calibration.PARAMETERS` multiplies every input of the cost core that is
-proportional to it. For a hidden share it multiplies the exposed rest: exposed' = 1 - (1 - hidden) ·
-factor. What similar runs show beyond these factors is a Gaussian process over configurations.
+proportional to it. For a hidden share the factor multiplies the exposed remainder: exposed' = 1 -
+(1 - hidden) · factor. Errors that similar runs show beyond these factors are modelled by a Gaussian
+process over configurations.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def learnt_factors(job: Job) -> dict[str, float]:
-    """Factors that the cluster's calibration has for the job's framework; empty without one."""
+    """Factors that the cluster's calibration has for the job's framework; empty if the cluster has
+    no calibration.
+    """
     calibration = job.cluster.calibration
     return {} if calibration is None else calibration.of(job.framework.family or job.framework.name)
 
@@ -35,8 +38,9 @@ def learnt_factors(job: Job) -> dict[str, float]:
 def calibrated(
     inputs: Inputs, table: Table, factors: Factors, altered: Factors | None = None
 ) -> Inputs:
-    """Inputs with the fields of each parameter multiplied by its factor, then the fields named in
-    `altered` by theirs."""
+    """Inputs with the fields of each parameter multiplied by that parameter's factor, then the
+    fields named in `altered` multiplied by the factors given there.
+    """
     values = inputs._asdict()  # type: ignore[attr-defined]
     for name, factor in factors.items():
         parameter = _BY_NAME[name]
@@ -54,11 +58,11 @@ def _changed(parameter: Parameter, field: str, value: float, factor: float) -> f
     return min(1.0, value * factor) if field.endswith(_SHARES) else value * factor
 
 
-# s, n and w of `covariance`, chosen by `planner.evidence.learn.study`. Chosen on three quarters of
-# the sources, they raise the error on the others by 0.1 points after one and three runs and by 0.3
-# to 0.5 after ten; doubling or halving any of them changes the error by less than 0.1. Width and
-# tensor degree select other kernels, hence their weight. The vocabulary sets the head and the
-# logits: without it the worst cluster is off by 48 % after three runs.
+# s, n and w of `covariance`, chosen by `planner.evidence.learn.study`. If they are chosen on three
+# quarters of the sources, they reduce the error on the others by 0.1 points after one and three
+# runs and by 0.3 to 0.5 after ten; doubling or halving any of them changes the error by less than
+# 0.1. Width and tensor degree select other kernels, hence their weight. The vocabulary sets the
+# head and the logits: without it the worst cluster is off by 48 % after three runs.
 SPREAD = 0.12
 NUMBERS = {
     "hidden": 4.0, "tp": 4.0, "vocab": 1.0, "vpp": 1.0, "pp": 0.3, "cp": 0.2, "ep": 0.2,
@@ -100,9 +104,10 @@ def known_runs(runs: Sequence[LearntRun]) -> Configurations:
 
 
 def covariance(these: Configurations, those: Configurations) -> NDArray[np.float64]:
-    """Covariance of the errors of configurations, (these, those), beyond wrong rates.
+    """Covariance of the errors of configurations beyond wrong rates, as an array (these, those).
 
-    s² · exp(-(Σ n · |log2 of a number of the one over the other's| + Σ w of words that differ))
+    s² · exp(-(Σ n · |log2 of the ratio of a number in the two configurations| + Σ w of the words
+    that differ))
     """
     far = np.zeros((len(these.numbers), len(those.numbers)))
     for column, weight in enumerate(NUMBERS.values()):
@@ -113,7 +118,7 @@ def covariance(these: Configurations, those: Configurations) -> NDArray[np.float
 
 
 def learnt_logs(job: Job, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """ln of the correction to each shape's step that similar runs of the cluster show, (n,)."""
+    """ln of the correction to each shape's step that similar runs of the cluster suggest, (n,)."""
     calibration = job.cluster.calibration
     rows = len(columns["tp"])
     framework = job.framework.family or job.framework.name

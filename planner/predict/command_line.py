@@ -14,7 +14,8 @@ from planner.predict.plan import Degrees
 _OPTIONS = {"allow_tp_across_domains": "--allow-tp-across-nodes", "use": "--with"}
 # Options that are repeated, once for each value.
 _REPEATED = ("require", "forbid", "fix", "use", "without", "freeze")
-# Fields that follow from others or that a search chooses: not options of a single configuration.
+# Fields that follow from others or that a search chooses; a command for a single configuration
+# omits them.
 _CHOSEN = ("gbs", "gbs_tokens", "gbs_tolerance", "limits", "recompute")
 _CONDITIONS = ("require", "forbid", "fix", "fit_probability", "resolution")
 
@@ -35,8 +36,10 @@ def evaluate_command(
     recompute: str = "",
     layout: Layout | None = None,
 ) -> str:
-    """`planner evaluate` of a configuration, without degrees if none are given. Empty where no
-    option expresses it: the search chooses what to offload, or layers mix recompute modes."""
+    """`planner evaluate` of a configuration, without degrees if none are given. Empty if no option
+    expresses the configuration: the search chooses the modules to offload, or layers mix recompute
+    modes.
+    """
     searched = "search" in (request.optimizer_offload, request.activation_offload)
     if searched or (layout is not None and len(layout.recomputed) > 1):
         return ""
@@ -58,7 +61,9 @@ _ALWAYS = ("zero", "mbs", "grad_acc")
 
 
 def degree_options() -> tuple[tuple[str, str, int], ...]:
-    """Name, option and default of each degree, which an option need not state; -1: always."""
+    """Name, option and default of each degree; a degree at its default needs no option. Default -1:
+    the option is always stated.
+    """
     return tuple(
         (name, axis.spelled, -1 if name in _ALWAYS else axis.least) for name, axis in AXES.items()
     )

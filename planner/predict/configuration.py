@@ -1,4 +1,5 @@
-"""A configuration: one way to run a job, as rooms exchange it, and its conversions.
+"""A configuration: one way to run a job, in the form that packages exchange it, and its
+conversions.
 
 People and rules read degrees and a `Layout`; the cost core reads rows of degree columns and counts
 of pieces per stage. This module converts between the two.
@@ -97,14 +98,14 @@ class Configuration:
 
     @classmethod
     def of_row(cls, job: Job, columns: Columns, row: int, layout: Layout) -> Configuration:
-        """A row of the columns of a job's shapes, with a layout."""
+        """The configuration of one row of a job's shape columns, with a layout."""
         mode = job.recompute[int(columns["recompute"][row])]
         place = int(columns["place"][row]) if "place" in columns else 0
         return cls(job, row_degrees(columns, row), mode, layout, place=place)
 
     @classmethod
     def of_plan(cls, job: Job, plan: Plan) -> Configuration:
-        """The configuration of a plan that a search of a job has found."""
+        """The configuration of a plan that a search found for a job."""
         modes = tuple(map(job.framework.recompute_mode, plan.modes))
         decided = replace(decided_job(job, plan), recompute=modes)
         place = place_of(job, plan.degrees.pp, plan.stage_gpus)
@@ -134,20 +135,23 @@ class Configuration:
 
     @cached_property
     def groups(self) -> tuple[int, ...] | None:
-        """Offloaded modules of a layer of each kind; None unless a fraction is offloaded."""
+        """Number of offloaded modules in a layer of each kind; None unless a fraction is
+        offloaded.
+        """
         job, degrees = self.job, self.degrees
         if job.offload_fraction == 1.0:
             return None
         return shape_groups(job, self.mode, **{name: getattr(degrees, name) for name in OF_LAYER})
 
     def kernel_layout(self, cost_model: CostModel) -> KernelLayout:
-        """The layout as the core reads it: pieces per stage."""
+        """The layout in the form that the core reads: pieces per stage."""
         return kernel_layout(cost_model, self.layout, self.context)
 
 
 def place_of(job: Job, pp: int, stage_gpus: Sequence[str] = ()) -> int:
-    """Row of the pool's places for a pipeline of `pp` stages: the row whose GPU types follow each
-    other as in `stage_gpus`, else the first."""
+    """Row of the pool's places for a pipeline of `pp` stages: the row whose GPU types are in the
+    order of `stage_gpus`, else the first row.
+    """
     if job.pool is None:
         return 0
     rows = job.pool.places_of(pp)
@@ -230,8 +234,8 @@ def even_layout(
 ) -> Layout:
     """The layout in which the kernel costs a shape: the framework's default, else the most even.
 
-    `mode`: the mode of all layers; `mtp_standalone`: multi-token prediction has the block before
-    head and loss to itself.
+    `mode`: the mode of all layers; `mtp_standalone`: multi-token prediction has a block to itself,
+    before the block of head and loss.
     """
     ctx = plain_context(job, pp, vpp)
     blocks = ctx.usual_split
@@ -247,8 +251,9 @@ def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:
 
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
-    """Pieces per stage: layers, those that recompute in the first mode, and embedding, head and
-    multi-token prediction where they belong."""
+    """Pieces per stage: layers, those of them that recompute in the first mode, and embedding, head
+    and multi-token prediction on their stages.
+    """
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)

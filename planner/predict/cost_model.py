@@ -84,7 +84,8 @@ class CostedShapes:
 class KernelLayout:
     """Layers per stage: `counts[piece, stage]`, and how many of them recompute.
 
-    `mtp_standalone`: multi-token prediction has the block before head and loss to itself.
+    `mtp_standalone`: multi-token prediction has a block to itself, before the block of head and
+    loss.
     """
 
     counts: Array
@@ -108,14 +109,14 @@ class LayoutInputs:
 class CostModel:
     """Costs shapes and layouts of one job; see the module docstring.
 
-    `compiled` False: run the core in plain Python, to the same figures, so that a few
-    configurations need no compiler. `altered`: factors on inputs of GPU, links and framework, by
+    `compiled` False: run the core in plain Python, with the same results, so that costing a few
+    configurations needs no compiler. `altered`: factors on inputs of GPU, links and framework, by
     their names in the core, for changes that no catalogue entry describes.
     """
 
     def __init__(self, job: Job, altered: Factors | None = None, *, compiled: bool = True) -> None:
         self.job, self.altered, self.compiled = job, altered or {}, compiled
-        # Tables that `pictured_table` has made.
+        # Cache of the tables that `pictured_table` returns.
         self._pictured: dict[tuple[float, bool], OpTable] = {}
 
     @cached_property
@@ -176,12 +177,12 @@ class CostModel:
 
     @cached_property
     def _resident_job(self) -> Job:
-        """The job with no activations offloaded."""
+        """The job if no activations are offloaded."""
         return replace(self.job, activation_offload=(), offload_fraction=1.0)
 
     @cached_property
     def _on_gpu(self) -> OpTable:
-        """The op table with no activations offloaded."""
+        """The op table if no activations are offloaded."""
         return op_columns.flatten(cost_tables.job_pieces(self._resident_job), self._resident_job)
 
     @cached_property
@@ -202,7 +203,7 @@ class CostModel:
 
     @cached_property
     def network(self) -> NDArray[Any]:
-        """The links as the core takes them (`planner.predict.links.network`)."""
+        """The links in the form that the core reads (`planner.predict.links.network`)."""
         return network(self.link_inputs)
 
     @property
@@ -227,7 +228,7 @@ class CostModel:
 
     @cached_property
     def memory_scales(self) -> tuple[float, ...]:
-        """`planner.predict.uncertainty.likely.memory_scales`."""
+        """Factors of `planner.predict.uncertainty.likely.memory_scales`."""
         if self.job.pool is None:
             return (1.0,)
         from planner.predict.uncertainty.likely import memory_scales
@@ -264,7 +265,7 @@ class CostModel:
 
     @cached_property
     def totals(self) -> Array:
-        """How many of each piece the model has."""
+        """Number of each kind of piece in the model."""
         return cost_tables.piece_totals(self.job.model, len(self.pieces))
 
     def cost_shapes(self, columns: Columns) -> CostedShapes:
@@ -290,7 +291,7 @@ class CostModel:
         return price_shapes
 
     def price_shapes(self, columns: Columns) -> CostedShapes:
-        """Shapes and the costs of their pieces; their steps are zero."""
+        """Shapes and the costs of their pieces, without step times: the steps are all zeros."""
         keys, key_of_shape = self._keys(columns)
         keys, costs = self._exchanged(keys)
         shapes = np.zeros((len(key_of_shape), len(f.SHAPE)))
@@ -318,7 +319,7 @@ class CostModel:
             [(int(mode.mask), mode.share, mode.span) for mode in self.job.recompute],
             dtype=np.float64,
         ).reshape(-1, 3)
-        # Shapes of different pp share a key unless a layer's cost depends on it.
+        # Shapes with different pp share a key unless a layer's cost depends on pp.
         between = self.job.cluster.num_gpus > self.link_inputs.scale_up_domain
         slowed = between and self.framework_inputs.pipeline_exchange_s > 0.0
         # A sample of the job may have several rows, so micro-batches are counted in rows.
@@ -341,8 +342,8 @@ class CostModel:
     def _exchanged(self, keys: Array) -> tuple[Array, Array]:
         """(keys, their costs), each key with its fastest exchange of context parallelism.
 
-        Exchanges are compared by the seconds of all pieces, recomputation included; their memory
-        is not compared, since kinds differ only in part of one layer's working set.
+        Exchanges are compared by the seconds of all pieces, including recomputation. Their memory
+        is not compared, because exchanges differ only in part of one layer's working set.
         """
         passes = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS, *f.RECOMPUTE_COLUMNS]
         machines, best = len(self.machines), keys.copy()

@@ -13,7 +13,7 @@ from hardware.curves import load_compute_curves
 from hardware.schema import Gpu
 from planner.cost.codes import Sharers
 from planner.cost.inputs import GpuInputs, as_declared, filled
-from planner.cost.piece_compute import TORCH_SOFTMAX_TRAFFIC
+from planner.cost.piece_attention import TORCH_SOFTMAX_TRAFFIC
 from planner.cost.schedule import SCHEDULE_1F1B
 from planner.cost.tables import CLASSES, NO_CLASSES, Array, ClassInputs, FrameworkInputs, JobInputs
 from planner.job.frameworks.losses import read_bytes
@@ -40,13 +40,12 @@ from planner.predict.optimizer_terms import (
 
 
 def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
-    """Classes of the parameters of some pieces, in the registry's order, which numbers them in the
-    core."""
+    """Parameter classes of some pieces, in the registry's order, by which the core numbers them."""
     used = {op.parameter_class for piece in all_pieces for op in piece.ops if op.parameters}
     names = tuple(name for name in parameter_classes() if name in used)
     if len(names) > CLASSES or len(names) < len(used):
         known = ", ".join(parameter_classes())
-        raise ValueError(f"classes {sorted(used)}: the core takes {CLASSES} of {known}")
+        raise ValueError(f"classes {sorted(used)}: the core has room for {CLASSES} of: {known}")
     return names
 
 
@@ -56,9 +55,10 @@ def class_inputs(
     moment: float = 4.0,
     reads: Sequence[Read] = (),
 ) -> tuple[ClassInputs, ...]:
-    """The classes of some pieces under a profile, filled up to the core's number of records.
-    `moment`: bytes of an element of the optimizer's states; `reads`: models that a step reads
-    beside the one that it trains."""
+    """The classes of some pieces under a profile, padded to the core's number of records. `moment`:
+    bytes of an element of the optimizer's states; `reads`: models that a step reads besides the one
+    that it trains.
+    """
     found = tuple(
         _one_class(parameter_classes()[name], profile, moment, reads)
         for name in class_names(all_pieces)
@@ -79,9 +79,9 @@ def _one_class(
     if kind.gradient is not None:
         gradients = ELEMENT_BYTES[kind.gradient] / profile.state.gradient_bytes
     if kind.states is not None:
-        # An optimizer without states has none of any type.
+        # An optimizer without states has no states of any type.
         states = ELEMENT_BYTES[kind.states] / moment if moment else 0.0
-    # A trained class is used by forward and backward, a read one once for each reading.
+    # A trained class is used by forward and backward, a read class once per reading.
     uses = sum(read.times for read in reads if read.copied == kind.only_read)
     uses += 0 if kind.only_read else 2
     gathered = gathered if kind.gathered == "before-use" else 0.0
@@ -97,13 +97,14 @@ def _one_class(
 
 
 def half_precision(gpu: Gpu) -> str:
-    """The 16-bit type that a GPU trains in: bf16, or fp16 where it lacks bf16 (V100)."""
+    """The 16-bit type in which a GPU trains: bf16, or fp16 if it lacks bf16 (V100)."""
     return "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
 
 
 def head_precision(gpu: Gpu, precision: str) -> str:
-    """Type of the products that stay out of low precision (head, router, attention): fp32 in an
-    fp32 job, else the GPU's 16-bit type."""
+    """Type of the products that never use low precision (head, router, attention): fp32 in an fp32
+    job, else the GPU's 16-bit type.
+    """
     return precision if precision in FP32_PRECISIONS else half_precision(gpu)
 
 
@@ -116,7 +117,7 @@ def gpu_inputs(gpu: Gpu, precision: str, attention: str) -> GpuInputs:
     """
     half = head_precision(gpu, precision)
     loaded = load_compute_curves(gpu)
-    # Unfused attention reads no curve, so the usual one does no harm.
+    # Unfused attention uses no curve, so the usual one does no harm.
     fused = loaded.attention("auto" if attention in ("eager", "torch") else attention)
     derived = {
         "matmul_flop_per_s": gpu.peak(precision),
@@ -164,14 +165,16 @@ def job_pieces(job: Job) -> tuple[Piece, ...]:
 
 
 def may_part(job: Job) -> bool:
-    """Whether multi-token prediction may have the block before head and loss to itself."""
+    """Whether multi-token prediction may have a block to itself, before the block of head and
+    loss.
+    """
     rules, code = job.framework.parallelism, schedule_named(job.schedule).code
     split = rules.mtp_standalone and rules.standalone_vocab and rules.layouts == "any"
     return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B
 
 
 def greedy_costs(model: ModelSpec, parallelism: Capabilities) -> tuple[float, float]:
-    """Costs 4·h² + 3·f·h of a layer and V·h of the LM head, by which a framework with a greedy
+    """Costs of a layer, 4·h² + 3·f·h, and of the LM head, V·h, by which a framework with a greedy
     layout fills its stages; zeros for other frameworks.
 
     Source: nanotron models/llama.py and qwen.py, get_block_compute_costs.
@@ -216,7 +219,7 @@ def context_inputs(context: OpContext) -> JobInputs:
 def job_inputs(job: Job) -> JobInputs:
     """Inputs of the core for model and batch."""
     context, moe, kernels = op_context(job), job.model.moe, job.framework.kernels
-    # A gate that takes neighbouring experts does not choose among groups.
+    # A gate that selects neighbouring experts does not choose among groups.
     near = moe is not None and kernels.neighbouring_experts
     grouped = None if near else moe
     return context_inputs(context)._replace(
@@ -309,11 +312,11 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
 
 
 def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
-    """Bytes of the quantised copies of a weight beside it. For a weight that is itself quantised,
-    the difference to 16 bits, which may be negative.
+    """Bytes of a weight's quantised copies, per parameter, in addition to the weight. For a weight
+    that is itself quantised, the difference to 16 bits, which may be negative.
 
-    Blackwell's tensor cores take fp8 along either axis, so that one copy replaces two.
-    Source: Transformer Engine, pytorch/utils.py, is_non_tn_fp8_gemm_supported.
+    Blackwell's tensor cores take fp8 along either axis, so one copy replaces two. Source:
+    Transformer Engine, pytorch/utils.py, is_non_tn_fp8_gemm_supported.
     """
     either_axis = job.precision == "fp8" and job.cluster.gpu.traits.fp8_along_either_axis
     copies = profile.state.quantised_copy_bytes / (2.0 if either_axis else 1.0)
@@ -370,11 +373,13 @@ def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
 
 
 def _softmax_bytes(job: Job, profile: FrameworkProfile) -> float:
-    """Bytes per score that the backward of an unfused softmax needs beyond what is kept.
+    """Bytes per score that the backward of an unfused softmax needs in addition to the tensors kept
+    for it.
 
-    These are the gradients of its output and its input, in its own type; the operand kept for the
-    product with the values is freed by then. A softmax written in operators makes three more: the
-    negative of the quotient's gradient, and the exponents divided by their sum once and twice.
+    These are the gradients of its output and its input, in the type of the softmax; the operand
+    kept for the product with the values is freed by then. A softmax written in operators makes
+    three more: the negative of the quotient's gradient, and the exponents divided by their sum once
+    and twice.
     """
     if job.attention != "eager":
         return 0.0
@@ -395,5 +400,5 @@ def kind_prefix(model: ModelSpec) -> Array:
 
 
 def piece_totals(model: ModelSpec, pieces_count: int) -> Array:
-    """How many of each of the first pieces the model has."""
+    """Number of each of the first `pieces_count` kinds of piece in the model."""
     return np.array(piece_counts(model)[:pieces_count], dtype=np.float64)

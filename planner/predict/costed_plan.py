@@ -1,4 +1,4 @@
-"""Turns costs into a `Plan`: the one place where arrays become a plan."""
+"""Turns costs into a `Plan`: the only place where arrays become a plan."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _STAGE_COLUMNS = {
     for name in StageMemory.model_fields
     if name not in ("stage", "layers", "phase")
 }
-# Number of batches of a ramp that are costed; steps of others are interpolated.
+# Number of batches of a ramp that are costed; the step times of others are interpolated.
 _COSTED = 12
 _PHASES: tuple[Literal["backward", "optimizer", "forward"], ...]
 _PHASES = ("backward", "optimizer", "forward")
@@ -63,9 +63,10 @@ def configured_plan(
     gap: float = 0.0,
     priced: CostedShapes | None = None,
 ) -> Plan:
-    """The plan of a configuration, costed by the kernel. `cost_model`: of its job; `priced`: its
-    shape, if the model has priced it. MFU is against the peaks of all GPUs together; memory is that
-    of the stage with the least room."""
+    """The plan of a configuration, costed by the kernel. `cost_model`: of the configuration's job;
+    `priced`: the costs of its shape, if the model has computed them. MFU is relative to the peaks
+    of all GPUs together; memory is that of the stage with the least room.
+    """
     job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     priced = priced or cost_model.price_shapes(configuration.columns)
     costed = cost_layout(cost_model, priced, 0, configuration)
@@ -105,7 +106,7 @@ def configured_plan(
         mfu=full_square / peak16,
         mfu_causal=computed * trained_flop(job, row.attended, causal=True).total / peak16,
         mfu_precision=full_square / _mean([gpu.peak(job.precision) for gpu in gpus]),
-        # The forward pass is 1 / passes of the model's FLOP: a third where all is trained.
+        # The forward pass is 1 / passes of the model's FLOP: a third if everything is trained.
         hfu=full_square
         * (1.0 + recomputed_share(costed.costs, costed.counts) / flop.passes)
         / peak16,
@@ -187,7 +188,9 @@ def _sample_figures(
 
 
 def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job, float, float]]:
-    """For each machine with stages: its job, the most that a stage holds there, the limit."""
+    """For each machine with stages: its job, the largest peak of a stage on it, and its limit, in
+    bytes.
+    """
     machines, most = configuration.job.machines, dict.fromkeys(configuration.machines, 0.0)
     for at, stage in zip(configuration.machines, costed.stages, strict=True):
         most[at] = max(most[at], float(stage[f.STAGE_PEAK]))
@@ -197,8 +200,9 @@ def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job
 def _step_interval(
     configuration: Configuration, cost_model: CostModel, priced: CostedShapes, step: Array
 ) -> Interval:
-    """Interval of the step time: wider if reductions in switches may bring nothing, or if only the
-    mean length of the samples is known."""
+    """Interval of the step time. It is wider if reductions in switches may bring no gain, or if
+    only the mean length of the samples is known.
+    """
     job, degrees = configuration.job, configuration.degrees
     interval = intervals.widest_interval(job.machines, degrees, step)
     if job.samples.differ:
@@ -214,7 +218,7 @@ def _step_interval(
 
 
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
-    """Step times, s, with other length distributions that fit what was given equally well."""
+    """Step times, s, with other length distributions that fit the given facts equally well."""
     samples, found = configuration.job.samples, []
     for lengths in samples.lengths.unstated if samples.lengths else ():
         other = replace(configuration.job, samples=samples.spread_as(lengths))
@@ -224,13 +228,14 @@ def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Mean over stages; the exact figure where all are alike."""
+    """Mean over stages; exactly the common value if all are equal."""
     return values[0] if len(set(values)) == 1 else sum(values) / len(values)
 
 
 def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatch, ...]:
-    """The smaller batches of a ramp, costed by the kernel in the plan's layout. In a long ramp only
-    some are costed: in between, the step grows linearly with its micro-batches."""
+    """The smaller batches of a ramp, costed by the kernel in the plan's layout. Only some batches
+    of a long ramp are costed; between them the step time is linear in the number of micro-batches.
+    """
     job, degrees = configuration.job, configuration.degrees
     if not job.ramp:
         return ()
@@ -256,7 +261,7 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
 
 
 def recomputed_share(costs: Array, layout: KernelLayout) -> float:
-    """Recomputed over forward seconds, a proxy for the share of recomputed FLOP."""
+    """Recomputed seconds over forward seconds, a proxy for the share of recomputed FLOP."""
     forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
     again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
     return again / forward if forward else 0.0

@@ -1,5 +1,7 @@
-"""How plans and searches show themselves in notebooks. A room above draws: package `planner`
-provides the drawing functions, and they are imported when something is first shown."""
+"""How plans and searches are displayed in notebooks. The drawing functions are in package
+`planner`, which this one may not import; they are registered with `provide` and imported when
+something is first shown.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _given: list[Callable[[], Displays]] = []
 
 
 def provide(load: Callable[[], Displays]) -> None:
-    """Say what loads the displays."""
+    """Register the function that loads the displays."""
     _given[:] = [load]
 
 

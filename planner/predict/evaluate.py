@@ -71,8 +71,10 @@ class Proposal:
         return self.of(self.request.resolve())
 
     def of(self, job: Job) -> Configuration:
-        """The configuration for a job: the resolved request or a variant. States of a paged
-        optimizer stay on the GPU if they fit there. UsageError."""
+        """The configuration for a job: the one that the request resolves to, or a variant of it.
+        States of a paged optimizer stay on the GPU if they fit there. UsageError if a rule is
+        broken.
+        """
         if job.pages_states:
             return settled(self.of(replace(job, offload_shares=())))
         demand_range(self.degrees)
@@ -97,8 +99,9 @@ class Proposal:
         recompute: str | None = None,
         recomputed: Recomputed | None = None,
     ) -> Proposal:
-        """The proposal with other request fields, degrees and perhaps another recompute mode.
-        Layers that were given are dropped where the pipeline has other blocks."""
+        """The proposal with other request fields, other degrees and, if given, another recompute
+        mode. Given layer counts are dropped if the pipeline then has different blocks.
+        """
         same_stages = degrees.pp == self.degrees.pp
         same_blocks = same_stages and degrees.vpp == self.degrees.vpp
         again = self.recomputed if recompute is None else recomputed
@@ -112,13 +115,15 @@ class Proposal:
         )
 
     def _layout(self, even: Configuration) -> Layout:
-        """The given layout, completed."""
+        """The layout that the proposal states, completed by defaults."""
         degrees, mode, layout = self.degrees, even.mode, even.layout
         if self.block_layers is not None:
             _demand_blocks(self.block_layers, degrees)
             layout = replace(layout, block_layers=tuple(self.block_layers))
         if mode.block and self.recomputed is not None:
-            raise UsageError("give the layers once: --recompute full:block=N, or numbers of layers")
+            raise UsageError(
+                "give the recomputed layers only once: by --recompute full:block=N or as numbers"
+            )
         if self.recomputed is None:
             again = _all_layers(layout, mode)
         else:
@@ -151,14 +156,16 @@ def evaluate(
 
 
 def evaluated(configuration: Configuration, factors: Factors | None = None) -> Plan:
-    """The cost of a legal configuration; `factors`: on inputs of the cost core."""
+    """The cost of a legal configuration; `factors`: factors on inputs of the cost core."""
     model = CostModel(configuration.job, factors, compiled=False)
     return configured_plan(configuration, model, "evaluated")
 
 
 def settled(configuration: Configuration) -> Configuration:
-    """The configuration with a paged optimizer's states where the driver will put them: on the GPU
-    if they fit there with the probability that the job demands, else in host memory."""
+    """The configuration, with a paged optimizer's states in the memory where the driver will put
+    them: on the GPU if they fit there with the probability that the job demands, else in host
+    memory.
+    """
     job = configuration.job
     if not job.optimizer.paged or job.optimizer_offload:
         return configuration
@@ -175,12 +182,12 @@ def checked(configuration: Configuration) -> Configuration:
 
 
 def demand_range(degrees: Degrees) -> None:
-    """UsageError if the number of GPUs or of sequences would overflow 64-bit integers."""
+    """Raise UsageError if the number of GPUs or of sequences would overflow 64-bit integers."""
     for what, number in (("GPUs", degrees.gpus), ("sequences a step", degrees.gbs)):
         if number > MOST_SEQUENCES:
             raise UsageError(
-                f"these degrees make {number:,} {what}, beyond 64-bit integers once they are "
-                f"multiplied; give at most {MOST_SEQUENCES:,}"
+                f"these degrees make {number:,} {what}, too many for 64-bit "
+                f"arithmetic; give at most {MOST_SEQUENCES:,}"
             )
 
 
@@ -196,19 +203,19 @@ def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
     for technique in job.framework.techniques:
         other_profile = technique.profile and load_framework(technique.profile)
         if other_profile and degrees.zero in other_profile.parallelism.zero_stages:
-            return f": --with {technique.name} has {degrees.zero}"
+            return f": --with {technique.name} offers stage {degrees.zero}"
     return ""
 
 
 def _whole_experts(job: Job, degrees: Degrees) -> str:
-    """Advice to give etp 1, where that is legal and the degree is the framework's default."""
+    """Advice to set etp to 1, if that is legal and the degree is the framework's default."""
     usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
     if degrees.etp != usual or usual == 1 or degrees.stage_gpus % degrees.ep:
         return ""
     return f": without --etp {job.framework.name} takes etp = tp = {usual}; give --etp 1"
 
 
-# How to mend a broken rule, where the degrees tell.
+# How to mend a broken rule, if that follows from the degrees.
 _FIXES = {
     "batch-size": _nearest_batch,
     "zero-stage-offered": _technique_with_zero_stage,
@@ -218,7 +225,7 @@ _FIXES = {
 
 
 def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
-    """How to mend a broken rule, as the rest of its sentence."""
+    """How to mend a broken rule, worded as the end of the rule's sentence."""
     if rule in _FIXES:
         return _FIXES[rule](job, degrees)
     technique = re.match(r"--with (\S+), which needs (.+)", rule)
@@ -231,7 +238,7 @@ def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
 
 
 def _demand_degrees(job: Job, degrees: Degrees) -> None:
-    """UsageError if the degrees or the job's recompute modes break a rule."""
+    """Raise UsageError if the degrees or the job's recompute modes break a rule."""
     for mode in job.recompute:
         demand_parts(mode, job.model)
     broken = [
@@ -261,7 +268,7 @@ def usual_zero(job: Job, replicas: int, tp: int) -> int:
 
 
 def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
-    """Layers of each stage in a mode: all, or as many of each block as the mode says."""
+    """Layers of each stage in a mode: all of them, or the number per block that the mode states."""
     whole = in_mode(layout, mode).recomputed
     if not mode.block:
         return whole
@@ -269,7 +276,7 @@ def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[in
 
 
 def _demand_mix(job: Job) -> None:
-    """UsageError if the framework cannot mix the job's recompute modes."""
+    """Raise UsageError if the framework cannot mix the job's recompute modes."""
     if len(job.recompute) in (1, len(layer_modes(job, job.recompute[0]))):
         return
     names = ", ".join(mode.name for mode in job.recompute)
@@ -280,12 +287,12 @@ def _demand_mix(job: Job) -> None:
 
 
 def _demand_checkpoints(configuration: Configuration) -> None:
-    """UsageError if a checkpoint would span more layers than a block has."""
+    """Raise UsageError if a checkpoint would span more layers than a block has."""
     span, least = configuration.mode.span, min(configuration.layout.block_layers, default=0)
     if span > 1 and span > least:
         raise UsageError(
             f"--recompute full:uniform={span}: a block of the pipeline holds {least} layers, and "
-            f"a checkpoint no more than that; give uniform={max(1, least)} or less  "
+            f"a checkpoint cannot span more; give uniform={max(1, least)} or less  "
             "[recompute-uniform]"
         )
 
@@ -303,7 +310,9 @@ def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) ->
 
 
 def layout_problems(configuration: Configuration) -> list[str]:
-    """A sentence for each broken layout rule; a wrong sum of layers hides the rule on splits."""
+    """A sentence for each broken layout rule. If the sum of layers is wrong, the rule on splits is
+    not reported.
+    """
     job, layout, ctx = configuration.job, configuration.layout, configuration.context
     broken = [rule.name for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
     if "every-layer-once" in broken:
@@ -315,13 +324,14 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
     framework, blocks = job.framework.name, list(layout.block_layers)
     if name == "every-layer-once":
         return (
-            f"layers {blocks}: they are {sum(blocks)}, {job.model.name} has {ctx.layers}; "
-            f"{framework} would take {list(ctx.usual_split)}  [{name}]"
+            f"layers {blocks}: they add up to {sum(blocks)}, but {job.model.name} has "
+            f"{ctx.layers}; the default of {framework} is {list(ctx.usual_split)}  [{name}]"
         )
     if name == "blocks-not-empty":
         return f"layers {blocks}: {_too_few(job, layout, ctx)}  [{name}]"
     if name == "mtp-expressible":
-        return f"multi-token prediction apart: {_standalone_refusal(job, layout, ctx)}  [{name}]"
+        why = _standalone_refusal(job, layout, ctx)
+        return f"multi-token prediction in its own block: {why}  [{name}]"
     if name == "offload-chunk-layers":
         return (
             f"layers {blocks}: with activations of several modules on the host the "
@@ -339,12 +349,14 @@ def _sentence(name: str, job: Job, layout: Layout, ctx: LayoutContext) -> str:
 
 def _too_few(job: Job, layout: Layout, ctx: LayoutContext) -> str:
     if layout.block_layers[0] < ctx.first_block:
-        adds = f"the vision tower of {job.model.name} adds to the first {ctx.first_block} layers"
-        return f"{adds}, which must be in the first block"
+        return (
+            f"the vision tower of {job.model.name} adds to the output of the first "
+            f"{ctx.first_block} layers, which must be in the first block"
+        )
     but = " but the first and the last" if ctx.standalone_vocab else ""
     if layout.mtp_standalone and ctx.standalone_vocab:
         but = " but the first and the last two"
-    return f"every block{but} holds at least one transformer layer"
+    return f"every block{but} must hold at least one transformer layer"
 
 
 def _recomputed_text(layout: Layout) -> str:
@@ -356,9 +368,11 @@ def _recomputed_text(layout: Layout) -> str:
 
 
 def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
-    """Why multi-token prediction cannot have the block before the last, and what could work."""
+    """Why multi-token prediction cannot have the block before the last, and a layout that could
+    work.
+    """
     if job.model.mtp_layers == 0:
-        return f"{job.model.name} has none"
+        return f"{job.model.name} has no multi-token prediction"
     if not ctx.mtp_standalone:
         return f"{job.framework.name} keeps it with the head under {job.schedule or '1f1b'}"
     if not ctx.may_part:
@@ -368,16 +382,16 @@ def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
         )
     blocks = list(layout.block_layers)
     return (
-        f"layers {blocks} have {blocks[-1]} behind it; the last block holds head and loss alone, "
-        f"as {[*blocks[:-2], blocks[-2] + blocks[-1], 0]}"
+        f"layers {blocks} have {blocks[-1]} in the last block, which must hold only head and loss, "
+        f"as in {[*blocks[:-2], blocks[-2] + blocks[-1], 0]}"
     )
 
 
 _SPLITS = {
     "any": "takes any split",
     "even": "gives every stage the same number of layers",
-    "even-or-ends": "sets the first and the last stage apart; all others hold equally many, and "
-    "so do the chunks of a stage",
+    "even-or-ends": "can only give the first and the last stage other numbers of layers; all other "
+    "stages hold equally many, and so do the chunks of a stage",
     "greedy": "places the layers itself, by cost with the LM head counted",
 }
 _RECOMPUTES = {
@@ -385,7 +399,7 @@ _RECOMPUTES = {
     "all": "recomputes all layers in this mode; leave the numbers out, or give another mode",
     "shared": "recomputes the same number of layers in every block; give --recompute "
     "full:block=N, or equal numbers",
-    "free": "takes no more layers of a stage than it has, and at least one in all",
+    "free": "recomputes at most the layers that a stage has, and at least one in all",
 }
 
 

@@ -1,10 +1,10 @@
-"""How long ranks wait where context-parallel groups follow the samples' lengths.
+"""How long ranks wait if context-parallel groups are chosen by the samples' lengths.
 
 The schedulers of `planner.job.rank_groups` get a step's samples at even quantiles of the length
 distribution; the slowest rank of each micro-batch (`dynamic-cp`) or phase (`hybrid-cp`) is compared
-with a mean one. Seconds of a rank are c·passes + a·tokens + b·squares, as in
-`planner.predict.unequal`. Under `dynamic-cp` ranks hold equally many tokens, so only squares
-differ; a step that does not fill a micro-batch counts as a part of one.
+with a mean one. A rank takes c·passes + a·tokens + b·squares seconds, as in
+`planner.predict.unequal`. Under `dynamic-cp` all ranks have equally many tokens, so only squares
+differ; a step that does not fill a micro-batch counts as a fraction of one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from planner.job.job import Job
 from planner.job.rank_groups import drawn, packed_squares, ranks_needed, stacked_loads
 from planner.job.samples import Lengths
 
-# Shares of a rank's seconds are rounded to this when looking for the slowest rank.
+# Shares of a rank's seconds are rounded to this precision when searching for the slowest rank.
 _ROUNDED = 0.05
 
 
 def group_seconds(job: Job, shapes: Array, key: Array, spent: Array) -> Array:
-    """Seconds of each shape's step in which ranks wait. `key`: of each shape; `spent`: seconds of
-    its mean micro-batch that grow with tokens, with squared lengths, and with passes."""
+    """Seconds of each shape's step in which ranks wait. `key`: the key of each shape; `spent`:
+    seconds of its mean micro-batch that grow with tokens, with squared lengths, and with passes.
+    """
     dp, pp = shapes[:, f.SHAPE["dp"]], shapes[:, f.SHAPE["pp"]]
     filling = (pp - 1.0) / np.maximum(1.0, shapes[:, f.SHAPE["vpp"]])
     shares = np.round(spent / spent.sum(axis=1, keepdims=True) / _ROUNDED) * _ROUNDED
@@ -70,7 +71,8 @@ def stacked_excess(
     shares: tuple[float, float, float],
 ) -> tuple[float, float, float]:  # fmt: skip
     """(tokens, squares, passes) of the slowest rank of each phase beyond the mean, over those of a
-    mean micro-batch; `shares`: the part of a rank's seconds that each of them takes."""
+    mean micro-batch; `shares`: share of a rank's seconds due to each of the three.
+    """
     step, part = drawn(lengths, samples)
     whole_ranks = max(1, round(ranks * part))
     needed = sum(min(whole_ranks, ranks_needed(length, most)) for length in step)

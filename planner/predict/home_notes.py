@@ -18,7 +18,7 @@ from planner.predict.plan import Degrees
 
 
 class HomeBytes(NamedTuple):
-    """Bytes of weights and states off the GPU, of one copy of the model."""
+    """Bytes of one copy of the model's weights and states that are off the GPU."""
 
     states_host: float
     states_nvme: float
@@ -27,12 +27,12 @@ class HomeBytes(NamedTuple):
 
     @property
     def host(self) -> float:
-        """In host memory."""
+        """Bytes in host memory."""
         return self.states_host + self.weights_host
 
     @property
     def nvme(self) -> float:
-        """On NVMe."""
+        """Bytes on NVMe."""
         return self.states_nvme + self.weights_nvme
 
 
@@ -64,7 +64,7 @@ def _weights_off_gpu(job: Job) -> float:
 
 
 def _in_node(job: Job, degrees: Degrees) -> float:
-    """Copies of the model that one node holds, in parts or whole."""
+    """Number of copies of the model in one node; it may be a fraction."""
     shard = degrees.shard or degrees.dp * degrees.cp
     copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
     return copies * min(1.0, job.cluster.gpus_per_node / degrees.gpus)
@@ -106,7 +106,7 @@ def home_notes(job: Job, degrees: Degrees) -> Iterator[str]:
 
 
 def _weights_note(job: Job, sizes: HomeBytes, copies: float) -> str:
-    """Where the weights are that each gather fetches."""
+    """The memory from which each gather of weights fetches, and its rate."""
     rate = link_inputs(job.cluster).host_bytes_per_s / 1e9
     if sizes.weights_nvme:
         where = "on NVMe"
@@ -122,7 +122,7 @@ def _weights_note(job: Job, sizes: HomeBytes, copies: float) -> str:
 
 
 def _paged_note(job: Job, copies: float) -> str:
-    """Where the states of a paged optimizer are, and what that costs."""
+    """The memory of a paged optimizer's states, and the time that it costs."""
     size = held_parameters(job).trained * job.optimizer.state_bytes * copies
     if not job.optimizer_offload:
         return (

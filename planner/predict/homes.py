@@ -1,4 +1,5 @@
-"""Where weights and optimizer states rest between uses (their home), and how fast they come.
+"""Where weights and optimizer states are kept between uses (their home), and how fast they are
+fetched.
 
 A home is the GPU, host memory or the node's NVMe drives: `state.weights_home` and
 `state.states_home` of a framework's profile. FSDP's offload moves weights, gradients and states.
@@ -48,7 +49,7 @@ def nvme_bytes_per_s(cluster: Cluster) -> float:
 def fetch_bytes_per_s(
     profile: FrameworkProfile, setting: OptimizerSetting, cluster: Cluster
 ) -> float:
-    """Rate at which one GPU fetches its shard: that of the slowest link on the way."""
+    """Rate at which one GPU fetches its shard: that of the slowest link on the path."""
     host = float(link_inputs(cluster).host_bytes_per_s)
     if weights_home(profile, setting) == "nvme":
         return min(host, nvme_bytes_per_s(cluster))

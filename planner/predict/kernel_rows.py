@@ -25,7 +25,7 @@ from planner.cost.phase_records import GROUP_ROW
 from planner.cost.tables import Array
 from planner.job.job import Job, model_numbers
 
-# Whole numbers below this are ranked by a look-up table instead of sorting.
+# Integers below this are ranked by a look-up table instead of sorting.
 _FEW = 1 << 16
 
 
@@ -51,14 +51,14 @@ def place_table(job: Job) -> Array:
 
 
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:
-    """A row of the shape table, with multi-token prediction in a block of its own or not."""
+    """A row of the shape table, with or without a separate block for multi-token prediction."""
     row = shape.copy()
     row[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
     return row
 
 
 def with_ranks(table: Array) -> Array:
-    """The key table from its first columns, completed by the ranks that follow from them."""
+    """The key table, completed from its first columns by the rank counts that follow from them."""
     keys = np.zeros((len(table), f.KEY_COLUMNS))
     keys[:, [f.KEY["kept"], f.KEY["computed"]]] = 1.0
     keys[:, : table.shape[1]] = table
@@ -82,9 +82,9 @@ def exchange_ranks(kind: ContextKind, keys: Array, job: Job, domain: float) -> N
 def fill_groups(shapes: Array, keys: Array) -> None:
     """Fill columns `shards`, `expert_shards`, `replicas`: the groups that shard parameters.
 
-    Dense parameters are divided over dp·cp, experts over edp = dp·cp·tp/(ep·etp); under hybrid
-    sharding (HSDP, `shard` ranks) over the part of them that holds one replica, which is
-    contiguous in rank order.
+    Dense parameters are divided over dp·cp, experts over edp = dp·cp·tp/(ep·etp). Under hybrid
+    sharding (HSDP, `shard` ranks) they are divided over the part of these ranks that holds one
+    replica, which is contiguous in rank order.
     """
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     ranks = shapes[:, f.SHAPE["dp"]] * key[:, f.KEY["cp"]]
@@ -120,8 +120,10 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 
 def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill column `frame`, equal for shapes that differ only in micro-batch and recompute mode;
-    shapes with one micro-batch a step have frames of their own. Ordered by layout."""
+    """Fill column `frame`, which is equal for shapes that differ only in micro-batch and recompute
+    mode; shapes with one micro-batch per step are in separate frames from the others. Frames are
+    ordered by layout.
+    """
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
     grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone", "place") if name != "grad_acc"]

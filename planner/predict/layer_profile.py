@@ -27,7 +27,7 @@ from planner.predict.pictures import timed_pictures
 from planner.predict.plan import Plan
 from planner.predict.sample_costs import timed_keys
 
-# What bounds the time of each kind of row, in words.
+# The limit on the time of each kind of row, in words.
 BOUNDS = {
     OpKind.GEMM: "matrix products",
     OpKind.GROUPED_GEMM: "matrix products",
@@ -52,8 +52,8 @@ class CollectiveProfile(Frozen):
     """One collective of a layer, for one micro-batch.
 
     `size`: ranks of the group. `tensor_bytes`: the whole tensor, ungathered; for an all-to-all the
-    bytes that one rank sends. `forward`, `backward`: how often it happens in each pass. `seconds`:
-    of one of them, hidden or not.
+    bytes that one rank sends. `forward`, `backward`: number of times in each pass. `seconds`:
+    duration of one of them, hidden or not.
     """
 
     name: str
@@ -69,9 +69,9 @@ class CollectiveProfile(Frozen):
 class LayerProfile(Frozen):
     """A layer of one kind, the embedding, or the output head.
 
-    `layers`: how many the slowest pipeline stage holds. `waiting_s`: seconds in which the GPU waits
-    for the CPU, both passes. `accumulation_s`: seconds of adding gradients to their buffers.
-    `again_s`: seconds of repeating the forward pass where the layer recomputes.
+    `layers`: number of them on the slowest pipeline stage. `waiting_s`: seconds in which the GPU
+    waits for the CPU, both passes. `accumulation_s`: seconds of adding gradients to their buffers.
+    `again_s`: seconds of repeating the forward pass if the layer recomputes.
     """
 
     name: str
@@ -91,7 +91,9 @@ class StepProfile(Frozen):
 
     @property
     def compute_parts(self) -> dict[str, float]:
-        """Seconds of a step's compute term by what bounds them; they add up to the term."""
+        """Seconds of a step's compute term by the resource that bounds them; they add up to the
+        term.
+        """
         parts = dict.fromkeys((*BOUNDS.values(), WAITING), 0.0)
         for layer in self.layers:
             passes = self.micro_batches * layer.layers
@@ -123,7 +125,7 @@ def step_profile(job: Job, plan: Plan) -> StepProfile | None:
 
 
 class _CoreView:
-    """The core's inputs for the seconds of one shape, as its plain functions take them."""
+    """The core's inputs for the seconds of one shape, in the form that its plain functions read."""
 
     def __init__(self, cost_model: CostModel, keys: Array, costs: Rows) -> None:
         self.cost_model, self.costs = cost_model, costs
@@ -131,7 +133,7 @@ class _CoreView:
         timed, job_inputs = timed_keys(cost_model.job, job_inputs, keys)
         inputs = [job_inputs, *inputs]
         self.key = rows(timed[0], f.KEY_ROW)
-        # Records stand in for the named tuples in the core's signatures.
+        # Records are used in place of the named tuples in the core's signatures.
         self.job: Any
         self.framework: Any
         self.gpu: Any
@@ -174,8 +176,9 @@ class _CoreView:
         return found
 
     def _collectives(self, index: int, piece: Piece) -> list[CollectiveProfile]:
-        """Collectives that the plan runs: those with more than one rank, in its exchange of context
-        parallelism, and under sequence parallelism if they need it."""
+        """Collectives that the plan runs: those with more than one rank that belong to its exchange
+        of context parallelism; those that need sequence parallelism, only under it.
+        """
         mine = [row for row in self.collectives if int(row.piece) == index]
         named = [collective for op in piece.ops for collective in op.collectives]
         found = []

@@ -1,12 +1,12 @@
-"""The one account of what a step waits for its links, by bandwidth and latency.
+"""The only account of the time that a step waits for its links, by bandwidth and latency.
 
-Each figure is a difference of predictions. The bandwidth of a link is worth what the step loses
-when that link alone is infinitely fast; a link twice as fast saves about half of that or more: the
-step is a sum of maxima of two times, so it is nearly convex in the time per byte (except where a
-collective chooses the faster of two algorithms). Latency is worth what zero time per hop saves
-beyond infinite bandwidth. The rest of exposed communication is start-up: launches, kernels that
-dispatch tokens, the CPU that posts them. Exchanges that run while the CPU launches kernels count as
-launches, since faster links would not shorten the step.
+Each figure is a difference of predictions. The bandwidth of a link accounts for the time that the
+step loses against one in which only that link is infinitely fast. A link twice as fast saves at
+least about half of that: the step is a sum of maxima of two times, so it is nearly convex in the
+time per byte (except where a collective chooses the faster of two algorithms). Latency accounts for
+what zero time per hop saves beyond infinite bandwidth. The rest of exposed communication is
+start-up: launches, kernels that dispatch tokens, the CPU that posts them. Exchanges that run while
+the CPU launches kernels count as launches, since faster links would not shorten the step.
 
 `planner compare`, `planner explain` and the pages show this account; `planner explain --what-if`
 changes the same inputs of the cost core (`RATES_OUT`, `RATES_UP`, `LATENCIES`).
@@ -29,7 +29,7 @@ from planner.predict.mixture import cost_configuration
 from planner.predict.plan import Plan
 
 # Inputs of the cost core: rates between scale-up domains, rates inside one, and times per hop. A
-# faster link is faster for every use of it.
+# faster link is faster in every use.
 RATES_OUT = (
     "scale_out_bytes_per_s", "scale_out_pair_bytes_per_s", "scale_out_exchange_bytes_per_s",
     "scale_out_dispatch_bytes_per_s", "in_network_bytes_per_s",
@@ -47,16 +47,18 @@ _INFINITE = 1e12
 TRAFFIC = {term.field: term.traffic for term in TRAFFIC_TERMS}
 # The part of compute in which the GPU waits for the CPU to launch kernels.
 LAUNCHES = "launches_s"
-# Traffic below this share of a figure is not named with it.
+# Traffic with less than this share of a figure is not named with it.
 _LEAST_TRAFFIC = 0.2
 
 Part = Literal["bandwidth", "latency", "start", "term"]
 
 
 class LinkShare(Frozen):
-    """A part of the step. `resource`: what the step waits for; `traffic`: whose exchanges wait;
-    `part`: bandwidth of one link, latency of all, the start of exchanges, or a term beside
-    communication (`term`: its field in `planner.predict.plan.TimeTerms`, or `LAUNCHES`)."""
+    """A part of the step. `resource`: the link or activity for which the step waits; `traffic`: the
+    groups whose exchanges wait; `part`: bandwidth of one link, latency of all, the start of
+    exchanges, or a term other than communication (`term`: its field in
+    `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
+    """
 
     resource: str
     traffic: str
@@ -67,7 +69,7 @@ class LinkShare(Frozen):
 
 
 def scale_up_name(cluster: Cluster) -> str:
-    """The link between GPUs of a node or rack."""
+    """Name of the link between GPUs of a node or rack."""
     if not cluster.peer_to_peer:
         return "host memory"
     if cluster.scale_up_domain_gpus == 1:
@@ -76,14 +78,15 @@ def scale_up_name(cluster: Cluster) -> str:
 
 
 def scale_out_name(cluster: Cluster) -> str:
-    """The network between nodes."""
+    """Name of the network between nodes."""
     return FABRIC_TITLES.get(cluster.fabric, cluster.fabric)
 
 
 def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
     """The parts of a plan's step, the largest first; their shares add up to one.
 
-    `job`: on the GPUs that the plan uses. Empty on GPUs of several types, whose links differ.
+    `job`: the job on the GPUs that the plan uses. Empty on GPUs of several types, because their
+    links differ.
     """
     if plan.stage_gpus:
         return ()
@@ -135,7 +138,7 @@ def _clipped(seconds: float, most: float) -> float:
 
 
 def _waiting(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """The groups whose exchanges make most of a difference: `EP` or `EP, DP`."""
+    """The groups whose exchanges account for most of a difference: `EP` or `EP, DP`."""
     gains = {TRAFFIC[name]: before[name] - after[name] for name in TRAFFIC}
     whole = sum(gain for gain in gains.values() if gain > 0.0)
     named = [one for one, gain in gains.items() if whole and gain >= _LEAST_TRAFFIC * whole]

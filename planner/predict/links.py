@@ -21,12 +21,12 @@ from hardware.settings import Coefficient
 from planner.cost._jit import record
 from planner.cost.inputs import LinkInputs, as_declared
 
-# Stands for the rate of a network that does not exist: transfers take for ever.
+# Rate of a network that does not exist: transfers never end.
 _NO_LINK = sys.float_info.min
 
 
 def _rate(nominal_bytes_per_s: float, share: Coefficient | None) -> float:
-    """A share of a nominal rate; unlimited if the curve has none or there is no link."""
+    """A share of a nominal rate; unlimited if the curve has no share or there is no link."""
     return nominal_bytes_per_s * share.value or math.inf if share else math.inf
 
 
@@ -51,17 +51,17 @@ def assemble(
 ) -> LinkInputs:
     """Link inputs from curves and *nominal* rates per GPU and direction, bytes/s.
 
-    `pair_bytes_per_s`: the link between two GPUs of a full mesh; `nic_bytes_per_s`: what reaches
-    the leaf switch, where the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf
-    switch (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs; `nic_sharers`:
-    GPUs that share a NIC; `stores`: tokens reach experts by loads and stores, as in DeepEP.
+    `pair_bytes_per_s`: the link between two GPUs of a full mesh; `nic_bytes_per_s`: rate up to the
+    leaf switch, if the network beyond it is oversubscribed; `leaf_gpus`: GPUs below one leaf switch
+    (0: unknown); `nic_per_gpu`: a node has at least as many NICs as GPUs; `nic_sharers`: GPUs that
+    share a NIC; `stores`: tokens reach experts by loads and stores, as in DeepEP.
     """
     up, out = curves.scale_up, curves.scale_out
     nominal = scale_out_bytes_per_s if nic_bytes_per_s is None else nic_bytes_per_s
     root = up.root_bytes_per_s
     pair = out.pair_share or out.share
     stored = up.store_share if stores else None
-    # Unlimited behind a switch.
+    # Infinite if GPUs are connected by a switch.
     mesh = math.inf
     if pair_bytes_per_s is not None and up.mesh_share is not None:
         mesh = pair_bytes_per_s * up.mesh_share.value
@@ -106,8 +106,9 @@ def assemble(
 def with_in_network(
     links: LinkInputs, curve: InNetworkCurve, nominal_bytes_per_s: float, nic_per_gpu: bool
 ) -> LinkInputs:
-    """The links with reductions in the switches, for a NIC share of so many bytes/s a GPU. Gathers
-    and scatters need a NIC for each GPU (NCCL 2.21, tuning.cc)."""
+    """The links with reductions in the switches, for `nominal_bytes_per_s` of NIC rate per GPU.
+    Gathers and scatters need a NIC for each GPU (NCCL 2.21, tuning.cc).
+    """
     return links._replace(
         in_network_bytes_per_s=nominal_bytes_per_s * curve.share.value,
         in_network_latency_s=curve.latency_s.value,
@@ -119,8 +120,9 @@ def with_in_network(
 
 
 def network(links: LinkInputs) -> NDArray[Any]:
-    """The links as the core takes them: [2] records, of groups that cross the spine and of groups
-    below one leaf switch, which have every NIC's full rate."""
+    """The links in the form that the core reads: [2] records, of groups that cross the spine and of
+    groups below one leaf switch, which get every NIC's full rate.
+    """
     kinds = ("", "pair_", "exchange_", "dispatch_")
     rates = [f"scale_out_{kind}bytes_per_s" for kind in kinds]
     full = links._replace(**{name: getattr(links, name) * links.oversubscription for name in rates})
@@ -148,12 +150,14 @@ _LEAST_CHANNELS = 2
 
 
 def channels(cluster: Cluster) -> int:
-    """Channels of a communicator (NCCL, RCCL): as many as the links inside a node can use."""
+    """Number of channels of a communicator (NCCL, RCCL): those that the links inside a node can
+    use.
+    """
     return channels_at(_scale_up_bytes_per_s(cluster))
 
 
 def channels_at(bytes_per_s: float) -> int:
-    """Channels that a link of such a rate can use."""
+    """Number of channels that a link of this rate can use."""
     rings = int(bytes_per_s / load_curve_table().channel_bytes_per_s.value)
     return min(_MOST_CHANNELS, max(_LEAST_CHANNELS, rings))
 
@@ -177,7 +181,7 @@ def job_domain_gpus(cluster: Cluster) -> int:
 
 
 def _scale_up_bytes_per_s(cluster: Cluster) -> float:
-    """Link rate of a GPU inside its node: PCIe's if no scale-up domain covers the node."""
+    """Link rate of a GPU inside its node: that of PCIe if no scale-up domain covers the node."""
     if is_pcie_box(cluster):
         return cluster.gpu.host_link_bytes_per_s_per_direction
     return cluster.scale_up_bytes_per_s_per_gpu_per_direction
@@ -214,8 +218,9 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
 
 
 def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
-    """The links under NCCL's variables: without reductions in NVLink switches, or with a protocol
-    that sends flags beside the data."""
+    """The links as NCCL's variables change them: without reductions in NVLink switches, or with a
+    protocol that sends flags with the data.
+    """
     if not cluster.nvlink_reductions:
         links = links._replace(scale_up_reduction_gain=1.0, scale_up_reduction_latency_s=math.inf)
     if cluster.protocol_share < 1.0:

@@ -1,14 +1,15 @@
-"""Layouts whose layers of one kind are not alike, costed by the kernel as several kinds.
+"""Layouts in which layers of one kind are not alike, costed by the kernel as several kinds.
 
 A layer that recomputes in another mode than its shape's becomes a separate kind. For memory it is a
-plain layer that keeps and needs what the mode leaves it, and whose backward contains the repeated
-work; so every maximum and phase of the cost core holds for it. The same goes for layers whose
-activations stay on the GPU where only a fraction is offloaded: a framework's fraction leaves the
-last groups of every chunk there (`constraints.offload`). A layer with some groups on the GPU counts
-as resident in bytes and as offloaded in seconds, which overstates both by less than a layer of each
-chunk.
+plain layer whose kept tensors and working set are those of its mode, and whose backward contains
+the repeated work, so every maximum and phase of the cost core is valid for it. The same applies to
+layers whose activations stay on the GPU if only a fraction is offloaded: a framework's fraction
+leaves the last groups of every chunk there (`constraints.offload`). A layer with some groups on the
+GPU counts as resident in bytes and as offloaded in seconds, which overstates both by less than a
+layer of each chunk.
 
-Pieces are the kinds, the kinds once more for each variant, then the ends. No search chooses these.
+Pieces are the kinds, the kinds again for each variant, then the ends. Searches choose no such
+layouts.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def cost_layout(
 
 
 def cost_configuration(cost_model: CostModel, configuration: Configuration) -> CostedLayout:
-    """The kernel's figures for a configuration that nobody has costed yet."""
+    """The kernel's figures for a configuration that is not costed yet."""
     priced = cost_model.price_shapes(configuration.columns)
     return cost_layout(cost_model, priced, 0, configuration)
 
@@ -78,8 +79,9 @@ def kernel_inputs(
     configuration: Configuration,
     machine: int = 0,
 ) -> tuple[LayoutInputs, LayoutInputs]:
-    """Inputs for costing (memory, seconds) of a configuration on a machine, whose model is
-    `cost_model`; the same object unless layers of a kind differ."""
+    """Inputs for costing (memory, seconds) of a configuration on the machine of `cost_model`; both
+    are the same object unless layers of one kind differ.
+    """
     layout, ctx, groups = configuration.layout, configuration.context, configuration.groups
     counts = configuration.kernel_layout(cost_model)
     plain = cost_model.layout_inputs(costed, row, counts, machine)
@@ -95,7 +97,8 @@ def kernel_inputs(
         return plain, plain
     find = cost_model.job.framework.recompute_mode
     others = [mode_costs(cost_model, plain.key, find(name)) for name in ctx.modes[1:]]
-    # For time these layers count as recomputing, so that the repeated work is named as such.
+    # For time these layers count as recomputing, so that the repeated work is reported as
+    # recomputation.
     heavy, timed = (_mixed(counts, layout, ctx, again=again) for again in (False, True))
     return (
         replace(_wider(plain, list(map(as_plain, others))), layout=heavy),
@@ -112,7 +115,9 @@ def mode_costs(cost_model: CostModel, key: Array, mode: RecomputeMode) -> Array:
 
 
 def as_plain(costs: Array) -> Array:
-    """Costs of recomputing layers as plain layers that keep and need as much (see the module)."""
+    """Costs of recomputing layers, written as those of plain layers that keep and need as much (see
+    the module docstring).
+    """
     out = costs.copy()
     out[:, f.BACKWARD_COLUMNS] += out[:, f.RECOMPUTE_COLUMNS]
     out[:, f.RECOMPUTE_COLUMNS] = 0.0
@@ -128,7 +133,9 @@ def as_plain(costs: Array) -> Array:
 def _wider(
     plain: LayoutInputs, others: list[Array], framework: FrameworkInputs | None = None
 ) -> LayoutInputs:
-    """Inputs with the kinds of layers once more for each of `others`, which holds their costs."""
+    """Inputs with a copy of the kinds of layers for each element of `others`, which gives the
+    copies' costs.
+    """
     job, kinds = plain.job, plain.job.kinds
     return replace(
         plain,
@@ -143,7 +150,7 @@ def _wider(
 
 
 def stack(base: Array, others: list[Array], kinds: int) -> Array:
-    """Rows of the kinds, of the kinds once more for each variant, then of the ends."""
+    """Rows of the kinds, then of the kinds again for each variant, then of the ends."""
     rows = [base[:kinds], *(other[:kinds] for other in others), base[kinds:]]
     return np.ascontiguousarray(np.concatenate(rows))
 
@@ -151,7 +158,9 @@ def stack(base: Array, others: list[Array], kinds: int) -> Array:
 def _mixed(
     counts: KernelLayout, layout: Layout, ctx: LayoutContext, *, again: bool
 ) -> KernelLayout:
-    """Pieces per stage, with layers in other modes as separate kinds; `again`: as recomputing."""
+    """Pieces per stage, with layers in other modes as separate kinds; `again`: these kinds count as
+    recomputing.
+    """
     taken = np.array(ctx.mode_counts(layout)[1:], dtype=float).transpose(0, 2, 1)
     kinds, plain = taken.shape[1], counts.counts.copy()
     plain[:kinds] -= taken.sum(axis=0)

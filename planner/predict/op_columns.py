@@ -1,7 +1,7 @@
 """The op table as the arrays that the compiled core reads.
 
 A column of a record (`planner.cost.fields`) is the field of that name in a row of the op table,
-except for columns that depend on the job. Nothing is counted here.
+except for columns that depend on the job. This module computes no quantities itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from planner.predict.cost_tables import class_names, quantised_copy_bytes
 from planner.predict.ops.rows import OPERATOR_SHARE, Op, Piece
 from planner.predict.optimizer_terms import parameter_update
 
-# Start of a row's name -> setting that says whether a CUDA graph holds such rows.
+# Start of a row's name -> setting that states whether CUDA graphs capture such rows.
 _CAPTURED = {
     "attention/": "attention_captured",
     "state/": "state_captured",
@@ -58,7 +58,7 @@ def flatten(all_pieces: Sequence[Piece], job: Job) -> OpTable:
     return OpTable(*map(_table, records, (ops, parameters, saved, collectives)))
 
 
-# A row, and the columns that are not its fields.
+# A row, and the columns computed for it that are not its fields.
 _Line = tuple[object, Mapping[str, float]]
 
 
@@ -76,7 +76,7 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
     # Whether the framework runs such products in the job's 8 or 4 bits.
     quantises = kernels.quantises_experts if experts else kernels.quantises_linears
     low = op.low_precision and quantises
-    # Backward makes no weight gradient of a frozen product; a row below which nothing is trained
+    # Backward computes no weight gradient of a frozen product; a row below which nothing is trained
     # has no backward.
     untrained = op.is_product and not op.derives
     return {
@@ -104,8 +104,9 @@ def _parameter_columns(op: Op, count: float, shard: ParamShard, behind: bool) ->
 
 
 def issue_factor(op: Op, job: Job) -> float:
-    """CPU time of a row, relative to as many kernels of modules: 0 if a CUDA graph holds the row;
-    torch's operators run at the host's speed of bare launches."""
+    """CPU time to launch a row's kernels, relative to the same number of kernels of modules: 0 if a
+    CUDA graph captures the row; torch's operators run at the host's speed of bare launches.
+    """
     kernels = job.framework.kernels
     graphs = (name for start, name in _CAPTURED.items() if op.name.startswith(start))
     if op.captured and kernels.captured and all(getattr(kernels, name) for name in graphs):

@@ -1,6 +1,7 @@
 """The effect of an optimizer, its kernel and its offload, as numbers for the cost core.
 
-`trained_profile` returns a framework profile whose `state` holds what stays on the GPU.
+`trained_profile` returns a framework profile whose `state` describes the part that stays on the
+GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from planner.predict.ops.rows import Op
 # (norm, update), the fp32 master weight read and written, the low-precision weight written.
 BASE_TRAFFIC_BYTES = 4 + 4 + 4 + 4 + 2
 _FP32 = 4.0
-# Tensors per parameter that torch's foreach AdamW moves, of the type that it updates: decay 2,
+# Tensors per parameter that torch's foreach AdamW moves, in the type that it updates: decay 2,
 # first moment 3, second 2 + 4, root 2, bias correction 2, epsilon 2, update 4; one fused kernel
 # moves 7 of them (torch.optim.adamw, `_multi_tensor_adamw`).
 FOREACH_TENSORS = 21 - 7
@@ -28,7 +29,7 @@ FOREACH_TENSORS = 21 - 7
 # (Jordan et al. 2024, modded-nanogpt).
 NEWTON_SCHULZ_STEPS = 5
 _HALF = 2.0
-# Family whose kernels are torch's; quantised optimizers and Muon bring their own.
+# Family of optimizers that use torch's kernels; quantised optimizers and Muon bring their own.
 _TORCH = "adamw"
 
 
@@ -56,7 +57,7 @@ def trained_profile(profile: FrameworkProfile, setting: OptimizerSetting) -> Fra
     if setting.on_cpu and profile.optimizer.offload_parameters:
         changes["zero3_keeps_weight_shard"] = False
     temporaries = foreach_temporary_bytes(profile, setting) + _cast_bytes(profile, setting)
-    # An update in backward handles one layer's tensors at a time.
+    # An update during backward handles one layer's tensors at a time.
     changes["optimizer_temporary_bytes"] = 0.0 if state.updates_in_backward else temporaries
     state = state.model_copy(update=changes)
     return profile.model_copy(update={"state": state, "kernels": kernels})
@@ -72,7 +73,9 @@ def _cast_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 
 def foreach_temporary_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes per parameter of the copy that torch's list kernels make of what they update."""
+    """Bytes per parameter of the copy that torch's list (foreach) kernels make of the tensors that
+    they update.
+    """
     if setting.kernel != "foreach" or setting.optimizer.family != _TORCH:
         return 0.0
     return profile.state.optimizer_temporary_bytes * (1.0 - setting.on_cpu)
@@ -90,7 +93,7 @@ def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 
 def state_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes of optimizer state per parameter wherever they are, without the master weight."""
+    """Bytes of optimizer state per parameter in any memory, without the master weight."""
     scale = 1.0
     if setting.optimizer.follows_weights:
         scale = profile.state.optimizer_state_element_bytes / _FP32
@@ -98,8 +101,9 @@ def state_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 
 def _host_gradient_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes of a gradient as an update on the CPU reads it: fp32, or the type of the weights if
-    these are updated directly."""
+    """Bytes of a gradient in the form that an update on the CPU reads: fp32, or the type of the
+    weights if these are updated directly.
+    """
     alone = not profile.state.master_bytes and setting.optimizer.follows_weights
     return profile.state.gradient_bytes if alone else _FP32
 
@@ -135,10 +139,10 @@ def offload_seconds_per_parameter(
 ) -> float:
     """Seconds that offload adds per parameter of the rank.
 
-    Gradients go down and low-precision weights come back over the host's link (one GPU, one
-    direction); in between CPU-Adam runs. Only what the framework sends during backward is hidden
-    (Ren et al. 2021, section 4). Weights whose home is off the GPU stay there after an update on
-    the CPU, and move there after one on the GPU.
+    Gradients are copied down and low-precision weights back over the host's link (one GPU, one
+    direction); CPU-Adam runs in between. Only copies that the framework sends during backward are
+    hidden (Ren et al. 2021, section 4). Weights whose home is off the GPU stay there after an
+    update on the CPU, and are moved there after one on the GPU.
     """
     home = weights_home(profile, setting)
     host_bytes_per_s = float(link_inputs(cluster).host_bytes_per_s)
@@ -155,7 +159,7 @@ def _states_seconds(
     """The part of `offload_seconds_per_parameter` for states off the GPU."""
     host_bytes_per_s = float(link_inputs(cluster).host_bytes_per_s)
     if setting.paged_out:
-        # Blocks swap places, so that both directions of the link are busy at once.
+        # Blocks are swapped, so both directions of the link are busy at once.
         return setting.paged_out * setting.optimizer.state_bytes / host_bytes_per_s
     if not setting.on_cpu:
         return 0.0
@@ -174,8 +178,8 @@ def _states_seconds(
 
 
 def updated_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes per parameter of the rank that the CPU holds for its update: states, the weight that it
-    updates, and the gradient.
+    """Bytes per parameter of the rank in host memory for an update on the CPU: states, the weight
+    that it updates, and the gradient.
 
     On NVMe a step writes all of them once and reads them once; without `pipeline_read` and
     `pipeline_write` one after the other, overlapping with nothing (DeepSpeed,
@@ -186,8 +190,9 @@ def updated_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
 
 
 def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Host memory that offload takes per parameter of the rank: states, master weight, gradient;
-    the states of a paged optimizer; nothing if they are on NVMe."""
+    """Host memory that offload takes per parameter of the rank: states, master weight, gradient, or
+    the states of a paged optimizer; 0 if they are on NVMe.
+    """
     if setting.paged_out:
         return setting.paged_out * setting.optimizer.state_bytes
     if profile.state.states_home == "nvme":

@@ -1,8 +1,8 @@
-"""The passes of a step: what each reads or trains, how long it takes, what it holds.
+"""The passes of a step: the model that each reads or trains, its duration, and its memory.
 
 Passes share the GPUs and follow each other: their seconds add up to the step's, term by term, and
-the peak of the step is that of its heaviest pass. A model that is only read costs the difference
-between the kernel's figures for the step with it and without it.
+the peak of the step is that of its heaviest pass. The cost of a model that is only read is the
+difference between the kernel's figures for the step with it and without it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ Terms = Mapping[str, float]
 def step_passes(
     configuration: Configuration, cost_model: CostModel, costed: CostedLayout
 ) -> tuple[StepPass, ...]:
-    """The passes of a step, in order; none for next-token prediction. `costed`: the configuration
-    as the kernel has costed it."""
+    """The passes of a step, in order; empty for next-token prediction. `costed`: the
+    configuration's costs from the kernel.
+    """
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
-    # The step with only the first few of the models that it reads.
+    # The step with only the first `count` of the models that it reads.
     fewer = [replace(job, reads=job.reads[:count]) for count in range(len(job.reads))]
     steps = [
         cost_configuration(cost_model.of(less), replace(configuration, job=less)) for less in fewer
@@ -57,7 +58,7 @@ def step_passes(
 
 
 def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
-    """The passes of a configuration that nobody has costed yet."""
+    """The passes of a configuration that is not costed yet."""
     if configuration.job.objective.kind == "lm":
         return ()
     model = CostModel(configuration.job, compiled=False)
@@ -66,7 +67,9 @@ def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
 
 @dataclass(frozen=True)
 class _Account:
-    """A configuration costed without the models that it reads, then with one more each time."""
+    """A configuration costed without the models that it reads, and then again after each of them is
+    added.
+    """
 
     configuration: Configuration
     steps: tuple[CostedLayout, ...]
@@ -77,7 +80,7 @@ class _Account:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """For each of the steps, the stage that decides whether the plan fits."""
+        """The stage that decides whether the plan fits, as it is in each of these costings."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
         return tuple(Stage(step.memory[machine], at) for step in self.steps)
@@ -143,7 +146,8 @@ def _live(terms: PhaseTerms) -> dict[str, float]:
 
 def _while_trained(stage: Stage) -> Terms:
     """Live tensors at the fullest moment of forward and backward. Tensors inside the layers that
-    the core knows only as one maximum count as working set."""
+    the core reports only as one maximum count as working set.
+    """
     framework = stage.inputs.framework
     every = passes(stage.held, stage.grid.grad_acc, framework)
     phases = [
@@ -162,8 +166,8 @@ def _while_read(stage: Stage, job: Job, read: Read) -> Terms:
     """Live tensors while a model is read.
 
     A framework that reads between the policy's forward and backward keeps the policy's activations
-    and logits alive, and the logits of both as the read ends (`losses.toml`). Otherwise, and for
-    the policy itself, reading comes first, when nothing of that micro-batch is alive.
+    and logits alive, and both models' logits when the read ends (`losses.toml`). Otherwise, and for
+    the policy itself, reading comes first, before any tensor of that micro-batch exists.
     """
     one_pass = fullest_pass(stage.held, stage.grid.grad_acc, stage.inputs.framework)
     terms = _live(stage.terms(FORWARD_END, one_pass))

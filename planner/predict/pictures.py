@@ -1,10 +1,9 @@
-"""Patches that a vision tower reads of samples of different lengths.
+"""Image patches that a vision tower reads if samples differ in length.
 
 The op table has the tower's rows per token of the language model, averaged over all samples. But
 padding has no images, and the longest sample need not have the most patches, so the rows are costed
-at the patches of a micro-batch: once for memory and once for time
-(`planner.predict.sample_costs`). Memory holds the longest row and the most patches at once, whether
-or not one sample has both.
+at the patches of a micro-batch: once for memory and once for time (`planner.predict.sample_costs`).
+Memory contains the longest row and the most patches at once, whether or not one sample has both.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ def is_pictured(job: Job) -> bool:
 
 
 def held_pictures(job: Job, mbs: int) -> float:
-    """Patches of a row in the micro-batch with the most, over the average for as many tokens as the
-    longest row has; 1 where patches are spread evenly over tokens."""
+    """Patches of a row in the micro-batch with the most, over the average number for the tokens of
+    the longest row; 1 if patches are spread evenly over tokens.
+    """
     if not is_pictured(job):
         return 1.0
     row = job.row(mbs)
@@ -36,7 +36,7 @@ def held_pictures(job: Job, mbs: int) -> float:
 
 
 def timed_pictures(job: Job, mbs: int) -> float:
-    """Patches of a mean row, over the average for as many tokens as it computes."""
+    """Patches of a mean row, over the average number for the tokens that the row computes."""
     if not is_pictured(job):
         return 1.0
     row = job.row(mbs)
@@ -44,7 +44,7 @@ def timed_pictures(job: Job, mbs: int) -> float:
 
 
 def with_pictures(pieces: Sequence[Piece], factor: float) -> tuple[Piece, ...]:
-    """The pieces with `factor` times as many patches."""
+    """The pieces with their numbers of patches multiplied by `factor`."""
     return tuple(pieces) if factor == 1.0 else _scaled(tuple(pieces), factor)
 
 

@@ -1,10 +1,10 @@
-"""Pipeline schedules simulated pass by pass: the oracle of the closed forms.
+"""Pipeline schedules simulated pass by pass; tests check the closed forms against them.
 
 An order lists the passes that each device runs; the simulation starts each one as soon as the
 device is free and its dependencies are done. Plain Python, for tests and for charts.
 
-Sources: GPipe (Huang et al. 2019, arXiv 1811.06965, Figure 2), 1F1B and interleaving (Narayanan
-et al. 2021, arXiv 2104.04473, Figures 3 and 4), ZB-H1, ZB-H2 and ZB-V (Qi et al. 2024, arXiv
+Sources: GPipe (Huang et al. 2019, arXiv 1811.06965, Figure 2), 1F1B and interleaving (Narayanan et
+al. 2021, arXiv 2104.04473, Figures 3 and 4), ZB-H1, ZB-H2 and ZB-V (Qi et al. 2024, arXiv
 2401.10241, Figures 2, 3 and 7), DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, Figure 5) and
 DualPipeV, its fold over half the devices.
 """
@@ -64,9 +64,10 @@ class Schedule:
 class SimulatedPipeline:
     """Start and end of each device, s, and its memory at the peak.
 
-    `full[device]`: most chunks between a forward and the backward of the same micro-batch;
-    `peak[device]`: the most of `full + share·deferred`, where deferred chunks have only W left;
-    `played[device]`: its passes in order, with start and end; those of one step in turn.
+    `full[device]`: largest number of chunks between a forward and the backward of the same
+    micro-batch; `peak[device]`: largest value of `full + share·deferred`, where deferred chunks
+    have only W left; `played[device]`: its passes in order, with start and end; those of one step
+    one after the other.
     """
 
     start_s: tuple[float, ...]
@@ -84,8 +85,9 @@ class SimulatedPipeline:
 def simulate(
     schedule: Schedule, times: Sequence[ChunkTimes], deferred_share: float = 1.0
 ) -> SimulatedPipeline:
-    """Play a schedule. `times[chunk]`; `deferred_share`: memory that W keeps, over all of it.
-    ValueError if the order waits for itself."""
+    """Simulate a schedule. `times[chunk]`: seconds of the chunk's passes; `deferred_share`: memory
+    that W keeps, over all of the chunk's. ValueError if the order waits for itself.
+    """
     chain = _neighbours(schedule)
     ended: dict[SimulatedPass, float] = {}
     clock = [0.0] * len(schedule.steps)
@@ -114,7 +116,7 @@ def simulate(
                 left -= 1
                 progressed = True
         if not progressed:
-            raise ValueError("the order of the passes waits for itself")
+            raise ValueError("deadlock: the passes in this order wait for each other")
     held = [_held(steps, deferred_share) for steps in schedule.steps]
     return SimulatedPipeline(
         start_s=tuple(start or 0.0 for start in starts),
@@ -135,7 +137,7 @@ def _neighbours(schedule: Schedule) -> _Neighbours:
 
 
 def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) -> float | None:
-    """When all dependencies of a step are done; None if something is not."""
+    """Time at which all dependencies of a step are done, s; None if one of them has not run yet."""
     ready = 0.0
     for item in step:
         for needed in _needed(item, chain):
@@ -147,7 +149,7 @@ def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) 
 
 
 def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[SimulatedPass, ...]]:
-    """Dependencies of a pass; each is a list of alternatives, one of which exists."""
+    """Dependencies of a pass; each is a tuple of alternatives, of which the schedule has one."""
     kind, chunk, microbatch = one_pass
     earlier, later = chain
     if kind == "F":
@@ -178,13 +180,15 @@ def _held(steps: Sequence[Step], share: float) -> tuple[int, float]:
 
 
 def _straight(pp: int, vpp: int = 1) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Chunk c on device c mod pp."""
+    """The devices' chunks and their chain if chunk c is on device c mod pp."""
     chunks = range(pp * vpp)
     return tuple(chunk % pp for chunk in chunks), (tuple(chunks),)
 
 
 def _folded(pp: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """V shape: chunks 0..pp-1 go up the devices, pp..2pp-1 come back."""
+    """The devices' chunks and their chain in a V: chunks 0..pp-1 on ascending devices, pp..2pp-1 on
+    descending ones.
+    """
     chunks = range(2 * pp)
     return tuple(min(chunk, 2 * pp - 1 - chunk) for chunk in chunks), (tuple(chunks),)
 
@@ -203,7 +207,7 @@ def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tupl
 def _in_turn(
     pp: int, vpp: int, grad_acc: int, warm_up: Callable[[int], int], later: int | None = None
 ) -> Schedule:
-    """Forwards to warm up, then one forward and one backward in turn, then the rest.
+    """Forwards to warm up, then one forward and one backward in turn, then the remaining backwards.
 
     `warm_up`: number of forwards, given the number of stages behind; `later`: W is a separate pass,
     this many chunks per stage behind its B.
@@ -271,7 +275,7 @@ class _Emitter:
         return SimulatedPass(kind, chunk, index) if index < self.grad_acc else None
 
     def run(self, *wanted: tuple[Kind, int]) -> None:
-        """One step with those of the wanted passes that are left; defers W after each B."""
+        """Emit one step with those of the wanted passes that are left; each B defers its W."""
         step = [
             following
             for kind, chunk in wanted
@@ -282,7 +286,7 @@ class _Emitter:
             self.steps.append(tuple(step))
 
     def weight(self, chunk: int | None = None) -> None:
-        """The longest deferred W, of one chunk if given."""
+        """Emit the W that has been deferred longest, of one chunk if given."""
         for one_pass in self.waiting:
             if chunk is None or one_pass.chunk == chunk:
                 self.waiting.remove(one_pass)
@@ -290,8 +294,9 @@ class _Emitter:
                 return
 
     def play(self, times: int, order: str, chunks: tuple[int, int]) -> None:
-        """An order of passes, repeated: `F0+D1 W0 W`, with the numbers of `chunks`. Passes joined
-        by a plus are one step; W without a chunk is the longest deferred."""
+        """Emit a repeated order of passes: `F0+D1 W0 W`, with the numbers of `chunks`. Passes
+        joined by a plus are one step; W without a chunk is the one deferred longest.
+        """
         for word in order.split() * times:
             if word[0] == "W":
                 self.weight(chunks[int(word[1])] if word[1:] else None)
@@ -326,7 +331,7 @@ def zb_v(pp: int, grad_acc: int) -> Schedule:
 def _dual_steps(
     emitter: _Emitter, near: int, far: int, rank: int, ranks: int, pairs: int
 ) -> tuple[Step, ...]:
-    """A DualPipe device that is `rank` of `ranks` from its end of the pipeline.
+    """Steps of a DualPipe device that is `rank` of `ranks` from its end of the pipeline.
 
     `near`: the chunk for micro-batches that enter at this end, `far`: for those from the other end,
     `pairs` micro-batches each. Phases as in arXiv 2412.19437, Figure 5.
@@ -343,7 +348,7 @@ def _dual_steps(
         (inner, "D1 F1+D0"),
     ):
         emitter.play(times, order, chunks)
-    # The second half of these defers its W.
+    # The second half of these passes defers W.
     for index in range(2 * (rank + 1)):
         emitter.play(1, f"{'B' if index > rank else 'D'}{1 - index % 2}", chunks)
     emitter.play(inner, "W B0", chunks)
@@ -353,7 +358,7 @@ def _dual_steps(
 def dualpipe(pp: int, grad_acc: int) -> Schedule:
     """DualPipe: half of the micro-batches enter at each end of an even number of devices.
 
-    Chunk c is stage c of the model for those from the front, chunk pp + c for the others.
+    Chunk c is stage c of the model for micro-batches from the front, chunk pp + c for the others.
     `grad_acc`: even, at least 2·pp.
     """
     half = grad_acc // 2

@@ -1,4 +1,6 @@
-"""A plan: one chosen configuration with its predicted time and memory, ready to be written."""
+"""A plan: one chosen configuration with its predicted time and memory, in a form that can be
+written to a file.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from planner.predict.displays import displays
 
 PLAN_FILE_VERSION = 7
 
-# Fields of a layout in JSON; the degrees say the rest.
+# Fields of a layout in JSON; the others follow from the degrees.
 WRITTEN_LAYOUT = ("block_layers", "recomputed", "placement", "mtp_standalone")
 
 
@@ -55,11 +57,13 @@ class Degrees(Frozen):
 
     @property
     def expert_ranks(self) -> int:
-        """GPUs that hold the experts of a stage once."""
+        """Number of GPUs over which one copy of a stage's experts is distributed."""
         return int(product_of(EXPERTS, self.__dict__))
 
     def filling(self, gpus: int, gbs: int) -> Degrees | None:
-        """Degrees with dp and grad_acc for these GPUs and sequences; None if they do not divide."""
+        """Degrees with dp and grad_acc for these GPUs and sequences; None if the numbers do not
+        divide.
+        """
         dp, rest = divmod(gpus, self.tp * self.pp * self.cp)
         grad_acc, left = divmod(gbs, self.mbs * max(1, dp))
         if rest or left or not dp * grad_acc:
@@ -67,7 +71,7 @@ class Degrees(Frozen):
         return self.model_copy(update={"dp": dp, "grad_acc": grad_acc})
 
     def __str__(self) -> str:
-        """`tp4 pp4 vpp5 cp2 dp2 z1`; degrees of 1 that no one asks about are left out."""
+        """`tp4 pp4 vpp5 cp2 dp2 z1`; uninteresting degrees of 1 are left out."""
         return " ".join(filter(None, (AXES[name].text(degree) for name, degree in self)))
 
 
@@ -123,9 +127,9 @@ class HeldMemory(StageContents):
 class StageMemory(HeldMemory):
     """Bytes on one GPU of a pipeline stage at its peak.
 
-    The terms are those of its heaviest moment, in `phase`, so some are zero (logits inside a
-    layer's backward, activations in the update). `weights` includes everything else that always
-    stays: mask buffers, input ids, gradient buckets and library workspaces.
+    The terms are those of its heaviest phase (`phase`), so some are zero (logits inside a layer's
+    backward, activations in the update). `weights` includes everything else that always stays: mask
+    buffers, input ids, gradient buckets and library workspaces.
     """
 
     allocated: float
@@ -140,10 +144,10 @@ class StageMemory(HeldMemory):
 class SampleFigures(Frozen):
     """Figures of a step with samples of different lengths.
 
-    `lengths`: their origin; `mean_tokens`: of a sample, after cutting at the limit, which shortens
-    a share `cut` of them; `samples`: of a step. `computed_tokens_per_s` includes padding, a plan's
-    `tokens_per_s` does not; neither does `mfu_counted`, with attention within each sample (full
-    square, as in `mfu`).
+    `lengths`: their origin; `mean_tokens`: of a sample, after truncation at the limit, which
+    shortens a share `cut` of them; `samples`: number in a step. `computed_tokens_per_s` includes
+    padding, a plan's `tokens_per_s` does not; neither does `mfu_counted`, with attention within
+    each sample (full square, as in `mfu`).
     """
 
     lengths: str
@@ -180,8 +184,8 @@ class StepPass(Frozen):
     `name`: role of its model in the step (`model`: the trained one, `policy`: the same model read
     without gradients, `reference`, `teacher`); `model`: name of the model; `rows`: rows of a sample
     that pass through it; `time`: seconds of a step by term; `held`: bytes of live tensors at its
-    heaviest, on a GPU of the stage that decides whether the plan fits; `gives`: what it leaves for
-    later passes.
+    peak, on a GPU of the stage that decides whether the plan fits; `gives`: its results that later
+    passes use.
     """
 
     name: str
@@ -199,13 +203,15 @@ class StepPass(Frozen):
 
     @property
     def live_bytes(self) -> float:
-        """Bytes of live tensors at its heaviest."""
+        """Bytes of live tensors at its peak."""
         return sum(self.held.values())
 
 
 class PlanBatch(Frozen):
-    """A batch of a ramp before the last one: until `until_tokens` of training, the same plan with
-    another gradient accumulation. The interval of `step_time_s` is as wide in proportion."""
+    """One of a ramp's batches before the last: until `until_tokens` of training, the same plan runs
+    with another gradient accumulation. The interval of `step_time_s` is as wide in proportion as
+    the plan's.
+    """
 
     gbs: int = Field(ge=1, le=LARGEST_DEGREE * MOST_MICRO_BATCHES)
     grad_acc: int = Field(ge=1, le=MOST_MICRO_BATCHES)
@@ -214,10 +220,10 @@ class PlanBatch(Frozen):
 
 
 class FullMemory(Frozen):
-    """The chance that the allocator's reserved memory does not fit, and the consequence.
+    """The probability that the allocator's reserved memory does not fit, and the consequence.
 
-    `step_time_s`: seconds of a step that then continues, None if no measured run says; `note`: what
-    was measured near the limit.
+    `step_time_s`: seconds of a step that continues in that case, None if no measured run shows it;
+    `note`: measurements near the limit.
     """
 
     probability: float
@@ -226,8 +232,9 @@ class FullMemory(Frozen):
 
 
 def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
-    """Seconds of a step at the expected throughput, (1 - p)/t + p/full, which ranks plans of equal
-    risk. A run that dies instead does no better than one that crawls."""
+    """Seconds of a step at the expected throughput, (1 - p)/t + p/full, by which plans of equal
+    risk are ranked. A run that fails when memory is full counts like one that slows down.
+    """
     if full_s is None:
         return step_time_s
     return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
@@ -243,10 +250,11 @@ class Plan(Named):
 
     `gbs_tokens`, `tokens_per_s`: tokens of samples; `mfu`: model FLOP of the computed tokens
     (`samples`), with the full attention square, over dense 16-bit peak; `mfu_causal` counts the
-    lower triangle; `mfu_precision` is against the peak of the training precision. `schedule`: name
-    of the pipeline schedule (`planner.job.schedules`). `status`: `optimal` if by the cost model it
-    is proven that no plan of its job is faster by more than OPTIMAL_WITHIN at no more memory; else
-    `feasible` with `gap`, or `evaluated` for a configuration that was given.
+    lower triangle; `mfu_precision` is relative to the peak of the training precision. `schedule`:
+    name of the pipeline schedule (`planner.job.schedules`). `status`: `optimal` if it is proven
+    under the cost model that no plan of its job is faster by more than OPTIMAL_WITHIN without
+    needing more memory; else `feasible` with `gap`, or `evaluated` for a configuration that was
+    given.
     """
 
     degrees: Degrees
@@ -296,20 +304,20 @@ class Plan(Named):
     # is 1, and in plans from before the choice existed (p2p).
     cp_comm_type: ContextKind | Literal[""] = ""
     cp_sizes: tuple[int, ...] = ()
-    # None if memory is safe, and in plans from before the field existed.
+    # None if memory is certain to suffice, and in plans from before the field existed.
     full_memory: FullMemory | None = None
     # The smaller batches that a ramp starts with; empty for one batch throughout.
     ramp: tuple[PlanBatch, ...] = ()
-    # None where rows are cut from one text.
+    # None if rows are cut from one text.
     samples: SampleFigures | None = None
-    # What training minimises, and the passes of a step in order; empty for next-token prediction.
+    # The training objective, and the passes of a step in order; empty for next-token prediction.
     objective: str = ""
     passes: tuple[StepPass, ...] = ()
 
     @field_validator("layout", mode="before")
     @classmethod
     def _read_layout(cls, layout: Any, info: ValidationInfo) -> Any:
-        """A layout as JSON has it: the degrees say how many stages there are."""
+        """A layout from its JSON form; the number of stages comes from the degrees."""
         degrees = info.data.get("degrees")
         if not isinstance(layout, dict) or degrees is None:
             return layout
@@ -319,28 +327,31 @@ class Plan(Named):
 
     @field_serializer("layout")
     def _written_layout(self, layout: Layout) -> dict[str, Any]:
-        """The fields that the degrees do not say."""
+        """The layout's fields that do not follow from the degrees."""
         return {name: getattr(layout, name) for name in WRITTEN_LAYOUT}
 
     @property
     def rows(self) -> int:
-        """Rows of tokens of a sample: a pair of answers is two."""
+        """Rows of tokens in a sample: a pair of answers has two."""
         return max((one.rows for one in self.passes if one.work != "forward"), default=1)
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Recompute modes in use, starting with that of the shape."""
+        """Recompute modes in use, the shape's first."""
         return tuple(dict.fromkeys((self.recompute, *self.layout.recomputed)))
 
     @property
     def ramp_text(self) -> str:
-        """The ramp as `planner.job.batch_ramp` reads it, in sequences; empty for none."""
+        """The ramp in the form that `planner.job.batch_ramp` parses, in sequences; empty for
+        none.
+        """
         steps = [f"{batch.gbs}:{batch.until_tokens}" for batch in self.ramp]
         return ",".join((*steps, str(self.gbs))) if steps else ""
 
     def steps_of(self, tokens: float) -> Iterator[tuple[int, float, float]]:
-        """(batch in tokens, seconds a step, steps) of a training on so many tokens, by batch of the
-        ramp; an incomplete last step counts in part."""
+        """(batch in tokens, seconds per step, number of steps) of a training on this many tokens,
+        for each batch of the ramp; an incomplete last step counts as a fraction.
+        """
         done = 0.0
         for batch in self.ramp:
             until = min(float(batch.until_tokens), tokens)
@@ -350,7 +361,7 @@ class Plan(Named):
         yield self.gbs_tokens, self.step_time_s, (tokens - done) / self.gbs_tokens
 
     def training_s(self, tokens: float) -> float:
-        """Seconds of a training on so many tokens, without interruptions."""
+        """Seconds of a training on this many tokens, without interruptions."""
         return sum(seconds * steps for _, seconds, steps in self.steps_of(tokens))
 
     def __repr__(self) -> str:

@@ -30,8 +30,10 @@ PROBABLE = 0.6
 
 
 def fit_verdict(probability: float) -> FitVerdict:
-    """The word for a probability that the memory suffices: from 80 % on it fits, which a search
-    demands; below 20 % it does not; around an even chance nobody can tell."""
+    """The verdict for a probability that the memory suffices: `fits` from 80 % on, as a search
+    demands, `does not fit` at 20 % or less, `cannot tell` around an even chance, and `probably` in
+    between.
+    """
     if probability >= SURE_TO_FIT:
         return "fits"
     if probability >= PROBABLE:
@@ -45,7 +47,7 @@ def fit_verdict(probability: float) -> FitVerdict:
 LIKELY_TO_FIT = 0.9
 # Longest list of a ramp's batches.
 _MOST_SHOWN = 4
-# Percentage points by which both sides of an error bar may differ and still print as one.
+# Difference in percentage points up to which both sides of an error bar are printed as one.
 _ALIKE = 2
 
 
@@ -54,13 +56,14 @@ def degrees_text(degrees: Degrees) -> str:
     return str(degrees)
 
 
-# Degrees that name a plan, as people say them.
+# Degrees in a plan's name, as people write them.
 _NAMED_DEGREES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP"}
 
 
 def plan_name(plan: Plan) -> str:
-    """A plan's name for people: `TP 8 × PP 2 × DP 4`, `DP 8, ZeRO-3, recomputing`; for batch and
-    layout see `configuration_text`."""
+    """A plan's name for people: `TP 8 × PP 2 × DP 4`, `DP 8, ZeRO-3, recomputing`; batch and layout
+    are in `configuration_text`.
+    """
     found = [
         f"{word} {getattr(plan.degrees, axis)}"
         for axis, word in _NAMED_DEGREES.items()
@@ -105,12 +108,12 @@ def _rows_text(plan: Plan) -> str:
 
 
 def batch_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Rows of facts beside the batch of a plan: its ramp and its samples."""
+    """Rows of facts shown with the batch of a plan: its ramp and its samples."""
     return (*ramp_rows(plan), *sample_rows(plan))
 
 
 def sample_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Rows of facts about samples of different lengths; none without them."""
+    """Rows of facts about samples of different lengths; empty without them."""
     samples = plan.samples
     if samples is None:
         return ()
@@ -130,11 +133,11 @@ def sample_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Rows of facts about a batch ramp; none without one."""
+    """Rows of facts about a batch ramp; empty without one."""
     if not plan.ramp:
         return ()
     steps = [
-        f"{batch.gbs:,} sequences to {short_count(batch.until_tokens)} tokens "
+        f"{batch.gbs:,} sequences until {short_count(batch.until_tokens)} tokens "
         f"({seconds(batch.step_time_s)} a step)"
         for batch in plan.ramp
     ]
@@ -151,7 +154,7 @@ def ramp_rows(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def layers_text(plan: Plan) -> str:
-    """Layers of each pipeline stage where they differ, else an empty text."""
+    """Layers of each pipeline stage if they differ, else an empty text."""
     stages = plan.layout.stage_layers
     return run_lengths(stages) + _standalone_mark(plan) if len(set(stages)) > 1 else ""
 
@@ -161,15 +164,16 @@ def _standalone_mark(plan: Plan) -> str:
 
 
 def blocks_text(plan: Plan) -> str:
-    """Layers of each virtual-pipeline block where they differ, else an empty text."""
+    """Layers of each virtual-pipeline block if they differ, else an empty text."""
     if plan.layout.is_even:
         return ""
     return run_lengths(plan.layout.block_layers) + _standalone_mark(plan)
 
 
 def stage_gpus_text(plan: Plan) -> str:
-    """GPU type of the stages, if there are several: `stages 0-1 H100, 2 A100`; full names where the
-    first words are ambiguous."""
+    """GPU type of the stages, if there are several: `stages 0-1 H100, 2 A100`; full names if the
+    first words are ambiguous.
+    """
     kinds = set(plan.stage_gpus)
     short = {gpu: gpu.partition("-")[0] for gpu in kinds}
     names = short if len(set(short.values())) == len(kinds) else {gpu: gpu for gpu in kinds}
@@ -193,7 +197,7 @@ def _mode_text(mode: str) -> str:
 
 
 def schedule_text(plan: Plan) -> str:
-    """The pipeline schedule, unless the degrees say it; empty for 1F1B."""
+    """The pipeline schedule, unless the degrees imply it; empty for 1F1B."""
     return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
@@ -212,7 +216,8 @@ def offload_text(
     optimizer_name: str = "",
 ) -> str:
     """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; empty if nothing is
-    offloaded. `fraction`: of the activations of `modules` that is on the host."""
+    offloaded. `fraction`: share of the activations of `modules` that is on the host.
+    """
     optimizer = f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
     if share_on_cpu and optimizer_name and load_optimizer(optimizer_name).paged:
         optimizer = "optimizer states in host memory"
@@ -276,7 +281,7 @@ def fraction_text(modules: Sequence[str], fraction: float) -> str:
 
 
 def error_text(value: float, interval: Interval) -> str:
-    """`±8 %` for the larger side, or `-4/+9 %` where the other is smaller by a third or more."""
+    """`±8 %` for the larger side, or `-4/+9 %` if the other side is smaller by a third or more."""
     if not value:
         return "±0 %"
     below, above = (round(abs(end / value - 1.0) * 100) for end in (interval.low, interval.high))

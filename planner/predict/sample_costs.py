@@ -1,17 +1,17 @@
 """Costs of micro-batches with samples of different lengths: bytes of the longest, mean seconds.
 
-A rank's memory must hold the longest micro-batch that occurs; its time is a sum over all of them.
-So pieces are costed twice by the same kernel, from the same op table: at the longest rows and at
-average rows. For the latter the kernel gets a number and a length of sequences that reproduce the
-computed tokens and the squared lengths of a mean micro-batch:
+A rank's memory must have room for the longest micro-batch that occurs; its time is a sum over all
+of them. So pieces are costed twice by the same kernel, from the same op table: at the longest rows
+and at average rows. For the latter the kernel gets a number and a length of sequences that
+reproduce the computed tokens and the squared lengths of a mean micro-batch:
 
     b' = tokens / l,  s' = l = squared lengths / tokens,  so that b'·s' = tokens, b'·s'² = squares
 
-So attention is costed at the mean length that a token attends to, and the rest by tokens. Ignores
+So attention is costed at the mean length to which a token attends, and the rest by tokens. Ignores
 that attention's rate varies with length.
 
 If the number of ranks that share a sample depends on its length (`planner.job.rank_groups`), a mean
-micro-batch is a sum over kinds of passes, each costed on its own number of ranks.
+micro-batch is a sum over kinds of passes, each costed on its number of ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from planner.job.job import Job
 from planner.job.rank_groups import Pass, passes_of
 from planner.predict.pictures import held_pictures, is_pictured, timed_pictures
 
-# Costs of keys, given inputs of a job and a factor on the patches of images.
+# Function for the costs of keys, given inputs of a job and a factor on the patches of images.
 Cost = Callable[[Array, JobInputs, float], Array]
 
 # Columns of a piece that are seconds of a micro-batch.
@@ -61,8 +61,9 @@ def cost_samples(
     job: Job, inputs: JobInputs, keys: Array, cost: Cost, more_tokens: float = 1.0,
     longer: float = 1.0, more_images: float = 1.0,
 ) -> Array:  # fmt: skip
-    """Piece costs of keys [keys, pieces, PIECE_COLUMNS]. `more_tokens`, `longer`, `more_images`:
-    factors on the tokens of a micro-batch, on the length that they attend to, on its patches."""
+    """Piece costs of keys [keys, pieces, PIECE_COLUMNS]. Factors: `more_tokens` on the tokens of a
+    micro-batch, `longer` on the length to which they attend, `more_images` on its patches.
+    """
     if not (job.samples.differ or is_pictured(job)):
         return cost(keys, inputs, 1.0)
     sizes = keys[:, [f.KEY["mbs"], f.KEY["cp"]]] if job.samples.by_sample else keys[:, MBS]
@@ -81,7 +82,7 @@ def cost_samples(
 def _held(
     job: Job, inputs: JobInputs, keys: Array, cost: Cost, groups: Sequence[NDArray[np.intp]]
 ) -> Array:
-    """Costs at the longest micro-batch, with the most patches that one has."""
+    """Costs at the longest micro-batch, with the most patches that any micro-batch has."""
     if not is_pictured(job):
         return cost(keys, inputs, 1.0)
     found = [
@@ -97,7 +98,9 @@ def _held(
 def _parts(
     job: Job, inputs: JobInputs, keys: Array, more_tokens: float, longer: float
 ) -> Iterator[tuple[float, tuple[Array, JobInputs]]]:
-    """Kinds of passes in a mean micro-batch: (how often, its keys and inputs for timing)."""
+    """Kinds of passes in a mean micro-batch, each as (number of times, (keys, inputs for
+    timing)).
+    """
     if not job.samples.by_sample:
         yield 1.0, timed_keys(job, inputs, keys, more_tokens, longer)
         return
@@ -113,8 +116,9 @@ def _parts(
 
 
 def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
-    """The passes of a rank in a mean micro-batch of `mbs` packs whose samples are split over as
-    many ranks as they need."""
+    """The passes of a rank in a mean micro-batch of `mbs` packs, in which each sample is split over
+    the number of ranks that it needs.
+    """
     lengths, packed = job.samples.lengths, job.samples.balance == "dynamic-cp"
     if lengths is None:
         return ()
@@ -125,7 +129,9 @@ def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
 def timed_keys(
     job: Job, inputs: JobInputs, keys: Array, more_tokens: float = 1.0, longer: float = 1.0
 ) -> tuple[Array, JobInputs]:
-    """Keys of one micro-batch size, and inputs of the job, as the kernel times them."""
+    """Keys of one micro-batch size, and inputs of the job, changed to those that the kernel gets
+    for timing.
+    """
     if not job.samples.differ:
         return keys, inputs
     mbs = int(keys[0, f.KEY["mbs"]])

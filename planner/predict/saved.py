@@ -22,8 +22,9 @@ Key = Any
 def rank_key(
     recompute: Module = Module.NOTHING, sequence_parallel: bool = True, **degrees: int
 ) -> Key:
-    """A key with these degrees (1 by default) and modules that run again, without columns that only
-    seconds depend on. Samples fill their row."""
+    """A key with these degrees (1 by default) and these recomputed modules, without columns on
+    which only seconds depend. Samples fill their row.
+    """
     sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
         **sizes,
@@ -41,8 +42,9 @@ def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
 
 
 def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
-    """Groups of activations of a layer of each kind that leave the GPU: one for each offloaded
-    module that has a tensor of the framework's least size."""
+    """Number of groups of activations that leave the GPU, for a layer of each kind: one for each
+    offloaded module with a tensor of at least the framework's minimum size.
+    """
     context, kinds = op_context(job), len(job.model.piece_kinds)
     key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
     return tuple(

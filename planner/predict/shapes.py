@@ -1,4 +1,4 @@
-"""The legal shapes of a job, or why there are none."""
+"""The legal shapes of a job, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from planner.predict.space import (
 
 @dataclass(frozen=True)
 class Candidates:
-    """Legal shapes of a job, perhaps on fewer GPUs than were given, as `notes` then say."""
+    """Legal shapes of a job; if they use fewer GPUs than were given, `notes` say so."""
 
     job: Job
     columns: dict[str, IntArray]
@@ -96,7 +96,7 @@ def offloaded_per_token(job: Job) -> dict[str, float]:
 
 
 def degree_limit(values: Iterable[int]) -> DegreeLimit:
-    """A limit to a set of values."""
+    """The limit that allows exactly these values of a degree."""
     ordered = tuple(sorted(values))
     return DegreeLimit(
         ",".join(str(value) for value in ordered),
@@ -106,10 +106,11 @@ def degree_limit(values: Iterable[int]) -> DegreeLimit:
 
 
 def legal_candidates(job: Job) -> Candidates:
-    """Legal shapes on all GPUs. If no configuration can use all of them, whatever the user's
-    limits, legal shapes on as many as possible. UsageError if there are none.
+    """Legal shapes on all GPUs. If no configuration can use all of them, even without the user's
+    limits, legal shapes on the largest number that works. UsageError if there are none.
 
-    The limits do not decide this: otherwise a further limit could make the answer faster.
+    The user's limits do not affect this choice: otherwise a further limit could make the answer
+    faster.
     """
     if job.pool is not None:
         return _pool_candidates(job, job.pool)
@@ -139,7 +140,8 @@ def legal_candidates(job: Job) -> Candidates:
 
 def _pool_candidates(job: Job, pool: Pool) -> Candidates:
     """Shapes that are legal on every machine of a pool and whose stages fill each machine, with
-    every place that the stages may have (column `place`). UsageError if there are none."""
+    every assignment of stages to machines (column `place`). UsageError if there are none.
+    """
     legal: list[dict[tuple[int, ...], None]] = []
     names: tuple[str, ...] = ()
     considered = 0
@@ -167,15 +169,16 @@ def _pool_candidates(job: Job, pool: Pool) -> Candidates:
 
 
 def _placed(shapes: Shapes, pool: Pool) -> int:
-    """Number of candidates on a pool: each shape with every place that its stages may have, or once
-    if they have none."""
+    """Number of candidates on a pool: each shape counts once for every assignment of its stages to
+    machines, or once if there is none.
+    """
     degrees, counts = np.unique(shapes.degrees["pp"], return_counts=True)
     places = [max(1, len(pool.places_of(pp))) for pp in degrees.tolist()]
     return shapes.modes * int(counts @ places)
 
 
 def unfilled(pool: Pool) -> str:
-    """Why no stages fill the clusters of a pool, and what would."""
+    """Why no stages fill the clusters of a pool, and a remedy."""
     counts = " and ".join(str(part.num_gpus) for part in pool.parts)
     return (
         f"no legal configuration has pipeline stages that fill {counts} GPUs: tp·cp·dp must "
@@ -202,7 +205,7 @@ def no_legal_shape(ctx: RuleContext, shapes: Shapes) -> str:
             lines.append(f"nearest global batch that works: {sizes} sequences (--gbs)")
     usable = largest_usable(ctx)
     if usable:
-        lines.append(f"most GPUs, of these, that work: {usable:,} (--gpus)")
+        lines.append(f"largest number of these GPUs that works: {usable:,} (--gpus)")
     lines += condition_hints(ctx, shapes, conflict)
     return "\n".join(lines)
 
@@ -234,7 +237,7 @@ def _first_legal(ctx: RuleContext, sizes: IntArray) -> int | None:
 
 
 def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
-    """Rules that a configuration violates, by name, and what each demands."""
+    """Rules that a configuration violates, by name, and the demand of each."""
     broken: dict[str, str] = {}
     for machine in job.machines:
         broken = _broken_on(machine, degrees) | broken
@@ -257,8 +260,9 @@ def _broken_on(job: Job, degrees: Degrees) -> dict[str, str]:
 def condition_hints(
     ctx: RuleContext, shapes: Shapes, conflict: Sequence[ShapeRule]
 ) -> Iterator[str]:
-    """For each condition in a conflict: the choices there are, and how many configurations would be
-    legal without it, among those that were enumerated and obey every other rule."""
+    """For each condition in a conflict: the available choices, and how many configurations would be
+    legal without it, among those that were enumerated and obey every other rule.
+    """
     names = {rule.name for rule in conflict}
     for condition in ctx.conditions:
         if condition.option not in names:

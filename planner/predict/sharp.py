@@ -1,10 +1,11 @@
-"""Which communicators of a plan use reductions in the switches (SHARP), and what prevents it.
+"""The communicators of a plan that use reductions in the switches (SHARP), and reasons that prevent
+it.
 
 NCCL's plugin serves one kind of communicator: the first one made with NCCL_COLLNET_ENABLE=1.
 Frameworks must arrange for that: Megatron's --use-sharp does so for its data-parallel groups (`dp`)
 or, with several instances of the distributed optimizer, for those between the instances
 (`dp_replica`) (megatron/core/parallel_state.py @00caa53a, initialize_model_parallel). The compiled
-core decides the same from the links: `planner.cost.in_network`.
+core derives the same from the links: `planner.cost.in_network`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class SharpUse:
-    """`group`: the communicators that may use the switches, `groups` of them with `size` ranks
-    each; `reason`: why the switches do not reduce, empty if they do."""
+    """`group`: the kind of communicator that may use the switches; there are `groups` of it with
+    `size` ranks each. `reason`: why the switches do not reduce, empty if they do.
+    """
 
     group: SharpGroup
     size: int
@@ -58,7 +60,7 @@ def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:
     if use.groups > most:
         return (
             f"{use.groups} data-parallel groups; switches of SHARP{job.cluster.sharp} reduce for "
-            f"{most}, the others go through the hosts"
+            f"{most} of them, the hosts for the others"
         )
     if use.group == "dp" and degrees.zero >= 1 and links.in_network_gathers == 0.0:
         return (
@@ -69,18 +71,23 @@ def _reason(job: Job, degrees: Degrees, use: SharpUse, stride: int) -> str:
 
 
 def sharp_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """Assumptions about switches that reduce, or why they reduce nothing of the plan."""
+    """Assumptions about switches that reduce, or the reason why they reduce nothing of the plan."""
     use = sharp_use(job, degrees)
     if use is None:
         return ()
-    return (f"the switches (SHARP) reduce nothing of it: {use.reason}" if use.reason else NOTE,)
+    return (
+        f"the switches (SHARP) reduce none of the plan's traffic: {use.reason}"
+        if use.reason
+        else NOTE,
+    )
 
 
 def or_by_hosts(
     interval: Interval, step_time_s: float, by_hosts: Interval, by_hosts_s: float
 ) -> Interval:
-    """Interval of a step with SHARP, which nobody has measured with this model: up to the upper end
-    if the switches bring nothing (`by_hosts`, `by_hosts_s`: the plan without SHARP)."""
+    """Interval of a step with SHARP, which was never measured with this model: its upper end is the
+    one without SHARP if that is higher (`by_hosts`, `by_hosts_s`: the plan without SHARP).
+    """
     ratio = by_hosts_s / step_time_s
     if ratio <= 1.0 + 1e-9:
         return interval

@@ -1,7 +1,7 @@
 """Degrees of parallelism as integer columns: enumerate the shapes, keep the legal ones.
 
 Enumeration leaves a value out only if it is useless (the bounds below) or if no split of the GPUs
-has it. What is *forbidden* is left to the rules, so that a conflict can name them.
+has it. *Forbidden* values are left to the rules, so that a conflict can name them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MOST_UNEVEN_CHUNKS = 4
 # `largest_usable` tries this many node counts one by one, then only powers of two.
 NODE_COUNTS_TRIED = 64
 
-# Sizes of shard groups, in scale-up domains, where ZeRO shards more than the state. As negative
-# numbers they stand for the sizes until these are known.
+# Sizes of shard groups, in scale-up domains, if ZeRO shards more than the state. As negative
+# numbers they are placeholders until the sizes in ranks are known.
 SHARD_DOMAINS = (1, 2, 4, 8, 16)
 
 Shape = dict[str, IntArray]
@@ -62,8 +62,10 @@ class Shapes:
 
 @dataclass(frozen=True)
 class LegalityReport:
-    """The fate of the candidates. `removed`: for each rule, in the order of the registry, how many
-    shapes it was the first to reject; they add up to considered - legal."""
+    """The number of candidates that are legal. `removed`: for each rule, in the order of the
+    registry, the number of shapes that it was the first to reject; they add up to considered -
+    legal.
+    """
 
     considered: int
     legal: int
@@ -77,8 +79,8 @@ def enumerate_shapes(ctx: RuleContext) -> Shapes:
     cp powers of two that leave LEAST_TOKENS_PER_RANK; ep any divisor of the experts; etp 1 or tp;
     vpp with equal chunks (with or without embedding and head counted as layers), or up to
     MOST_UNEVEN_CHUNKS if the framework takes any layout; MICRO_BATCHES up to MOST_TOKENS_PER_RANK.
-    dp and grad_acc follow. Any number that the user names in a limit is tried as well, even if it
-    cannot work: the rules then say why.
+    dp and grad_acc follow. Any number in a limit that the user gives is tried as well, even if it
+    cannot work: the rules then state the reason.
     """
     shape = _parallel_degrees(ctx)
     shape = _interleaving(ctx, shape)
@@ -134,7 +136,7 @@ def _gpu_counts(cluster: ClusterNumbers) -> list[int]:
 
 
 def _parallel_degrees(ctx: RuleContext) -> Shape:
-    """Columns tp, pp, cp, dp: splits of the GPUs, and values that the user names."""
+    """Columns tp, pp, cp, dp: splits of the GPUs, and values in the user's limits."""
     gpus = ctx.cluster.num_gpus
     widest = ctx.cluster.scale_up_domain
     if ctx.allow_tp_across_nodes:
@@ -168,7 +170,7 @@ def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
     """Columns ep and etp: splits of a stage's GPUs over the experts."""
     experts = ctx.model.experts
     shape = _cross(shape, "ep", {*_divisors(experts or 1, experts or 1), *ctx.named("ep")})
-    # 0 stands for "as tp"; it would repeat 1 where tp is 1.
+    # 0 means "as tp"; with tp 1 that would repeat 1.
     shape = _cross(shape, "etp", {1, *([0] if experts else []), *ctx.named("etp")})
     as_tp = shape["etp"] == 0
     listed = np.isin(shape["tp"], _values({1, *ctx.named("etp")}))
@@ -180,9 +182,10 @@ def _expert_degrees(ctx: RuleContext, shape: Shape) -> Shape:
 
 
 def _shards(ctx: RuleContext, shape: Shape) -> Shape:
-    """Column shard: all of dp·cp (0), the ranks of a stage in SHARD_DOMAINS, named sizes.
+    """Column shard: all of dp·cp (0), the ranks of a stage in SHARD_DOMAINS domains, sizes in the
+    user's limits.
 
-    Smaller groups help only where ZeRO gathers weights or scatters gradients at every micro-batch
+    Smaller groups help only if ZeRO gathers weights or scatters gradients at every micro-batch
     (stages 2 and 3); for a single reduction per step they cost memory and save nothing.
     """
     limit = ctx.limits.get("shard")
@@ -197,7 +200,7 @@ def _shards(ctx: RuleContext, shape: Shape) -> Shape:
     useful = (inside > 1) & (inside < ranks) & (shape["zero"] >= max(2, least))
     useful &= (ranks % np.maximum(1, inside) == 0) & ~np.isin(inside, _values(tried))
     shape["shard"] = np.where(is_inside, inside, shape["shard"])
-    # The number dp·cp repeats the 0, unless the user wants that number.
+    # The number dp·cp means the same as 0, so it is dropped unless the user's limit names it.
     repeated = (shape["shard"] == ranks) & ((not named) | (0 in tried))
     return _keep(shape, (~is_inside | useful) & ~repeated)
 
@@ -209,7 +212,7 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
     tokens = shape["mbs"] * ctx.model.seq // (shape["cp"] * shape["tp"])
     useful = tokens <= MOST_TOKENS_PER_RANK
     useful &= shape["mbs"] * shape["dp"] <= goal + ctx.batch.largest_difference
-    # Keep the smallest micro-batch, so that the rule on the batch can say what is wrong.
+    # Keep the smallest micro-batch, so that the rule on the batch can state the problem.
     shape = _keep(shape, useful | (shape["mbs"] == 1) | _names_any(ctx, shape, ("mbs",)))
     shape["grad_acc"] = accumulation(shape, ctx)
     shape = _with_missing(ctx, shape, "grad_acc")
@@ -218,7 +221,7 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
 
 
 def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
-    """Add rows for values that the user names and that no row has."""
+    """The rows, and new ones for values in the user's limits that no row has."""
     missing = sorted({*ctx.named(name)} - set(shape[name].tolist()))
     if not missing:
         return shape
@@ -227,7 +230,7 @@ def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
 
 
 def _names_any(ctx: RuleContext, shape: Shape, degrees: Iterable[str]) -> Mask:
-    """Rows in which some degree has a value that the user names."""
+    """Rows in which some degree has a value from the user's limits."""
     masks = [np.isin(shape[degree], _values(ctx.named(degree))) for degree in degrees]
     mask: Mask = np.logical_or.reduce(masks)
     return mask

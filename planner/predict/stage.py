@@ -1,4 +1,4 @@
-"""A pipeline stage as the cost core sees it: its contents, and what it holds in each phase.
+"""A pipeline stage as the cost core describes it: its contents, and its memory in each phase.
 
 All figures come from the core's functions, run as plain Python.
 """
@@ -30,8 +30,9 @@ _INSIDE = (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
 
 @dataclass(frozen=True)
 class OneLayer:
-    """The layer that a phase is about: its kind, whether it recomputes, and how many micro-batches
-    keep it in addition to `KeptCopies`."""
+    """A layer that a phase treats separately: its kind, whether it recomputes, and the number of
+    micro-batches for which it keeps tensors in addition to `KeptCopies`.
+    """
 
     kind: int
     again: bool
@@ -47,12 +48,12 @@ class Stage:
 
     @cached_property
     def key(self) -> Any:
-        """The key as an object."""
+        """The row of the key table as an object."""
         return light(self.inputs.key, f.KEY_ROW)
 
     @cached_property
     def grid(self) -> Any:
-        """The shape as an object."""
+        """The row of the shape table as an object."""
         return light(self.inputs.shape, f.SHAPE_ROW)
 
     @cached_property
@@ -61,7 +62,7 @@ class Stage:
         return light(self.inputs.costs, f.PIECE_ROW)
 
     def counts(self, piece: int) -> tuple[float, float]:
-        """(pieces of a kind on the stage, how many of them recompute)."""
+        """(number of pieces of a kind on the stage, number of them that recompute)."""
         layout = self.inputs.layout
         count, again = layout.counts[piece, self.index], layout.recomputed[piece, self.index]
         return float(count), float(again)
@@ -86,19 +87,19 @@ class Stage:
 
     @cached_property
     def held(self) -> Held:
-        """Micro-batches that it holds."""
+        """Numbers of micro-batches that the stage holds."""
         grid, schedule = self.grid, self.inputs.framework.schedule
         return held_microbatches(float(self.index), grid.pp, grid.vpp, grid.grad_acc, schedule)
 
     @cached_property
     def rest(self) -> PhaseTerms:
-        """Its terms in the optimizer's phase."""
+        """Memory terms of the optimizer's phase."""
         inputs = self.inputs
         return at_rest(self.holds, self.key, self.grid, inputs.job, inputs.framework)
 
     @cached_property
     def heaviest(self) -> tuple[int, Pass]:
-        """Its heaviest phase, and the pass that the phase belongs to."""
+        """The heaviest phase, and the pass to which it belongs."""
         inputs = self.inputs
         phase, within, _ = core.heaviest_phase(
             self.holds, self.most, self.held, True, self.key, self.grid, inputs.job,
@@ -124,7 +125,8 @@ class Stage:
 
     def phase_detail(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
         """Terms of a phase, with the core's maxima inside layers split by name, and the layers that
-        the phase is about, the working one first."""
+        the phase treats separately, the working one first.
+        """
         resting, moving = self.terms(phase, one_pass)
         layers: tuple[OneLayer, ...] = ()
         if phase in _INSIDE and self.holds.layers:
@@ -155,8 +157,9 @@ class Stage:
         return OneLayer(self._kind(name, getattr(most, name)), not plain)
 
     def _at_last(self, terms: MovingTerms) -> tuple[MovingTerms, tuple[OneLayer, ...]]:
-        """The last layer in backward, which is the stage's first: it is still kept and has made no
-        gradients yet."""
+        """Terms and layers for the last layer in backward, which is the stage's first layer: it is
+        still kept and has no gradients yet.
+        """
         kind = self._kind("last", self.most.last)
         parts, again = self._parts(kind), self.counts(kind)[1] > 0.0
         kept = parts.light if again else parts.kept
@@ -171,7 +174,9 @@ class Stage:
         ), (OneLayer(kind, again, float(stays)),)
 
     def _behind(self, terms: MovingTerms, one_pass: Pass) -> tuple[MovingTerms, OneLayer]:
-        """The first layer in backward, which is done while the second one runs."""
+        """Terms and layer for the first layer in backward, which is done while the second one
+        runs.
+        """
         name = "done_making" if one_pass.accumulates == 0.0 else "done"
         change = getattr(self.most, name)
         kind = self._kind(name, change)

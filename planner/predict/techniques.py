@@ -13,12 +13,12 @@ from planner.predict.shapes import rule_context
 
 
 def used_techniques(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """The job's techniques that work with these degrees."""
+    """The job's techniques that are compatible with these degrees."""
     return tuple(name for name in job.techniques if works_with(job, degrees, name))
 
 
 def works_with(job: Job, degrees: Degrees, name: str) -> bool:
-    """Whether a technique of the job's framework works with these degrees."""
+    """Whether a technique of the job's framework is compatible with these degrees."""
     columns, sizes = degree_columns([degrees]), rule_context(job)
     conditions = technique_conditions(job.framework, (name,))
     return all(bool(condition.mask(columns, sizes)[0]) for condition in conditions)
@@ -40,7 +40,7 @@ def further_techniques(job: Job, degrees: Degrees, recompute: str) -> Iterator[T
 
 
 def technique_flags(job: Job, names: tuple[str, ...]) -> str:
-    """The flags of some techniques, in a line."""
+    """The flags of some techniques on one line."""
     found = (job.framework.technique(name) for name in names)
     return " ".join(flags_for(job, one) for one in found if one and one.flags)
 
@@ -52,8 +52,9 @@ def flags_for(job: Job, technique: Technique) -> str:
 
 
 def _graphed(job: Job) -> str:
-    """Modules that CUDA graphs capture: not experts, whose number of tokens varies, nor what pads
-    that number for quantised products (Megatron's transformer_config.py)."""
+    """Modules that CUDA graphs capture: not experts, whose number of tokens varies, nor the padding
+    of that number for quantised products (Megatron's transformer_config.py).
+    """
     modules = ["attn", *(["mamba"] if job.model.has_states else [])]
     if job.model.moe is None:
         modules.append("mlp")

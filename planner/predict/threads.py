@@ -1,4 +1,6 @@
-"""Shares the rows of a table out among threads, for compiled loops that release the interpreter."""
+"""Distributes the rows of a table over threads, for compiled loops that release the interpreter
+lock.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from contextvars import ContextVar
 from functools import cache
 from threading import Lock
 
-# With fewer rows, starting threads takes longer than the work, and so does calling the core for
-# smaller parts.
+# With fewer rows than this, starting threads takes longer than the work; the same is true of
+# calling the core for smaller parts.
 _FEWEST = 128
 # Parts per thread, so that no thread waits long for the last part, and the most rows of a part:
 # Ctrl-C and the deadline take effect between parts.
@@ -44,7 +46,8 @@ def until(deadline: float | None) -> Iterator[None]:
 
 def in_threads(work: Callable[[slice], None], count: int) -> None:
     """Call `work` on slices that cover `count` rows, on as many threads as there are processors or
-    `limit_threads` allows."""
+    as `limit_threads` allows.
+    """
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, min(_most_threads.get() or threads or 1, threads or 1, count // _FEWEST))
     shares = threads * min(_PARTS, count // (_FEWEST * threads)) if threads > 1 else 1
@@ -78,7 +81,9 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads are kept: starting one takes as long as costing hundreds of configurations."""
+    """A pool of threads that are kept, because starting one takes as long as costing hundreds of
+    configurations.
+    """
     return ThreadPoolExecutor(threads)
 
 

@@ -33,7 +33,8 @@ from planner.predict.group_waits import group_seconds
 from planner.predict.pictures import is_pictured
 from planner.predict.sample_costs import PASSES
 
-# Piece costs of keys, of a larger micro-batch (`planner.predict.sample_costs.cost_samples`).
+# Function for the piece costs of keys with a larger micro-batch
+# (`planner.predict.sample_costs.cost_samples`).
 Price = Callable[..., Array]
 
 # Elasticities come from comparing with micro-batches that are larger by this factor.
@@ -53,8 +54,9 @@ def waiting(
     distribution: tuple[Array, Array], draws: int, micro_batches: int, ranks: int, in_step: int,
     filling: float,
 ) -> float:  # fmt: skip
-    """Seconds that ranks wait in a step, in units of a mean micro-batch (see the module). `draws`:
-    from the distribution, per micro-batch; `filling`: (p - 1)/v."""
+    """Seconds that ranks wait in a step, in units of a mean micro-batch (see the module docstring).
+    `draws`: number of draws from the distribution per micro-batch; `filling`: (p - 1)/v.
+    """
     micro_batch = sum_of(*distribution, draws).largest_of(in_step)
     if len(micro_batch.values) == 1:
         return 0.0
@@ -69,7 +71,7 @@ def waits(
     samples: Samples, seq: int, mbs: int, micro_batches: int, ranks: int, in_step: int,
     filling: float,
 ) -> Waiting:  # fmt: skip
-    """`waiting` for the job's samples: of tokens, squared lengths and patches."""
+    """Results of `waiting` for tokens, squared lengths and patches of the job's samples."""
     lengths = samples.lengths
     if lengths is None or not samples.differ:
         return Waiting(0.0, 0.0)
@@ -85,7 +87,9 @@ _Schedule = tuple[int, int, int, float]
 def _waiting_for_images(
     samples: Samples, lengths: Lengths, seq: int, mbs: int, schedule: _Schedule
 ) -> float:
-    """`waiting` for patches, which are drawn with their samples: by pack, or row by row."""
+    """Result of `waiting` for patches, which are drawn with their samples: by pack, or row by
+    row.
+    """
     if not lengths.mean_patches or samples.balance == "tokens":
         return 0.0
     if samples.is_packed:
@@ -117,7 +121,10 @@ def _waits_of_tokens(
 
 
 def _sorted(values: Array, ranks: int) -> float:
-    """Mean over groups of neighbours in a sorted list, one per rank, of max over mean, less 1."""
+    """Relative excess over the mean if ranks get neighbours in a sorted list: the largest values of
+    groups with one value per rank, averaged over groups and divided by the mean of all values,
+    minus 1.
+    """
     together = min(ranks, SORTED_BATCHES)
     starts = range(0, len(values) - together + 1, together)
     return float(np.mean([values[at : at + together].max() for at in starts]) / values.mean() - 1.0)
@@ -128,8 +135,9 @@ def unequal_seconds(
 ) -> Array:
     """Seconds of each shape's step in which ranks wait for those whose samples need more work.
 
-    For the passes of an average stage, with everything that the mode recomputes run again.
-    `costs[key, machine, piece]`: as priced; `totals[piece]`: how many of each the model has.
+    They are computed for the passes of an average stage, including everything that the mode
+    recomputes. `costs[key, machine, piece]`: as priced; `totals[piece]`: number of each in the
+    model.
     """
     key_of_shape = shapes[:, f.SHAPE["key"]].astype(np.int64)
     tokens, squares, fixed = elastic_seconds(price, totals, keys, costs)
@@ -160,7 +168,8 @@ def elastic_seconds(
     price: Price, totals: Array, keys: Array, costs: Array
 ) -> tuple[Array, Array, Array]:
     """Seconds of a micro-batch, all pieces, that grow with tokens, with squared lengths and with
-    neither: a·t, b·q and c. The first two are differences to a larger micro-batch (`_STEP`)."""
+    neither: a·t, b·q and c. The first two are differences to a larger micro-batch (`_STEP`).
+    """
     now = _seconds(totals, keys, costs)
     both = _seconds(totals, keys, price(keys, more_tokens=_STEP)) - now
     longer = _seconds(totals, keys, price(keys, longer=_STEP)) - now

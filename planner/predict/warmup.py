@@ -28,26 +28,27 @@ Progress = Callable[[str, int, int], None]
 # Seconds between two looks at the clock while the second process compiles.
 _LOOKS_UP_S = 0.05
 
-# A second process compiles the second group, which takes it about as long with its own start as the
-# first process takes for the first group.
+# A second process compiles the second group. Including its own start that takes it about as long as
+# the first process needs for the first group.
 _HERE = (
     compiled.cost_keys, compiled.cost_shapes, compiled.memory_phases,
 )  # fmt: skip
 _BESIDE = (
     compiled.bound_shapes, compiled.layout_terms, compiled.least_together,
 )  # fmt: skip
+ENTRIES = (*_HERE, *_BESIDE)
 
 
 def missing() -> list[Entry]:
-    """Entries that are not in the cache."""
-    return [entry for entry in (*_HERE, *_BESIDE) if not entry.is_on_disk()]
+    """Entries of the core that are not in the cache."""
+    return [entry for entry in ENTRIES if not entry.is_on_disk()]
 
 
 def warm_up(progress: Progress | None = None, deadline: float | None = None) -> None:
-    """Compile what is `missing`; `progress` gets (what, done, total).
+    """Compile the `missing` entries; `progress` is called with (what, done, total).
 
     Each entry takes a second or two; Ctrl-C and the `deadline` (`time.perf_counter`,
-    CannotTellError) are heard between two of them.
+    CannotTellError) take effect between two entries.
     """
     wanted = missing()
     here = [entry for entry in wanted if entry in _HERE]
@@ -60,7 +61,8 @@ def warm_up(progress: Progress | None = None, deadline: float | None = None) -> 
                 progress(_text(entry), done, len(wanted))
             if helper and entry in beside:
                 _wait_for(helper, deadline)
-            # What the helper compiled is only loaded; where that failed, it is compiled here.
+            # Entries that the helper compiled are only loaded; if it failed, they are compiled
+            # here.
             _compile(entry)
     finally:
         if helper:
@@ -113,7 +115,7 @@ def _zeros(inputs: type[Any]) -> Any:
 
 
 def _samples() -> dict[str, tuple[Any, ...]]:
-    """Arguments of the types that each entry is called with."""
+    """Arguments of the types with which each entry is called."""
     from planner.predict.kernel_rows import work_arrays
     from planner.predict.links import network
 
@@ -157,6 +159,6 @@ def _samples() -> dict[str, tuple[Any, ...]]:
 
 
 if __name__ == "__main__":
-    for each in (*_HERE, *_BESIDE):
+    for each in ENTRIES:
         if each.__name__ in sys.argv[1:]:
             _compile(each)

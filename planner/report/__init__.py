@@ -1,1 +1,1 @@
-"""Reports. `planner.report.*` decide what is shown, `planner.report.draw` how it looks."""
+"""Reports. `planner.report.*` decide what is shown; `planner.report.draw` decides how it looks."""

@@ -29,16 +29,17 @@ from planner.report.tables import Block, Notes, as_report
 from planner.search.explanation import pick_plan
 from planner.search.result import SearchResult
 
-# Differences that are named: the largest, and none below these shares of what they are part of.
+# Number of differences that are named, the largest first; and the smallest share of the total that
+# is named.
 _NAMED = 3
 _LEAST_SHARE = 0.005
-# Axes that the text of a batch says.
+# Axes that are part of the text of a batch.
 _IN_BATCH = ("mbs", "grad_acc")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that is not the same in both plans."""
+    """A setting in which two plans differ."""
 
     words: str
     one: str
@@ -47,7 +48,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class TermPair:
-    """A term of both plans, in seconds or bytes."""
+    """The amount of a term in two plans, in seconds or bytes."""
 
     words: str
     one: float
@@ -55,17 +56,17 @@ class TermPair:
 
     @property
     def more(self) -> float:
-        """The other plan's amount minus this one's."""
+        """The second plan's amount minus the first plan's."""
         return self.another - self.one
 
     @property
     def more_gib(self) -> float:
-        """The same in GiB."""
+        """The same difference in GiB."""
         return self.more / GIB
 
 
 class TwoPlans(ABC):
-    """Two plans of a file, by their numbers from 1. Times in seconds, sizes in bytes."""
+    """Two plans of a file, numbered from 1. Times are in seconds, sizes in bytes."""
 
     number: int
     other: int
@@ -84,16 +85,16 @@ class TwoPlans(ABC):
     @property
     @abstractmethod
     def time(self) -> tuple[TermPair, ...]:
-        """Seconds of a step that either has, by what they are spent on."""
+        """Seconds of a step by purpose, without those that are 0 in both plans."""
 
     @property
     @abstractmethod
     def memory(self) -> tuple[TermPair, ...]:
-        """Bytes of the fullest GPU that either has, by what they are."""
+        """Bytes on the fullest GPU by purpose, without those that are 0 in both plans."""
 
     @property
     def sentences(self) -> Iterator[str]:
-        """The answer: which is faster and lighter, and by what."""
+        """The answer: which plan is faster and which is lighter, and by how much."""
         (name, other_name), (one, another) = self.names, self.peak_bytes
         yield words_of(
             "beside.headline", ratio=beside_text(self.ratio), memory=_lighter(another - one),
@@ -105,7 +106,7 @@ class TwoPlans(ABC):
             yield words_of("beside.heavier", terms=told)
 
     def record(self) -> dict[str, Any]:
-        """The same for `--json`: seconds and bytes."""
+        """The comparison for `--json`, in seconds and bytes."""
         return {
             "plans": [self.number, self.other],
             "step_time_s": [*self.step_s],
@@ -119,7 +120,7 @@ class TwoPlans(ABC):
 
 
 class Beside(TwoPlans):
-    """Two plans of a search. UsageError for numbers that the file does not have."""
+    """Two plans of a search. Raises UsageError for numbers that are not in the file."""
 
     def __init__(self, result: SearchResult, number: int, other: int) -> None:
         self.number, self.other = number, other
@@ -136,12 +137,12 @@ class Beside(TwoPlans):
 
     @property
     def time(self) -> tuple[TermPair, ...]:
-        """Terms of the step time that either has."""
+        """Terms of the step time that are not 0 in both plans."""
         return _pairs(TIME_WORDS, *(plan.time for plan in self.plans))
 
     @property
     def memory(self) -> tuple[TermPair, ...]:
-        """Terms of the fullest stage's peak that either has."""
+        """Terms of the fullest stage's peak that are not 0 in both plans."""
         return _pairs(MEMORY_WORDS, *(plan.stages[plan.heaviest_stage] for plan in self.plans))
 
 
@@ -158,8 +159,9 @@ def beside_report(beside: TwoPlans) -> Iterator[Block]:
 
 
 def compared(plan: Plan) -> dict[str, Any]:
-    """What a page needs to compare a plan: name, settings, seconds of a step, GiB of the
-    fullest stage."""
+    """The values with which a page compares a plan: its name, its settings, the seconds of a step,
+    and the GiB of the fullest stage.
+    """
     fullest = plan.stages[plan.heaviest_stage]
     return {
         "name": plan_name(plan),

@@ -1,4 +1,4 @@
-"""What `planner check` shows."""
+"""Report of `planner check`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from planner.search.explanation import Explanation
 
 _MARKS = {"error": "ERROR", "missing": "MISSING", "warning": "warning", "note": "note"}
 _MOST_PLACES = 3
-# Rows of a table of advice.
+# Most rows in a table of advice.
 _MOST_MOVES = 6
 
 
@@ -60,12 +60,12 @@ def check_report(
     *,
     verbose: bool = False,
 ) -> Iterator[Block]:
-    """The whole report. `advice`: what would make it fit, if that is not sure."""
+    """The whole report. `advice`: changes that would make the job fit, if it may not."""
     leading = () if advice is None else leading_facts(advice)
     facts = list(_head_facts(assessment, explanation))
     answer = [row for row in facts if row[0] == "verdict"]
     yield Facts((*answer, *leading, *(row for row in facts if row not in answer)))
-    # What the head says of the network is not said again.
+    # Warnings about the network are shown in the head of the report, and are not repeated.
     problems = [
         one for one in assessment.problems
         if one.rule != NETWORK_RULE or one.severity != "warning"
@@ -90,7 +90,7 @@ def check_report(
     yield from _setting_blocks(assessment.found, verbose=verbose)
 
 
-# Of a launch that breaks a rule, whether it would fit without that.
+# For a launch that breaks a rule: whether it would fit once that is corrected.
 _MENDED: dict[FitVerdict, str] = {
     "fits": "; mended, it would fit",
     "probably fits": "; mended, it would probably fit",
@@ -134,12 +134,12 @@ def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
             yield f"{advice}."
 
 
-# Options of this command, which are given; others are written in the files.
+# Options of `planner check`, which the user gives; all other options are written in the files.
 _GIVEN = re.compile(r"--(env|vocab|model|gpus|cluster|lengths|seq|mbs|gbs|grad-acc|recompute)\b")
 
 
 def _advice(problem: Problem) -> str:
-    """What to give or to write, as a sentence without its full stop."""
+    """Advice on an option to give or a line to write, as a sentence without a full stop."""
     fix = problem.fix
     if not fix or fix.startswith("give "):
         return _capital(fix)
@@ -148,8 +148,9 @@ def _advice(problem: Problem) -> str:
 
 
 def _capital(text: str) -> str:
-    """The sentence with a capital letter, unless it begins with the name of an option,
-    setting or file."""
+    """The sentence with a capital first letter, unless it begins with the name of an option,
+    setting or file.
+    """
     first = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if first.isalpha() else text
 
@@ -183,7 +184,7 @@ def _head_facts(
         yield "setting", "gradients reduced in the switches (SHARP)"
     yield from (("assumed", text) for text in found.assumed)
     if plan is not None:
-        # MFU with the interval that the step time's makes.
+        # MFU with an interval that follows from that of the step time.
         ends = plan.step_time.high, plan.step_time.low
         low, high = (share(plan.mfu * plan.step_time_s / end_s) for end_s in ends)
         yield "step time", f"{step_time_text(plan)}, {plan.tokens_per_s:,.0f} tokens/s"
@@ -229,7 +230,7 @@ def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
     return Notes((text,))
 
 
-# The best of many predictions flatters itself (`planner.predict.uncertainty.selection`).
+# The best of many predictions tends to be too good (`planner.predict.uncertainty.selection`).
 _EXPECT = "expect: what the best of so many brings, its luck taken off, with the 80 % interval"
 
 

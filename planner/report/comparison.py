@@ -85,7 +85,7 @@ def _money_tables(runs: Runs, comparison: Comparison) -> Iterator[TableData]:
 
 
 def _price_text(rental: Rental | None, offer: str) -> str:
-    """`2.46 coreweave`, or the price alone if the offer itself states it."""
+    """`2.46 coreweave`, or only the price if the offer itself states it."""
     if rental is None:
         return NONE
     if rental.price.provider == offer:
@@ -104,7 +104,7 @@ def _failures(rows: Sequence[ComparisonRow]) -> Iterator[str]:
 
 
 def failure_text(comparison: Comparison) -> str:
-    """Why no cluster has a plan, and what each would need."""
+    """Why no cluster has a plan, and what each cluster would need."""
     return "\n  ".join(("the job runs on none of the clusters:", *_failures(comparison.rows)))
 
 
@@ -133,7 +133,7 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
 
 
 def _not_slower(fastest: Run, others: Runs) -> Iterator[str]:
-    """Clusters that are not surely slower than the fastest, each with its difference."""
+    """Clusters that may be as fast as the fastest, each with its difference."""
     for row, run in others:
         ratio = days_ratio(fastest, run)
         if ratio.low <= 1.0:
@@ -142,7 +142,7 @@ def _not_slower(fastest: Run, others: Runs) -> Iterator[str]:
 
 @as_report
 def trace_report(name: str, chapters: Mapping[str, Sequence[Step]]) -> Iterator[Block]:
-    """The chain from plan to dollars of one cluster, and the sources that it names."""
+    """The calculation from plan to dollars for one cluster, and the sources of its figures."""
     yield Facts((("cluster", name),))
     for title, steps in chapters.items():
         yield Facts(tuple((step.name, _step_text(step)) for step in steps), title)
@@ -159,7 +159,7 @@ def _step_text(step: Step) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One factor or result: its name, value in words, how it follows, and where it is from.
+    """One factor or result: its name, its value in words, how it is calculated, and its source.
 
     `source`: an option, or ids of `hardware/catalog/sources.toml`, separated by commas.
     """
@@ -171,7 +171,7 @@ class Step:
 
     @property
     def cited(self) -> dict[str, str]:
-        """Id -> title and address of each source that the catalogue has."""
+        """Title and address by id, for each source that is in the catalogue."""
         known = load_sources()
         return {
             key: ", ".join(part for part in (known[key].title, known[key].url) if part)
@@ -181,7 +181,7 @@ class Step:
 
 
 def trace(run: Run, comparison: Comparison, settings: Settings) -> dict[str, tuple[Step, ...]]:
-    """Every step from plan to cost, by chapter."""
+    """Every step of the calculation from plan to cost, by chapter."""
     told: dict[str, Any] = {"run": run, "comparison": comparison, "settings": settings}
     chapters = {
         "Pace": _pace(run, told),
@@ -264,5 +264,5 @@ def _figure(name: str, figure: Figure, after: str = "") -> Step:
 
 
 def source_text(figure: Figure) -> str:
-    """Id of the source with the date that the figure holds for; or the option."""
+    """The id of the source with the date of the figure, or the option that gave it."""
     return f"{figure.source} {figure.date}".strip()

@@ -9,23 +9,24 @@ from planner.predict.uncertainty.differences import Ratio, plan_ratio
 from planner.report.plan_table import Numbered
 from planner.search.result import JobSummary
 
-# Ties that are compared one by one.
+# Most ties that are compared one by one.
 _MOST_COMPARED = 3
 
 
 def is_mixture(job: JobSummary) -> bool:
-    """Whether the job's model is a mixture of experts: a token uses some parameters only."""
+    """Whether the job's model is a mixture of experts."""
     return job.active_parameters < job.parameters
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """How much slower or faster one of two is than the other, with the 80 % interval:
-    `3.1 % slower, -1 to +7 %`."""
+    """How much slower or faster a plan is than another, with the 80 % interval: `3.1 % slower, -1
+    to +7 %`.
+    """
     return f"{share(abs(ratio.value - 1.0))} {slower_or_faster(ratio)}, {ends_text(ratio)}"
 
 
 def beside_text(ratio: Ratio) -> str:
-    """The same for a sentence that goes on: `3.1 % (-1 to +7 %) slower`."""
+    """The same difference for use inside a sentence: `3.1 % (-1 to +7 %) slower`."""
     size = share(abs(ratio.value - 1.0))
     return f"{size} ({ends_text(ratio)}) {slower_or_faster(ratio)}"
 
@@ -43,15 +44,18 @@ def ends_text(ratio: Ratio) -> str:
 
 
 def gain_text(ratio: Ratio) -> str:
-    """What a change gains in tokens/s, `ratio` over those before it: `+4 %, -3 to +11 %`."""
+    """How much a change raises tokens/s: `+4 %, -3 to +11 %`. `ratio`: tokens/s after over
+    before.
+    """
     ends = (ratio.value, ratio.low, ratio.high)
     value, low, high = (round(100.0 * (end - 1.0)) for end in ends)
     return f"{value:+d} %, {low:+d} to {high:+d} %"
 
 
 def ties(plans: Numbered, mixture: bool, gpus: Sequence[str] = ()) -> dict[int, Ratio]:
-    """Plans that may be as fast as the first, by number, with their time over the first's.
-    `gpus`: GPU types of the plans, if they differ."""
+    """Plans that may be as fast as the first, by number, with the ratio of their step time to the
+    first's. `gpus`: GPU types of the plans, if they differ.
+    """
     if not plans:
         return {}
     types = gpus or [""] * len(plans)

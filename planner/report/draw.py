@@ -21,9 +21,9 @@ from rich.text import Text
 from planner.report.tables import Block, Column, Facts, Notes, Report, TableData
 
 PIPE_COLUMNS = 80
-# Stands for the blank between a number and its unit, where a line is not broken.
+# Placeholder for the space between a number and its unit, at which lines are not broken.
 _JOINT = "\ue000"
-# Widths that a page can have; COLUMNS may say anything.
+# Range of usable page widths. COLUMNS may contain anything.
 _NARROWEST, _WIDEST = 40, 1000
 
 
@@ -61,7 +61,7 @@ def draw(report: Report, onto: Console, wide: bool = False) -> None:
 
 
 def _text(words: str, style: str = "") -> Text:
-    """Words that keep a number and its unit on one line."""
+    """Text in which a number and its unit stay on one line."""
     return Text(_joined(words), style=style)
 
 
@@ -117,7 +117,9 @@ def _width(data: TableData, place: int) -> int:
 
 
 def _least_width(data: TableData, place: int, whole: bool) -> int:
-    """Smallest width of a column without cutting words; `whole`: without breaking lines either."""
+    """Smallest width of a column that breaks no word; with `whole`, no cell is broken into lines
+    either.
+    """
     if whole or not data.columns[place].wrap:
         return _width(data, place)
     texts = (data.columns[place].title, *(_joined(row[place]) for row in data.rows))

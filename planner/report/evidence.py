@@ -47,7 +47,7 @@ _MOST_RUNS = 6
 
 
 _TITLES: dict[str, Figure] = {"Step time": "time", "Peak memory": "memory"}
-# Views of the same rows (`planner.evidence.runs.bars`), as titles of tables say them.
+# Views of the same rows (`planner.evidence.runs.bars`), as they are worded in table titles.
 _VIEWS = {"known": "", "left_out": ", source left out", "first_sight": ", at first sight"}
 _FIGURES: dict[Figure, str] = {"time": "step time", "memory": "peak memory"}
 _IN_DOUBT = ", in doubt"
@@ -106,7 +106,7 @@ def validation_report(
 
 
 def validation_headline(predictions: Sequence[Prediction]) -> str:
-    """How far predictions are off: half and nine in ten of them."""
+    """How far predictions are off: the median error, and the error that nine in ten stay within."""
     return f"{'; '.join(_spreads(predictions)) or 'nothing was measured'}.".capitalize()
 
 
@@ -181,7 +181,7 @@ def _errors(
 
 
 def _bars(title: str, families: Sequence[FamilyBars]) -> TableData:
-    """Width, coverage and score of intervals by family. Left out for a few runs of one source."""
+    """Width, coverage and score of intervals by family. Left out for a few runs from one source."""
     total = families[-1].quality if families else None
     few = total is None or (total.sources == 1 and total.runs <= _MOST_RUNS)
     return table_of("validation.bars", () if few else families, titled=title)
@@ -262,7 +262,9 @@ def calibration_report(
 
 
 def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[str]:
-    """What the calibration leaves out, what the runs cannot determine, and odd runs."""
+    """Figures that the calibration leaves out, figures that the runs cannot determine, and unusual
+    runs.
+    """
     words = described("calibration.remarks")
     told = {factor.name for factor in calibration.factors if factor.determined}
     figures = {fit.figure for fit in fits}

@@ -49,7 +49,7 @@ from planner.search.explanation import (
 )
 from planner.search.result import BindingConstraint, WhatIf, WhatIfRow
 
-# Stages are called uneven where the slowest takes so many times the mean.
+# Stages are called uneven if the slowest takes this many times the mean.
 _UNEVEN = 1.1
 _HEADED = [term for term in MEMORY_TERMS if term.heading]
 
@@ -122,7 +122,7 @@ def place_sentence(place: StagePlace) -> str:
 
 
 def peak_sentence(plan: Plan) -> str:
-    """Peak memory against what is there, and how likely it fits."""
+    """Peak memory against the memory available, and the probability of fitting."""
     error = error_text(plan.peak_bytes, plan.peak_interval)
     limit = limit_text(plan.limit_bytes, plan.usable_bytes)
     verdict = fit_text(plan.peak_bytes, plan.limit_bytes, plan.fit_probability)
@@ -158,7 +158,7 @@ def time_table(explanation: Explanation) -> TableData:
 
 
 def _time_rows(term: Term, explanation: Explanation) -> Iterator[tuple[str, str, str]]:
-    """A term; under the compute term its parts, with what bounds each."""
+    """A term; below the compute term also its parts, each with the resource that limits it."""
     yield term.label, seconds(term.amount), share(term.share)
     if term.name == "compute_s" and len(explanation.compute) > 1:
         for part in explanation.compute:
@@ -183,7 +183,7 @@ def _whole(one: Term) -> str:
     return "step" if one.name.endswith("_s") else "peak"
 
 
-# Parts of the step that its links make, below which none is worth a row.
+# A link gets a row if it takes at least this share of the step.
 _LEAST_LINK = 0.001
 
 
@@ -207,7 +207,7 @@ def _amounts(part: LinkShare) -> tuple[str, str]:
 
 
 def metric_notes(explanation: Explanation) -> tuple[str, ...]:
-    """The forms of MFU, and what the intervals rest on."""
+    """How MFU is defined, and how the intervals were obtained."""
     plan, job = explanation.plan, explanation.job
     other = ""
     if job.precision_peak_flop_per_s != job.peak_flop_per_s:
@@ -221,7 +221,7 @@ def metric_notes(explanation: Explanation) -> tuple[str, ...]:
 
 
 def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableData:
-    """Each neighbour and how it compares."""
+    """Each neighbour and how it compares with the plan."""
 
     def compared(near: NeighbourReport | Plan) -> str:
         if isinstance(near, Plan):
@@ -294,7 +294,8 @@ def _constraint(constraint: BindingConstraint, found: WhatIf) -> str:
         return f"{verdict}; without it: {_worth(row)}"
     free = found.limit_bytes - constraint.held_bytes
     left = f"{gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
-    # The limit of the HBM less the error of memory, or the peak of a plan taken for its memory.
+    # The limit is the usable HBM minus the error of memory, or the peak of a plan chosen for its
+    # memory.
     sure = f"to fit with {percent_sure(found.fit_probability)}"
     why = "as light as this plan" if found.chosen_for_memory else sure
     sizes = f"{gib(constraint.held_bytes)} of {gib(found.limit_bytes)} GiB ({why})"
@@ -303,7 +304,7 @@ def _constraint(constraint: BindingConstraint, found: WhatIf) -> str:
 
 
 def _worth(row: WhatIfRow) -> str:
-    """`-1.20 s a step`, or that nothing can be told."""
+    """The effect of a change, such as `-1.20 s a step`, or that it is unknown."""
     if row.effect_s is None:
         return row.note
     if not row.resolved:
@@ -313,7 +314,7 @@ def _worth(row: WhatIfRow) -> str:
 
 
 def tornado_table(found: WhatIf, plan: Plan) -> TableData:
-    """One row a change, the largest effect first."""
+    """One row for each change, the largest effect first."""
     now = "this one" if found.best_is_this else degrees_text(found.best_degrees)
     largest = max((abs(row.effect or 0.0) for row in found.rows if row.resolved), default=0.0)
     interval, scale = plan.step_time, found.best_s / plan.step_time_s
@@ -349,7 +350,7 @@ def _plan_text(row: WhatIfRow) -> str:
 
 
 def _bar(effect: float, largest: float) -> str:
-    """Length by size of the effect; hollow where the step gets longer."""
+    """A bar as long as the effect, hollow if the step becomes longer."""
     cells = max(1, round(_BAR_CELLS * abs(effect) / largest))
     return ("█" if effect < 0 else "░") * cells
 
@@ -362,13 +363,14 @@ def _what_if_notes(found: WhatIf) -> tuple[str, ...]:
     return tuple(notes("explain.what-if", found, chosen=chosen, slower=slower))
 
 
-# Causes whose test is written out below the table.
+# Number of causes whose test is described below the table.
 _TESTED = 3
 
 
 def measured_blocks(findings: Findings) -> Iterator[Block]:
-    """The comparison with a measured run, possible causes and how to test them, and losses
-    of the predicted step."""
+    """The comparison with a measured run, possible causes and how to test them, and the losses of
+    the predicted step.
+    """
     if findings.comparisons:
         yield table_of(
             "diagnosis.compared", findings.comparisons,
@@ -409,7 +411,7 @@ def _cause_blocks(findings: Findings, gap: MeasuredComparison) -> Iterator[Block
 
 
 def _explains(explanation: GapExplanation, gap: MeasuredComparison) -> str:
-    """How much of the gap a cause makes."""
+    """How much of the gap a cause would explain."""
     if explanation.any_gap:
         return "a gap of any size"
     if explanation.near:

@@ -29,18 +29,19 @@ from planner.search.infeasibility import UNDECIDED_RULES, WhyNothingFits
 from planner.search.outcome import job_summary
 from planner.search.result import SearchResult
 
-# How much is trained, and what that takes by change.
+# The amount of training, and for each change the hours and cost it takes.
 Trainings = tuple[str, tuple[tuple[str, str], ...]]
 NO_TRAININGS: Trainings = ("", ())
-# Changes that a table lists.
+# Most changes that a table lists.
 _MOST_ROWS = 12
-# A share of the step time that is shown as none.
+# Smaller shares of the step time are shown as none.
 _LEAST_SHARE = 5e-4
 
 
 def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
-    """The most important advice: the largest term at the peak and what shrinks it, the
-    closest pair of changes if none suffices, and the easiest change that makes it fit."""
+    """The most important advice: the largest term at the peak and how to shrink it, the closest
+    pair of changes if none suffices, and the easiest change that makes the job fit.
+    """
     largest, base_s = advice.largest, advice.base.step_time_s
     text = f"{gib(largest.size_bytes)} of {gib(largest.total_bytes)} GiB are {largest.label}"
     if largest.move is None:
@@ -64,7 +65,7 @@ def _outcome(move: Move, base_s: float) -> str:
 
 
 def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
-    """Tables of at most `most` moves; the last line says what was looked at."""
+    """Tables of at most `most` changes; the last line says which changes were examined."""
     makes = "Changes that make it fit"
     if advice.base.fit_probability >= SAFE_PROBABILITY:
         makes = "It fits as it stands; changes that free memory"
@@ -104,9 +105,10 @@ def fit_report(
     answer: FitAnswer, assumed: tuple[str, ...], command: str, advice: Advice | None = None,
     training: str = "", trainings: Trainings = NO_TRAININGS,
 ) -> Iterator[Block]:  # fmt: skip
-    """The whole report. `assumed`: notes on defaults; `command`: a search for more;
-    `advice`: if nothing fits; `training`: hours and cost of the best plan; `trainings`: of
-    changes that fit."""
+    """The whole report. `assumed`: notes on defaults; `command`: a search for further plans;
+    `advice`: given if nothing fits; `training`: hours and cost of training with the best plan;
+    `trainings`: the same for each change that makes the job fit.
+    """
     if answer.result is not None:
         yield from _fitting(answer.result, training)
     elif answer.why is not None:
@@ -126,7 +128,7 @@ def fit_report(
 
 @as_report
 def trainings_report(trainings: Trainings) -> Iterator[Block]:
-    """What a training takes in hours and dollars, by the change that makes it fit."""
+    """Hours and dollars of a training, for each change that makes it fit."""
     title, rows = trainings
     if rows:
         yield Facts(rows, title)
@@ -251,7 +253,9 @@ def _sentence(text: str) -> str:
 
 
 def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
-    """Plans by a name, each in a line of words; `what`, `how`: titles of name and words."""
+    """A table of plans: a name and a line of text for each. `what`, `how`: titles of the two
+    columns.
+    """
     rows = ({"name": name, "plan": plan} for name, plan in plans)
     return table_of("check.fitting", rows, titled=title, what=what, how=how)
 

@@ -1,4 +1,4 @@
-"""What `planner frameworks` shows: the list, and one profile with its assumptions."""
+"""Report of `planner frameworks`: the list, and one profile with its assumptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.launch.registry import dialect_named, target_named
 from planner.report.said import facts, notes, table_of
 from planner.report.tables import Block, Facts, Notes, as_report
 
-# When a technique is used, by its profile's word.
+# Wording for when a technique is used, by the word in its profile.
 _USED = {"on": "unless excluded", "searched": "as is fastest", "asked": "if asked"}
 
 
@@ -40,7 +40,7 @@ def offered_degrees(profile: FrameworkProfile) -> tuple[str, ...]:
 
 @as_report
 def framework_report(profile: FrameworkProfile, whole: bool = False) -> Iterator[Block]:
-    """One framework. `whole`: also everything it keeps, overlaps and assumes, with sources."""
+    """One framework. `whole`: also list its memory, overlaps and assumptions, with sources."""
     yield facts(
         "frameworks.head", profile, also=", ".join(names_of(profile.name)) or "-",
         files=_launch_files(profile.name), offered=" ".join(offered_degrees(profile)),
@@ -73,7 +73,7 @@ def _launch_files(profile: str) -> str:
 
 
 def settings_document(profile: FrameworkProfile) -> dict[str, Any]:
-    """One profile with its settings: as declared, and their values."""
+    """One profile with its settings, both as declared and as values."""
     values = profile.model_dump(mode="json")
     settings = [
         setting._asdict() | {"value": values[setting.table][setting.name]}

@@ -1,4 +1,4 @@
-"""Report of `planner hardware`: GPUs and node shapes, or one of them with its sources."""
+"""Report of `planner hardware`: all GPUs and node shapes, or one of them with its sources."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def hardware_documents() -> list[dict[str, Any]]:
 
 
 def named_document(name: str) -> dict[str, Any]:
-    """One of them as JSON. HardwareError where nothing has that name."""
+    """A GPU or node shape as JSON. Raises HardwareError for an unknown name."""
     found: dict[str, Any] = _named(
         name, _gpu_document, lambda one: _shape(one)[0].model_dump(mode="json")
     )
@@ -72,13 +72,15 @@ def _format_note(found: NumberFormat) -> str:
 
 
 def named_report(name: str) -> Report:
-    """A GPU, a node shape, or a cluster file. HardwareError if there is none of that name."""
+    """The report of a GPU, a node shape or a cluster file. Raises HardwareError for an unknown
+    name.
+    """
     found: Report = _named(name, _gpu_report, _shape_report)
     return found
 
 
 def _shape(name: str) -> tuple[ClusterShape, Cluster]:
-    """A node shape and a cluster of it: from a file, or two nodes of the catalogue's."""
+    """A node shape and a cluster of it: from a file, or two nodes of the catalogue's shape."""
     if _is_file(name):
         return load_shape_file(Path(name))
     shape = load_cluster_shape(name)
@@ -121,7 +123,7 @@ def _shape_report(name: str) -> Report:
 
 
 def _shape_sharp(cluster: Cluster) -> str:
-    """Whether the switches between its nodes can reduce, and how to ask for it."""
+    """Whether the switches between nodes can reduce data in the network, and how to ask for it."""
     reason = why_not(cluster)
     if reason:
         return f"no: {reason}"

@@ -19,14 +19,16 @@ from planner.report.tables import Block, Facts, Notes, TableData, as_report
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `--advise` adds: the same GPUs split otherwise, and the model with grouped queries."""
+    """The additions of `--advise`: other splits of the same GPUs, and the model with grouped
+    queries.
+    """
 
     splits: Sequence[ServingSplit]
     grouped: DeploymentChange | None
 
 
 class Held(NamedTuple):
-    """A term of a rank's memory, bytes, and where the figure comes from."""
+    """A term of a rank's memory in bytes, and the source of the figure."""
 
     name: str
     size: float
@@ -34,7 +36,9 @@ class Held(NamedTuple):
 
 
 def _terms(stage: ServingStageMemory) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
-    """Everything a rank holds, KV cache apart; then what lies beside the engine's budget."""
+    """The terms of a rank's memory within the engine's budget, without the KV cache; then the terms
+    outside that budget.
+    """
     fmt = stage.pool.deployment.weights
     plain = "" if fmt.quantised else fmt.name
 
@@ -135,7 +139,7 @@ def _spare(change: DeploymentChange) -> float:
 def _tuning(
     result: InferenceMemory, advice: Sequence[DeploymentChange], tuning: Tuning
 ) -> Iterator[Block]:
-    """What holds the memory and what makes it smaller; latency against throughput."""
+    """The largest parts of the memory and how to shrink them; latency against throughput."""
     stage = result.heaviest
     weights, cache = stage.weights.total, stage.kv_needed
     yield facts("inference.holds", stage, weights=weights, cache=cache, cache_most=weights <= cache)
@@ -172,7 +176,8 @@ def _splits(found: Sequence[ServingSplit]) -> TableData:
 def _notes(result: InferenceMemory, warnings: Sequence[str]) -> tuple[str, ...]:
     spread = result.spread
     ends = {"low": spread.low / GIB, "high": spread.high / GIB}
-    # Where a full cache and what lies beside the budget leave too little for a forward pass.
+    # Positive if a full cache and the memory outside the budget leave too little for a forward
+    # pass.
     beyond = max(stage.overfull for stage in result.stages)
     overfull = [said(described("inference.overfull"), None, beyond=beyond)] if beyond > 0.0 else []
     accuracy = notes("inference.notes", spread, engine=result.deployment.engine, **ends)

@@ -38,7 +38,7 @@ def launch_report(
 
 
 def _start(launch: Launch) -> str:
-    """Which weights the run starts from."""
+    """The weights from which the run starts."""
     if starts_from_weights(launch):
         return "The run starts from the published weights that PRETRAINED must name"
     scratch = "The run starts FROM SCRATCH, with random weights"

@@ -16,9 +16,9 @@ from planner.report.tables import Block, Facts, Notes, TableData, as_report
 from planner.report.tables import table as titled
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
-# Bars to a doubling of the length.
+# Number of bars for each doubling of the length.
 _BARS = 4
-# Samples that a limit worth proposing leaves whole.
+# Share of the samples that a proposed limit leaves whole.
 _WHOLE = 0.99
 _LIMITS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 _TITLE = "Lengths of samples"
@@ -26,8 +26,9 @@ _TITLE = "Lengths of samples"
 
 @as_report
 def lengths_report(lengths: Lengths, left_out: int, written: Path | None) -> Iterator[Block]:
-    """The distribution of lengths. `left_out`: samples without tokens; `written`: the output
-    file."""
+    """The distribution of lengths. `left_out`: number of samples without tokens; `written`: the
+    output file.
+    """
     yield Facts(tuple(_facts(lengths)))
     yield _limits(lengths)
     name = written or "FILE.csv"
@@ -54,7 +55,9 @@ def _reach(lengths: Lengths) -> str:
 
 
 def _limits(lengths: Lengths) -> TableData:
-    """For each usual limit: what it cuts, and how many tokens padding to it would waste."""
+    """For each usual limit: the share of samples that it cuts, the share of tokens that it keeps,
+    and the share of tokens that are not padding.
+    """
     rows = []
     for limit in (one for one in _LIMITS if lengths.shortest < one):
         cut = lengths.cut(limit)
@@ -111,13 +114,13 @@ def lengths_chart(lengths: Lengths) -> Specification:
 
 
 def plot_lengths(lengths: Lengths) -> Any:
-    """The picture for a file. UsageError without the extra `plot`."""
+    """The picture for a file. Raises UsageError if the extra `plot` is not installed."""
     demand_plot()
     return in_file(lengths_chart(lengths), _TITLE, lengths.origin)
 
 
 def lengths_page(lengths: Lengths) -> Page:
-    """The page of a distribution."""
+    """The page of a distribution of lengths."""
     drawing = Drawing("lengths", "", lengths_chart(lengths))
     blocks = (Facts(tuple(_facts(lengths))), _limits(lengths))
     section = Section("Shares by length", (drawing,), blocks)
@@ -125,7 +128,7 @@ def lengths_page(lengths: Lengths) -> Page:
 
 
 def _card(lengths: Lengths) -> Card:
-    """Where to cut, and what padding to that length would cost."""
+    """A good length to cut at, and the cost of padding to it."""
     limit = 1 << (int(lengths.quantile(_WHOLE)) - 1).bit_length()
     cut = lengths.cut(limit)
     padded = 1.0 - cut.mean / limit

@@ -1,5 +1,6 @@
 """Report of `planner memory`: the peak as a waterfall, memory over time, stages, `--solve` and
-`--advise`; and its JSON."""
+`--advise`; and the same as JSON.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ from planner.report.said import notes as told
 from planner.report.tables import Block, Facts, Notes, TableData, as_report, table
 
 _BAR = 26
-# Forward phases of a warm-up that are shown; the rest lies evenly between.
+# Most forward phases of a warm-up that are shown: the first, the last, and others evenly between.
 _MOST_WARM_UP = 5
-# Layers of a stage that are shown; the rest lies evenly between.
+# Most layers of a stage that are shown: the first, the last, and others evenly between.
 _MOST_LAYERS = 9
-# Tensors that are listed one by one.
+# Most tensors that are listed one by one.
 _MOST_TENSORS = 20
-# Columns of the table of stages: heading, and the terms that it counts.
+# Columns of the table of stages: the terms that each heading adds up.
 _STAGE_COLUMNS = {
     heading: [name for name, term in LIVE_TERMS.items() if term.heading == heading]
     for heading in ("weights", "optim.", "grads", "activ.")
@@ -66,9 +67,9 @@ def memory_report(
 ) -> Iterator[Block]:
     """The report of a configuration, with waterfall and timeline of the given stages.
 
-    `tensors`: to list one by one; `worst`: under the worst load of a dropless router;
-    `notes`: defaults that were assumed; `more`: blocks of a solution or of advice; `first`:
-    facts that lead to these; `instead`: a plan that fits; `by_layer`: also show backward
+    `tensors`: tensors to list one by one; `worst`: the footprint under the worst load of a dropless
+    router; `notes`: defaults that were assumed; `more`: blocks of a solution or of advice; `first`:
+    facts that summarize these blocks; `instead`: a plan that fits; `by_layer`: also show backward
     layer by layer.
     """
     fitting = (("instead", instead),) if instead else ()
@@ -192,7 +193,7 @@ def peak_text(account: StageAccount) -> str:
 
 
 def phase_text(name: str) -> str:
-    """The name of a phase."""
+    """The name of a phase, as users read it."""
     return name.replace(" (accumulating)", ", gradients held")
 
 
@@ -296,7 +297,7 @@ _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 def solution_blocks(solution: Solution) -> tuple[Block, ...]:
     """The largest value that fits, for both probabilities."""
     unknown, even = solution.unknown, solution.even
-    # A search looks at one point at least.
+    # A search examines at least one point.
     tried = next(point for point in (even.largest, even.beyond) if point is not None)
 
     def error(border: Border) -> str:

@@ -47,7 +47,7 @@ def model_document(model: ResolvedModel, count: ParameterCount) -> dict[str, Any
 
 @as_report
 def model_report(model: ResolvedModel, count: ParameterCount) -> Iterator[Block]:
-    """One model: shape, exact parameters, sources."""
+    """One model: shape, exact number of parameters, sources."""
     spec = model.spec
     alias = f"{model.asked} is {model.name}" if model.alias_of else ""
     counts = fact_rows(

@@ -1,4 +1,4 @@
-"""The passes of a step: what each reads or trains, how long it takes, what it holds."""
+"""The passes of a step: their model and purpose, their time, and their memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from planner.predict.plan import StepPass
 from planner.report.said import described, table_of
 from planner.report.tables import Block, Notes
 
-# Terms of what a pass holds that a table names.
+# Number of terms of a pass's memory that a table names.
 _NAMED = 3
 
 
 def passes_blocks(passes: Sequence[StepPass], plan: int = 0) -> Iterator[Block]:
-    """The table of passes and a note; empty if a step is a single pass. `plan`: number of
-    the plan, 0 if there is only one."""
+    """The table of passes and a note; empty if a step is a single pass. `plan`: number of the plan,
+    0 if there is only one.
+    """
     if not passes:
         return
     whole = sum(one.seconds for one in passes)

@@ -1,4 +1,4 @@
-"""Tables of plans, and notes on their intervals and on full memory."""
+"""Tables of plans, and notes on their intervals and on running out of memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from planner.predict.plan_text import (
 )
 from planner.report.tables import Column, TableData
 
-# A column and how a plan fills it.
+# A column and the function that writes its text for a plan.
 _Part = tuple[Column, Callable[[Plan], str]]
 
 
@@ -44,10 +44,10 @@ def plan_table(
 ) -> TableData:
     """One row for each plan.
 
-    `usable_bytes`: of the GPU, None if plans use different ones; `first`: leading columns;
-    `target_sequences`: the batch that was asked for, if the plans' batches differ; `told`:
-    plans whose usual techniques the report names elsewhere; `noted`: its notes name plans
-    that differ from these.
+    `usable_bytes`: usable memory of a GPU, None if plans use different GPUs; `first`: leading
+    columns; `target_sequences`: the batch that was asked for, if the plans' batches differ; `told`:
+    plans whose usual techniques the report names elsewhere; `noted`: the report's notes name the
+    plans that use other techniques.
     """
     also = partial(_also, said=shared_techniques(told), noted=noted)
     parts = list(_parts(plans, usable_bytes, target_sequences, also))
@@ -77,7 +77,7 @@ def _parts(
         yield (Column("of\nGiB", optional=2), lambda plan: gib(plan.limit_bytes))
     yield (Column("fits"), lambda plan: percent_sure(plan.fit_probability))
     for name, axis in AXES.items():
-        # One that no plan has more than the usual of is left out.
+        # Leave out an axis if no plan uses more than its usual value.
         if any(axis.text(getattr(plan.degrees, name)) for plan in plans):
             yield Column("ZeRO" if name == "zero" else name), partial(_degree, name=name)
     yield (Column("mbs×\nacc"), lambda plan: batch_text(plan.degrees))
@@ -95,14 +95,15 @@ def _parts(
         yield (Column("gap", optional=6), lambda plan: share(plan.gap) if plan.gap else "-")
 
 
-# Rows that begin with a mark from so many on are one.
+# Rows that begin with a mark are merged if there are at least this many.
 _FOLDED_FROM = 2
 _LEADING = re.compile(r"[>≈→]*(\d[\d,.]*)")
 
 
 def folded_rows(data: TableData, mark: str) -> TableData:
-    """The table with the rows that begin with `mark` merged into one, at the place of the
-    first. Each cell shows the common value, or the smallest and largest number."""
+    """The table with all rows whose first cell begins with `mark` merged into one, at the place of
+    the first. Each cell shows the common value, or the smallest and largest number.
+    """
     marked = [row for row in data.rows if row[0].startswith(mark)]
     if len(marked) < _FOLDED_FROM:
         return data
@@ -150,7 +151,7 @@ def _layers(plan: Plan) -> str:
 
 
 def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
-    """A fact that names the techniques of most plans; empty without any."""
+    """A row that names the techniques of most plans; empty if there are none."""
     said = shared_techniques(plans)
     if all(set(said) <= set(plan.techniques) for plan in plans):
         whose = "every plan"
@@ -162,7 +163,7 @@ def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
 
 
 def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
-    """What sets a plan apart: its schedule or exchange, techniques that are not `said`,
+    """Features that set a plan apart: its schedule or exchange, techniques that are not `said`,
     offloading, GPU types."""
     fraction = plan.activation_offload_fraction
     parts = (
@@ -186,7 +187,7 @@ def beyond_text(plans: Numbered, numbered: bool) -> str:
     shares: dict[str, set[int]] = defaultdict(set)
     for index, (_, plan) in enumerate(plans):
         for text in plan.step_time.beyond:
-            # Plans differ in how much they expose; the rest of the sentence is the same.
+            # The exposed share differs by plan; the rest of the sentence is the same.
             reason = _EXPOSED.sub("{} % of the step", text, count=1)
             shares[reason].update(int(share) for share in _EXPOSED.findall(text)[:1])
             holders[reason].add(index)
@@ -225,7 +226,7 @@ def limit_text(limit_bytes: float, usable_bytes: float) -> str:
 
 
 def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """A row on what happens if memory does not suffice; empty if it is safe."""
+    """A row on what happens if memory runs out; empty if the plan is sure to fit."""
     risk = plan.full_memory
     if risk is None:
         return ()
@@ -242,7 +243,7 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def full_memory_note(plans: Sequence[tuple[int, Plan]]) -> str:
-    """A note on what happens if the plans that may not fit do not; may be empty."""
+    """A note on what happens if plans that may not fit run out of memory; may be empty."""
     at_risk = [(n, plan.full_memory) for n, plan in plans if plan.full_memory is not None]
     slow = [(n, risk, risk.step_time_s) for n, risk in at_risk if risk.step_time_s is not None]
     if not slow:

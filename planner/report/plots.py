@@ -36,9 +36,10 @@ ResultFigure = Literal["front", "heat"]
 
 
 def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
-    """An Altair chart of a plan: `memory` of each pipeline stage at its peak, GiB; `time` of a
-    step, term by term, s; the `schedule` of the pipeline; or `all` of them. UsageError without the
-    extra `plot`, for another name, and for the schedule of a plan without a pipeline."""
+    """An Altair chart of a plan: `memory` of each pipeline stage at its peak, GiB; `time` of a step
+    by term, s; the `schedule` of the pipeline; or `all` of them. Raises UsageError without the
+    extra `plot`, for an unknown name, or for the schedule of a plan without a pipeline.
+    """
     demand_plot()
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
@@ -59,7 +60,7 @@ def pictures(plan: Plan) -> Iterator[Drawing]:
     stages = stages_chart(stage_bars(plan), plan.limit_bytes)
     yield Drawing("memory", "Memory of each pipeline stage at its peak", stages)
     low, high = plan.step_time.low, plan.step_time.high
-    # Terms of the step time with the interval of their sum.
+    # Terms of the step time, and the interval of their sum.
     interval = (low, high if isfinite(high) else plan.step_time_s)
     terms = waterfall_chart(waterfall(plan), interval)
     yield Drawing("time", f"Time of a step: {seconds(plan.step_time_s)}", terms)
@@ -71,10 +72,11 @@ def pictures(plan: Plan) -> Iterator[Drawing]:
 
 
 def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
-    """An Altair chart of a search: its `front` of tokens/s of a GPU against peak memory, GiB, with
+    """An Altair chart of a search: its `front` of tokens/s per GPU against peak memory, GiB, with
     the shapes that were considered; or `heat`, the best shape for each pair of values of two
-    degrees. UsageError without the extra `plot`, for another name, and where there is nothing to
-    draw."""
+    degrees. Raises UsageError without the extra `plot`, for an unknown name, or if there is nothing
+    to draw.
+    """
     demand_plot()
     drawn: dict[str, Callable[[SearchResult], Specification]] = {"front": _front, "heat": _heat}
     if figure not in drawn:

@@ -14,8 +14,9 @@ _COUNTS = " | ".join(str(trials) for trials in TRIALS)
 
 @as_report
 def replay_report(found: ReplayReport, *, whole: bool = False) -> Iterator[Block]:
-    """Regret and cost of each way of choosing, and single groups: all of them if `whole`,
-    else those in which a way does not begin with the best plan."""
+    """Regret and cost of each strategy, and single groups: all of them if `whole`, otherwise only
+    those in which some strategy does not begin with the best plan.
+    """
     yield from _of_table(found.undoubted, "", whole=whole)
     if found.doubtful.groups:
         yield from _of_table(

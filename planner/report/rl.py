@@ -33,7 +33,7 @@ def rl_search_report(result: RlResult, saved_as: str | None = None) -> Iterator[
 def rl_plan_report(
     result: RlResult, number: int, step: RlStep, saved_as: str | None = None
 ) -> Iterator[Block]:
-    """One plan: the card, its settings, the phases of its step, memory, assumptions."""
+    """One plan: its card, its settings, the phases of its step, memory and assumptions."""
     yield from verdict_blocks(result, saved_as, number)
     yield from plan_blocks(result, number, step)
 
@@ -112,7 +112,7 @@ def engine_text(engine: EngineLayout) -> str:
 
 
 def engine_words(plan: RlPlan) -> str:
-    """The engines, and how many sequences they run at once."""
+    """The engines, and how many sequences each runs at once."""
     cache = f"KV cache of {short_count(plan.room_tokens)} tokens"
     count = f"{plan.running:,.0f}"
     running = f"{count} sequence{'' if count == '1' else 's'} at once in each, {cache}"
@@ -121,7 +121,7 @@ def engine_words(plan: RlPlan) -> str:
 
 
 def training_text(plan: RlPlan, samples: int) -> str:
-    """How long training on so many samples takes, without interruptions."""
+    """How long training on this number of samples takes, without interruptions."""
     steps = samples / plan.samples
     value, low, high = (
         lasting(steps * one / 86_400.0) for one in (plan.step_s, plan.low_s, plan.high_s)
@@ -140,7 +140,7 @@ def front_table(result: RlResult) -> TableData:
 
 
 def _memory_text(plan: RlPlan) -> str:
-    """GiB of the fullest GPU; for sides on separate GPUs, of each side."""
+    """GiB on the fullest GPU; if the sides use separate GPUs, for each side."""
     sides: tuple[Side, ...] = ("trainer", "engine")
     if plan.placement == "colocated":
         return gib(max(plan.peak(side).peak_bytes for side in sides))
@@ -148,7 +148,7 @@ def _memory_text(plan: RlPlan) -> str:
 
 
 def terms_table(plan: RlPlan) -> TableData:
-    """Where the seconds of each phase go."""
+    """The parts of each phase's time."""
     phases = (phase for phase in plan.phases if phase.seconds > 0.0)
     return table_of(
         "rl_front.terms", phases, words=lambda phase: phase.name.replace("_", " "), of=_terms_text

@@ -21,15 +21,18 @@ from planner.search.rl.result import RlPlan, RlResult
 from planner.tune.rl.belief import RlBelief
 from planner.tune.rl.candidates import RlCandidate
 
-# Axes of the trainer that are settings here; its micro-batch is a number of tokens.
+# Axes of the trainer that are settings in reinforcement learning; its micro-batch is a number of
+# tokens.
 _AXES = tuple(name for name in AXES if name not in ("mbs", "grad_acc"))
 
 
 class RlBeside(TwoPlans):
-    """Two plans of reinforcement learning. UsageError for numbers that the file does not have."""
+    """Two plans of reinforcement learning. Raises UsageError for numbers that are not in the
+    file.
+    """
 
     titles = ("phases", "fullest")
-    # Whole names of such plans would fill four lines.
+    # The full names of such plans would fill four lines.
     names = ("", "")
 
     def __init__(self, result: RlResult, number: int, other: int) -> None:
@@ -47,8 +50,9 @@ class RlBeside(TwoPlans):
 
     @property
     def time(self) -> tuple[TermPair, ...]:
-        """Seconds of every phase that either has. Sides on GPUs of their own that work at once make
-        a step that is shorter than their sum."""
+        """Seconds of every phase that at least one plan has. If the sides work at the same time on
+        separate GPUs, the step is shorter than the sum.
+        """
         return _pairs(
             *(
                 {PHASE_WORDS[phase.name]: phase.seconds for phase in _phases(plan)}
@@ -58,12 +62,12 @@ class RlBeside(TwoPlans):
 
     @property
     def memory(self) -> tuple[TermPair, ...]:
-        """What the fullest GPU of either plan holds at its fullest moment."""
+        """Memory of each plan's fullest GPU in its fullest phase."""
         return _pairs(*(phase.held for phase in self._fullest))
 
     @property
     def sentences(self) -> Iterator[str]:
-        """As for other plans, and what makes the phase longer or shorter that differs most."""
+        """The sentences as for other plans, and the terms of the phase that differs most."""
         yield from super().sentences
         most = max(self.time, key=lambda pair: abs(pair.more))
         one, another = (_terms(plan, most.words) for plan in self.plans)
@@ -72,8 +76,9 @@ class RlBeside(TwoPlans):
 
 
 def rl_ratio(result: RlResult, first: RlPlan, other: RlPlan) -> Ratio:
-    """Step time of another plan over the first's. Its error is what `planner tune` believes before
-    any run: errors of phases that both plans share cancel."""
+    """The ratio of the other plan's step time to the first's. Its error is what `planner tune`
+    assumes before any run; errors in phases that both plans share cancel.
+    """
     layouts = (layout_of(result.request, plan) for plan in (first, other))
     candidates = [
         RlCandidate("", RlLaunch(result.request, *layout), rl_step(*layout)) for layout in layouts
@@ -85,7 +90,7 @@ def rl_ratio(result: RlResult, first: RlPlan, other: RlPlan) -> Ratio:
 
 
 def _settings(plan: RlPlan) -> dict[str, str]:
-    """What a person sets, in words, by what it is."""
+    """The settings of a plan by name, in words."""
     trainer, engine = plan.trainer, plan.engine
     return {
         "placement": plan.placement,
@@ -109,18 +114,20 @@ def _settings(plan: RlPlan) -> dict[str, str]:
 
 
 def _phases(plan: RlPlan) -> Iterator[Phase]:
-    """Phases of a plan, each once: both sides have that of new weights."""
+    """The phases of a plan without repetition; the transfer of new weights is listed for both
+    sides.
+    """
     yield from {phase.name: phase for phase in plan.phases}.values()
 
 
 def _terms(plan: RlPlan, words: str) -> Mapping[str, float]:
-    """Seconds of a phase by their cause; none where the plan has no such phase."""
+    """Seconds of a phase by cause; empty if the plan has no such phase."""
     found = (phase.terms for phase in _phases(plan) if PHASE_WORDS[phase.name] == words)
     return next(found, {})
 
 
 def _pairs(one: Mapping[str, float], another: Mapping[str, float]) -> tuple[TermPair, ...]:
-    """Amounts of two plans, by their words, that either has."""
+    """Amounts of two plans by name, without those that are 0 in both."""
     words = dict.fromkeys((*one, *another))
     pairs = (TermPair(text, one.get(text, 0.0), another.get(text, 0.0)) for text in words)
     return tuple(pair for pair in pairs if pair.one or pair.another)

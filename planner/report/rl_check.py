@@ -15,7 +15,7 @@ from planner.report.tables import Block
 
 
 def rl_verdict(check: RlCheck) -> str:
-    """Whether it will run and fit; empty without a prediction."""
+    """Whether the launch will run and fit; empty without a prediction."""
     step = check.step
     if step is None:
         return ""

@@ -17,7 +17,7 @@ _BEST_BY = {"cost": "samples for the money", "time": "samples a second", "energy
 
 @as_report
 def rl_clusters_report(found: RlComparison, limits: ChoiceLimits) -> Iterator[Block]:
-    """The clusters, best first, with their plans and the one to take."""
+    """The clusters with their plans, best first, and the recommended cluster."""
     yield facts(
         "rl_front.clusters", found, aim=_BEST_BY[found.minimise], kind=BASIS_NAMES[found.basis],
         taken=found.best or "none: no cluster keeps the limits",

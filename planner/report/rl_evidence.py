@@ -1,4 +1,4 @@
-"""Reports of measured runs of reinforcement learning beside their predictions."""
+"""Reports of measured runs of reinforcement learning and their predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _MOST_RUNS = 6
 def rl_validation_report(
     predictions: Sequence[RlPrediction], bounded: Sequence[Bounded] = ()
 ) -> Iterator[Block]:
-    """Tables of errors by figure and by source, of placements, of what fits, of upper bounds."""
+    """Tables of errors by figure and by source, of placements, of whether runs fit, and of upper
+    bounds.
+    """
     kept = trusted(predictions)
     if predictions:
         found = summary_of(kept)

@@ -11,13 +11,14 @@ from planner.predict.rl.timeline import PHASE_WORDS, Bar, bars, side_words
 from planner.report.said import described, said, table_of
 from planner.report.tables import Block, Notes
 
-# Characters of the clock, and what a phase is drawn with; one too short to see is a thin mark.
+# Width of the time bar in characters, the character for a phase, and a thin mark for a phase too
+# short to see.
 _CLOCK = 24
 _FULL, _THIN = "█", "▏"
-# Share of a step from which on the tail of its generation is worth a sentence.
+# The tail of generation is mentioned if it takes at least this share of the step.
 _LEAST_TAIL = 0.05
 _NAMED = 3
-# Share of the answers that are the tail.
+# The last answers, up to this share, are the tail.
 _TAIL = 0.1
 
 
@@ -55,7 +56,9 @@ def step_notes(step: RlStep) -> Iterator[str]:
 
 
 def _filled(step: RlStep, side: Side) -> str:
-    """The GPUs of a side; if both sides share them, also in which part of the step."""
+    """The fullest GPUs of a side; if both sides share GPUs, also the part of the step in which they
+    are fullest.
+    """
     words = side_words(step, side)
     if step.layout.placement == "separate":
         return words
@@ -63,7 +66,7 @@ def _filled(step: RlStep, side: Side) -> str:
 
 
 def tail_seconds(step: RlStep) -> float:
-    """Seconds of generation in which a tenth of the answers or fewer still run."""
+    """Seconds of generation in which at most a tenth of the answers are still running."""
     profile = step.generation.profile
     ends = [at_s for at_s, running in profile if running <= _TAIL]
     return profile[-1][0] - ends[0] if ends else 0.0
@@ -86,7 +89,7 @@ def largest_held(phase: Phase) -> str:
 
 
 def largest_terms(phase: Phase) -> str:
-    """`weights 31 s, KV cache 12 s`: what the seconds of a phase consist of."""
+    """`weights 31 s, KV cache 12 s`: the largest parts of a phase's time."""
     return _terms(phase.terms, seconds)
 
 

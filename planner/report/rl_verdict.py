@@ -23,7 +23,7 @@ from planner.report.tables import Block, Notes
 from planner.report.verdict import card_facts, drawn, legend, stacked
 from planner.search.rl.result import RlPlan, RlResult
 
-# What a step's seconds go to, by phase, with the marks of a bar; all other phases move tensors.
+# Kind of work of each phase, with its mark in a bar; all other phases move tensors.
 _KINDS = {
     "generation": ("samples", "█"), "reward": ("judges", "▚"), "old_logprobs": ("scores", "▓"),
     "reference": ("scores", "▓"), "values": ("scores", "▓"), "critic_update": ("trains", "▒"),
@@ -37,7 +37,7 @@ _MARKS = dict((*_KINDS.values(), _MOVES))
 
 @dataclass(frozen=True)
 class RlVerdict:
-    """The recommended plan, or plan `asked`, in one look."""
+    """A summary of the recommended plan, or of plan `asked`."""
 
     result: RlResult
     asked: int = 0
@@ -122,7 +122,7 @@ class RlVerdict:
 
     @property
     def risk(self) -> str:
-        """The likeliest way in which the prediction is wrong."""
+        """The most likely way in which the prediction is wrong."""
         plan = self.plan
         if plan.fit_probability < LIKELY_TO_FIT:
             missing = percent_sure(1.0 - plan.fit_probability)
@@ -134,7 +134,7 @@ class RlVerdict:
         )
 
     def next(self, saved_as: str | None) -> str:
-        """What to type next."""
+        """The command to type next."""
         number = self.number
         if saved_as is None:
             return (
@@ -195,7 +195,7 @@ def name(plan: RlPlan) -> str:
 def verdict_blocks(
     result: RlResult, saved_as: str | None = None, asked: int = 0
 ) -> Iterator[Block]:
-    """The card of the recommended plan with alternatives, or of plan `asked` alone."""
+    """The card of the recommended plan with alternatives, or only the card of plan `asked`."""
     verdict = RlVerdict(result, asked)
     yield Notes((verdict.headline,))
     yield card_facts(verdict, verdict.risk, verdict.next(saved_as))

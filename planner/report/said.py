@@ -35,7 +35,7 @@ NONE = "-"
 
 
 def money(amount: Any) -> str:
-    """Three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`; a dash where it is not known."""
+    """An amount with three digits: `845`, `12.4 k`, `1.23 M`, `2.50 B`; a dash if it is unknown."""
     amount = getattr(amount, "value", amount)
     if amount is None:
         return NONE
@@ -48,27 +48,27 @@ def money(amount: Any) -> str:
 
 
 def days_text(days: float) -> str:
-    """Three digits: `2,563`, `25.6`, `0.25`."""
+    """Days with three digits: `2,563`, `25.6`, `0.25`."""
     return f"{days:,.0f}" if days >= 99.5 else f"{days:.3g}"
 
 
 def lasting(days: float) -> str:
-    """`90 days`, or below one `4.68 h`."""
+    """`90 days`, or `4.68 h` for less than one day."""
     return f"{days_text(days)} days" if days >= 1.0 else f"{24.0 * days:.3g} h"
 
 
 def days_and_hours(days: float) -> str:
-    """`25.6`, and below one day hours beside: `0.142 (3.4 h)`."""
+    """`25.6`; for less than one day with hours: `0.142 (3.4 h)`."""
     return days_text(days) if days >= 1.0 else f"{days:.3g} ({24.0 * days:.2g} h)"
 
 
 def energy(mwh: float) -> str:
-    """Whole MWh, of few of them two digits: `1,234`, `0.0034`."""
+    """Whole MWh, or two digits if there are few: `1,234`, `0.0034`."""
     return f"{mwh:,.0f}" if mwh >= 10.0 else f"{mwh:.2g}"
 
 
 def spread_text(interval: Range) -> str:
-    """`±8 %`, or both sides where they differ much."""
+    """`±8 %`, or both sides if they differ much."""
     below = round((1.0 - interval.low / interval.value) * 100)
     if interval.high == float("inf"):
         return f"-{below} %/+∞"
@@ -83,8 +83,9 @@ def ranged(interval: Range, form: str = ",.4g") -> str:
 
 
 def counted(figure: Range, far: str = "") -> str:
-    """`1.20 T (1.10 T to 1.30 T)`; `far` is added inside the brackets. The value alone if it
-    is exact."""
+    """`1.20 T (1.10 T to 1.30 T)`; `far` is added inside the brackets. Only the value if it is
+    exact.
+    """
     if figure.low == figure.high and not far:
         return short_count(figure.value)
     value, low, high = map(short_count, (figure.value, figure.low, figure.high))
@@ -125,7 +126,7 @@ class _LeftOutError(Exception):
 
 
 class _Words(Formatter):
-    """Fills in the fields of a text; see the module."""
+    """Fills in the fields of a text, as the module describes."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         (first, *path), about = field_name.split("."), args[0]
@@ -160,7 +161,9 @@ class _Words(Formatter):
 
 
 def _formatted(value: Any, form: str) -> str:
-    """A value in one of `FORMATS` or in a Python format, perhaps scaled by a factor before it."""
+    """A value in one of `FORMATS` or in a Python format, scaled first if the format begins with a
+    factor.
+    """
     if form[:1] in ("*", "/"):
         factor, _, form = form.partition(";")
         number = float(factor[1:])
@@ -169,7 +172,7 @@ def _formatted(value: Any, form: str) -> str:
     if name in FORMATS:
         return FORMATS[name](value, argument) if argument else FORMATS[name](value)
     if name.endswith("_text"):
-        # Not above: what lists models or GPUs shows no plan, and need not import them.
+        # Imported here because lists of models or GPUs show no plan and do not need it.
         text: str = getattr(import_module("planner.predict.plan_text"), name)(value)
         return text
     return format(value, form)
@@ -190,8 +193,9 @@ def described(key: str) -> Any:
 
 
 def said(text: str, *about: Any, **named: Any) -> str | None:
-    """A text filled in with the fields of the first object in `about` and with `named`
-    values; None if it is left out."""
+    """A text, filled in with fields of the first object in `about` and with `named` values; None if
+    it is left out.
+    """
     try:
         return _Words().vformat(text, about, named)
     except _LeftOutError:

@@ -66,8 +66,9 @@ def search_report(
 
 
 def _details(result: SearchResult) -> Iterator[Block]:
-    """How plans were proven, what each rule left out, and the assumptions of the recommended
-    plan."""
+    """How plans were proven optimal, how many shapes each rule excluded, and the assumptions of the
+    recommended plan.
+    """
     found = result.counts
     left = max(0, found.legal - found.solved - found.skipped)
     yield Facts(tuple(fact_rows("search.proof", found, left=left)), "How it was proven")
@@ -92,7 +93,7 @@ def printed(result: SearchResult, most: int | None = None, whole: bool = False) 
 
 
 def job_facts(job: JobSummary) -> tuple[tuple[str, str], ...]:
-    """Model, cluster and framework, in words."""
+    """Model, cluster and framework of the job, in words."""
     gpus = plural(job.num_gpus, "GPU")
     return fact_rows(
         "search.job", job, alias=job.model_alias and f"{job.model_alias} is {job.model}",
@@ -191,12 +192,14 @@ def front_table(plans: Numbered, result: SearchResult, *, folded: bool = False) 
 def riskier_table(
     plans: Sequence[Plan], usable_bytes: float, title: str, told: Sequence[Plan] = ()
 ) -> TableData:
-    """Plans that may fit, less surely than was asked. `told`: see `plan_table`."""
+    """Plans that may fit, but with a lower probability than was asked for. `told`: see
+    `plan_table`.
+    """
     return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked", told=told)
 
 
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
-    """What the columns mean, what the error bars rest on, and which plans are as good."""
+    """The meaning of the columns, the origin of the error bars, and plans that may be as good."""
     plans, job = [plan for _, plan in numbered], result.job
     lines = [metric_note(job, plans), error_note(plans, numbered)]
     if any(plan.status == "feasible" for plan in plans):
@@ -214,7 +217,7 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
 
 
 def _technique_notes(plans: Numbered) -> Iterator[str]:
-    """Which plans leave out a usual technique, and which use an unusual one."""
+    """Plans that leave out a usual technique or use an unusual one."""
     usual = shared_techniques([plan for _, plan in plans])
     for name in dict.fromkeys((*usual, *(name for _, plan in plans for name in plan.techniques))):
         without = [n for n, plan in plans if name in usual and does_without(plan, name)]
@@ -246,7 +249,7 @@ def _assumed_note(result: SearchResult) -> tuple[str, ...]:
 
 
 def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
-    """What a stage without layers holds."""
+    """The contents of a pipeline stage without layers."""
     blocks = [plan.layout.stage_layers for plan in plans]
     apart = [plan.layout.mtp_standalone for plan in plans]
     found = notes(
@@ -278,7 +281,7 @@ def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
 
 
 def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
-    """What the intervals rest on. `numbered`: plans with their numbers."""
+    """How the intervals were obtained. `numbered`: plans with their numbers."""
     families = dict.fromkeys(plan.step_time.family for plan in plans)
     both = any("/" in error_text(plan.step_time_s, plan.step_time) for plan in plans)
     shown = "-below/+above" if both else "its larger side"
@@ -287,8 +290,9 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
 
 
 def _luck_note(result: SearchResult) -> str:
-    """How much slower than predicted the chosen plan is expected to be, as it was chosen by
-    its prediction."""
+    """How much slower than predicted the chosen plan is expected to be. It was chosen by its
+    prediction, which is therefore more likely to be too low.
+    """
     luck = result.luck
     if luck is None or luck.longer < LEAST_LUCK or Verdict(result).fears_luck:
         return ""
@@ -305,7 +309,7 @@ def _doubt_note(plans: Numbered) -> str:
 
 
 def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
-    """What to type next; a file may hold more plans, under other numbers."""
+    """Commands to run next. A file may contain more plans, under other numbers."""
     if saved_as is None:
         return KEEP, "    planner explain plans.json"
     return tuple(

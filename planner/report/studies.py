@@ -1,4 +1,4 @@
-"""What `planner scale`, `buy` and `budget` show."""
+"""Reports of `planner scale`, `buy` and `budget`."""
 
 from __future__ import annotations
 

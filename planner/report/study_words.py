@@ -39,7 +39,7 @@ def headline(decision: Decision, currency: str) -> str:
 
 
 def budget_headline(found: Budget) -> str:
-    """Size, tokens, loss and days of a budget, in a sentence."""
+    """Model size, tokens, loss and days for a budget, in a sentence."""
     loss = "" if found.loss is None else f", {ranged(found.loss)} nats a token"
     run = found.run
     days = "" if run is None else f", in {days_text(run.days.value)} days on {found.gpus}"
@@ -85,7 +85,7 @@ _WORSE = {"cost": ("dearer", "cheaper"), "time": ("slower", "faster"), "energy":
 
 
 def _next_text(other: RunnerUp, objective: Objective) -> str:
-    """`128xH100: 6.0 % dearer, -2 to +14 %`: how surely the choice is the best."""
+    """`128xH100: 6.0 % dearer, -2 to +14 %`: how the next best choice compares."""
     more, less = _WORSE[objective]
     word = more if other.ratio.value >= 1.0 else less
     size = share(abs(other.ratio.value - 1.0))
@@ -94,8 +94,9 @@ def _next_text(other: RunnerUp, objective: Objective) -> str:
 
 
 def verdict_text(taken: Taken) -> str:
-    """What to take, with two warnings: how far beyond measured runs it lies, and how old its
-    prices are."""
+    """The recommendation, with two warnings: how far it is beyond measured runs, and how old its
+    prices are.
+    """
     several = len({one.cluster for one in taken.choices}) > 1
     doubts = [
         (f"{one.cluster} " if several else "") + text
@@ -107,7 +108,7 @@ def verdict_text(taken: Taken) -> str:
 
 
 def limits_text(decision: Decision, currency: str) -> str:
-    """The limits in words; empty without any."""
+    """The limits in words; empty if there are none."""
     days = decision.limits.deadline_days
     within = ""
     if days:

@@ -1,4 +1,4 @@
-"""Report of `planner sweep`: its progress, its cost, and the best results."""
+"""Report of `planner sweep`: its progress, the time it took, and the best results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _MOST_REASONS = 5
 
 @dataclass
 class _Found:
-    """Counts over the rows: plans, reasons for none, and each model's best by cost and by days."""
+    """Totals over the rows: plans, reasons for having none, and the best row of each model by cost
+    and by days.
+    """
 
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -41,7 +43,9 @@ def _found(grid: Grid, journal: Journal) -> _Found:
 
 
 def sweep_document(grid: Grid, journal: Journal, count: SearchCounts) -> dict[str, Any]:
-    """The counts, what the searches took, and the reasons of what failed or has no plan."""
+    """The counts, the time of the searches, and the reasons for points that failed or have no
+    plan.
+    """
     found = _found(grid, journal)
     return _effort(grid, journal, count) | {
         "rows": dict(sorted(found.statuses.items())),

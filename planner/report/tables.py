@@ -36,7 +36,7 @@ def headings(titles: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Labelled statements, one a line."""
+    """Statements with labels, one on each line."""
 
     rows: tuple[tuple[str, str], ...]
     title: str = ""

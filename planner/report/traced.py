@@ -1,4 +1,4 @@
-"""Reports of traced steps and memory snapshots beside the prediction."""
+"""Reports of traced steps and memory snapshots, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A term in the unit of its chart; `predicted` is None without a prediction."""
+    """A measured and a predicted amount, in the unit of its chart; `predicted` is None without a
+    prediction.
+    """
 
     label: str
     predicted: float | None
     measured: float
 
 
-# Bars that are the sum of others.
+# Bars that are sums of others.
 _SUMS = ("whole step", "total", "peak")
 Panels = Mapping[str, tuple[Sequence[Pair], str]]
 
@@ -62,7 +64,7 @@ def pairs_verdict(panels: Panels) -> tuple[str, tuple[tuple[str, str], ...]] | N
 
 
 def _off(pair: Pair) -> float:
-    """Distance from the prediction; negative without one."""
+    """Distance between measured and predicted; negative without a prediction."""
     return -1.0 if pair.predicted is None else abs(pair.measured - pair.predicted)
 
 
@@ -155,7 +157,7 @@ def _predicted_terms(plan: Plan) -> dict[str, float]:
 
 @as_report
 def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Block]:
-    """The answer; each snapshot's peak by category, against the plan's heaviest stage."""
+    """The answer, and each snapshot's peak by category, compared with the plan's heaviest stage."""
     yield from _verdict_blocks(panels_of_snapshots(found, plan))
     for one in found:
         frames = one.made and ("; ".join(one.made.frames) or "no stack")

@@ -27,7 +27,7 @@ NONE = "–"
 
 @as_report
 def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
-    """The trials of a study and what to do next. `folder`: where the study is."""
+    """The trials of a study and what to do next. `folder`: the study's folder."""
     yield Facts(tuple(_facts(study)))
     if study.trials:
         yield trials_table(study.trials)
@@ -36,7 +36,7 @@ def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
             lines = tuple(f"{one.number}: {one.learnt}" for one in untold)
             yield Notes(lines, "Trials without a step time")
     told = (take_text(study), _ended(study))
-    # Trouble goes before what was learnt until then.
+    # Trouble is reported before the result known so far.
     first = told[::-1] if study.reason in ("setup", "failures") else told
     yield Notes((*first, *_notes(study)))
     if folder is not None:
@@ -76,16 +76,16 @@ def _row(one: TriedPlan) -> tuple[str, ...]:
 
 
 def take_text(study: TunedStudy) -> str:
-    """The plan to take, as the last line of a report."""
+    """The recommended plan, as the last line of a report."""
     return f"→ {best_text(study)}"
 
 
 def best_text(study: TunedStudy) -> str:
-    """The plan to take, in a sentence."""
+    """The recommended plan, in a sentence."""
     sure = percent_sure(study.best_probability)
     return (
-        f"Take {study.best_name} ({study.best}): {seconds(study.best_s)} a step by what is known "
-        f"now, {sure} sure to be the fastest."
+        f"Take {study.best_name} ({study.best}): {seconds(study.best_s)} a step as far as is "
+        f"known now, {sure} sure to be the fastest."
     )
 
 

@@ -1,4 +1,4 @@
-"""The answer of a search as a card, for terminal, page, notebook and picture."""
+"""The answer of a search as a card, for the terminal, pages, notebooks and pictures."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from planner.report.said import table_of, words_of
 from planner.report.tables import Block, Facts, Notes
 from planner.search.result import SearchResult
 
-# Cells of a bar, and what they are drawn with: what is used, what may be used, what is free.
+# Width of a bar in characters, and the characters for memory in use, the rest of the interval, and
+# free memory.
 _CELLS = 40
 _USED, _MAY, _FREE = "█", "▒", "·"
-# Groups of the terms of a step that the bar of its time tells apart, with their marks.
+# Kinds of time that the time bar distinguishes, with their marks.
 _KINDS = {"compute": "█", "exchange": "▓", "waiting": "░"}
-# Smallest expected slow-down, as a share of the step time, that is worth a line.
+# Smallest expected slow-down that is mentioned, as a share of the step time.
 LEAST_LUCK = 0.01
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another plan to consider. `words`: why; `number`: 0 if the plan file does not hold it."""
+    """Another plan to consider. `words`: the reason; `number`: 0 if it is not in the plan file."""
 
     words: str
     number: int
@@ -80,8 +81,8 @@ class PlanBars:
 
     @property
     def time_rows(self) -> tuple[tuple[str, str], ...]:
-        """The step by what its seconds go to, with the 80 % interval of their sum; then what the
-        marks of that bar stand for."""
+        """The step time by kind of work, with the 80 % interval of the sum; then the legend of
+        that bar."""
         kinds = kinds_of_time(self.plan)
         bar = f"{stacked(kinds, _KINDS)} {self.time_text}"
         return ("step", bar), ("", legend(kinds, _KINDS))
@@ -89,7 +90,9 @@ class PlanBars:
 
 @dataclass(frozen=True)
 class PlanCard(PlanBars):
-    """One plan in one look. `name`: how the sentence begins; `next`: what to type next."""
+    """A summary of one plan. `name`: the beginning of the sentence; `next`: the command to type
+    next.
+    """
 
     plan: Plan
     name: str
@@ -97,7 +100,7 @@ class PlanCard(PlanBars):
 
     @property
     def risk(self) -> str:
-        """What is likeliest to go otherwise than it says."""
+        """The most likely way in which the prediction is wrong."""
         return fit_risk(self.plan) or words_of("verdict.bounded")
 
     @property
@@ -108,7 +111,7 @@ class PlanCard(PlanBars):
 
 
 def headline_of(plan: Plan, name: str) -> str:
-    """`TP 2 × DP 8: 3.42 s a step (…), …`: what a plan takes, as a sentence."""
+    """`TP 2 × DP 8: 3.42 s a step (…), …`: time and memory of a plan in a sentence."""
     return words_of(
         "verdict.headline", plan, name=name, low=plan.step_time.low, high=plan.step_time.high,
         usable=plan.limit_bytes, over=plan.peak_bytes > plan.limit_bytes,
@@ -132,7 +135,7 @@ class Bars(Protocol):
 
     @property
     def time_rows(self) -> tuple[tuple[str, str], ...]:
-        """The step by what its seconds go to, and what the marks of that bar stand for."""
+        """The step time by kind of work, then the legend of that bar."""
 
 
 def card_facts(bars: Bars, risk: str, following: str) -> Facts:
@@ -149,7 +152,7 @@ def card_facts(bars: Bars, risk: str, following: str) -> Facts:
 
 @dataclass(frozen=True)
 class Verdict(PlanBars):
-    """The recommended plan of a search in one look. There has to be one."""
+    """A summary of the recommended plan of a search. The search must recommend one."""
 
     result: SearchResult
 
@@ -212,8 +215,9 @@ class Verdict(PlanBars):
 
     @property
     def _surer(self) -> tuple[int, Plan] | None:
-        """If the recommended plan is not likely to fit: the fastest likely one that may
-        be as fast."""
+        """If the recommended plan is not likely to fit: the fastest plan that is likely to fit and
+        may be as fast.
+        """
         if self.plan.fit_probability >= LIKELY_TO_FIT:
             return None
         plans = self.result.plans
@@ -226,7 +230,7 @@ class Verdict(PlanBars):
 
     @property
     def risk(self) -> str:
-        """What is likeliest to go otherwise than it says."""
+        """The most likely way in which the prediction is wrong."""
         if self._surer is not None:
             instead = f"plan {self._surer[0]} avoids it where a run that dies costs more."
             return fit_risk(self.plan, instead)
@@ -242,7 +246,7 @@ class Verdict(PlanBars):
         return is_sure and luck is not None and luck.longer >= LEAST_LUCK
 
     def next(self, saved_as: str | None) -> str:
-        """What to type next."""
+        """The command to type next."""
         key = "verdict.keep" if saved_as is None else "verdict.launch"
         return words_of(key, number=self.number, saved_as=saved_as and shlex.quote(saved_as))
 
@@ -277,18 +281,18 @@ def features(plan: Plan) -> int:
 
 
 def stacked(sums: Mapping[str, float], marks: Mapping[str, str], whole: float | None = None) -> str:
-    """A bar of several parts, each drawn with its mark, out of `whole` or of their sum."""
+    """A bar of several parts, each drawn with its own mark, out of `whole` or of their sum."""
     ends = zip(accumulate(sums.values()), map(marks.__getitem__, sums), strict=True)
     return drawn(list(ends), sum(sums.values()) if whole is None else whole)
 
 
 def legend(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:
-    """`█ compute 51.2 s, ▓ exchange 3.87 s`: the legend of such a bar."""
+    """The legend of a stacked bar: `█ compute 51.2 s, ▓ exchange 3.87 s`."""
     return ", ".join(f"{marks[name]} {name} {seconds(size)}" for name, size in sums.items())
 
 
 def drawn(parts: Sequence[tuple[float, str]], whole: float, cells: int = _CELLS) -> str:
-    """A bar of marks up to rising amounts, out of `whole`."""
+    """A bar that changes its mark at each of several rising amounts, as parts of `whole`."""
     bar = ""
     for amount, mark in parts:
         bar += mark * (min(cells, round(amount / whole * cells)) - len(bar))

@@ -115,8 +115,9 @@ def least_step(
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The options of every stage. For each option: its place (`BlockBound.place`), its seconds, and
-    the traffic at the end of a step that it exposes and drains (`StageSeconds.boundary_s`).
+    """The options of every stage. For each option: its place (`BlockBound.place`), its seconds, the
+    traffic that it exposes at the end of a step, and the seconds of its drain
+    (`StageSeconds.boundary_s`).
 
     `of_stage[stage]`: range of its options; several stages may share one.
     """
@@ -228,8 +229,8 @@ class BlockBound:
     def _with_weights(
         self, options: Options, most_s: float, weights: Array
     ) -> tuple[float, tuple[int, ...], Array]:
-        """(seconds, layers of each stage, seconds that each of the first stages exposes) where
-        stages add least, for one weighted mean of the exposed seconds.
+        """(seconds, layers of each stage, seconds that each of the first stages exposes) for the
+        options with which the stages add least, at one weighted mean of the exposed seconds.
         """
         item, stages = options.by_stage
         behind = np.append(weights.sum() - np.cumsum(weights), 0.0)
@@ -307,7 +308,9 @@ class BlockBound:
     def _option(
         self, stage: int, held: Integers, taken_s: Array
     ) -> tuple[Integers, Array, Array, Array]:
-        """Places, seconds, exposed and drained traffic of the options of a stage."""
+        """Places and seconds of the options of a stage, their exposed traffic, and the seconds of
+        their drain.
+        """
         shown_s = drained_s = np.zeros_like(taken_s)
         if stage < SHOWS:
             shown_s, drained_s = self.seconds.boundary_s(stage, held)

@@ -1,7 +1,7 @@
 """The layers that a pipeline stage may hold: sums over its blocks of runs of the model's layers.
 
 A block's run starts no earlier than after the fewest layers that the blocks before it must hold,
-and ends no later than before the fewest of the blocks after it. Where kinds of layers repeat, most
+and ends no later than before the fewest of the blocks after it. If kinds of layers repeat, most
 blocks may hold the same runs and most stages the same sums, so these are computed once per process.
 """
 
@@ -93,8 +93,8 @@ class Block(NamedTuple):
 
 
 class Recompute(NamedTuple):
-    """Whether all layers recompute, or none; or (`shared`) the same number of `each` block, as far
-    as it has that many.
+    """The `mode`: all layers recompute, or none; or (`shared`) each block recomputes its first
+    `each` layers, or all of them if it has fewer.
     """
 
     mode: str

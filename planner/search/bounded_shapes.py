@@ -85,7 +85,7 @@ class BoundedShapes:
 
     @cached_property
     def only_even(self) -> np.ndarray:
-        """Shapes whose only layout is the even one; their cost is exact."""
+        """True for shapes whose only layout is the even one; their cost is exact."""
         whole = np.array(
             [recomputation in ("none", "all") for recomputation in self.recomputations]
         )
@@ -146,9 +146,7 @@ class BoundedShapes:
 
     @cached_property
     def _plain_sample_times(self) -> Floats:
-        """[rows, limits]: plain lower bounds on the sample time; infinite where no layout can
-        fit.
-        """
+        """[rows, limits]: plain lower bounds on the sample time; infinite if no layout can fit."""
         steps = self.costed.steps[self.rows]
         light = steps[:, f.STEP_PEAK_BOUND][:, None] <= self.limits[None, :]
         sample_times = steps[:, f.STEP_TIME_BOUND] / self.columns["gbs"][self.rows]

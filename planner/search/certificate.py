@@ -61,7 +61,7 @@ def verify(result: SearchResult, launch: LaunchNotes = SILENT) -> Verdict:
     UsageError if the request itself is refused.
     """
     if result.proof is None:
-        return Verdict(("it holds no proof",))
+        return Verdict(("the file contains no proof",))
     shares = launchable_shares(result.request.resolve(), launch)
     plans = PlanChecks(shares, result, result.proof)
     limits = LimitChecks(shares, result.proof)
@@ -115,7 +115,7 @@ class PlanChecks:
             yield f"{peak:.0f} bytes at its peak, not {plan.peak_bytes:.0f}"
         limit = likely_limit_bytes(costed_job.job, self.result.request.fit_probability)
         if point.peak > limit * (1.0 + SAME):
-            yield "fits less surely than was asked"
+            yield "it fits less surely than requested"
 
 
 def _chosen(job: Job, plan: Plan) -> bool:
@@ -140,7 +140,7 @@ def _status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
     allowed = OPTIMAL_WITHIN if plan.status == "optimal" else plan.gap
     least = _sample_s(plan) * (1.0 - allowed) * (1.0 - SAME)
     if not any(one.limit_bytes >= peak and one.sample_s >= least for one in proof.limits):
-        yield f"no limit of the proof shows it {plan.status}"
+        yield f"no limit of the proof shows that it is {plan.status}"
 
 
 def _missing_problems(
@@ -181,8 +181,8 @@ class LimitChecks:
                     if not self._claimed(choice, row, limit):
                         name = row_degrees(costed_job.candidates.columns, row)
                         yield (
-                            f"within {limit.limit_bytes:.0f} bytes nothing shows that a layout of "
-                            f"{name} is no faster than {limit.sample_s:.6g} s a sequence"
+                            f"within {limit.limit_bytes:.0f} bytes nothing shows that no layout "
+                            f"of {name} is faster than {limit.sample_s:.6g} s a sequence"
                         )
                         return
                     self.on_trust.add((choice, row))
@@ -197,7 +197,10 @@ class LimitChecks:
             place = places.index(claim.parts) if claim.parts in places else -1
             rows = rows_of(columns, job, claim.degrees, claim.recompute, place)
             if not (rows and known):
-                yield f"CP-SAT bounded what is no configuration of the job: {claim.degrees}"
+                yield (
+                    f"a bound of CP-SAT is for {claim.degrees}, which is not a configuration of "
+                    "the job"
+                )
                 continue
             even = costed_job.explorer(Effort()).even_point(rows[0])
             if even.peak <= claim.limit_bytes and even.sample_s < claim.sample_s * (1.0 - SAME):
@@ -253,9 +256,9 @@ def main() -> None:
     if verdict.problems:
         raise SystemExit(1)
     sys.stdout.write(
-        f"The proof holds: the plans cost what they say, and within {verdict.limits} memory limits "
-        f"none of {verdict.legal:,} configurations can be faster than it says; of "
-        f"{verdict.by_solver} of them CP-SAT said so, of the others bounds.\n"
+        f"The proof holds: the plans cost what they say, and within {verdict.limits} memory "
+        f"limits none of {verdict.legal:,} configurations can be faster than it says; for "
+        f"{verdict.by_solver} of them this rests on CP-SAT, for the others on bounds.\n"
     )
 
 

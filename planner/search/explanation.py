@@ -263,12 +263,12 @@ def pick_plan(result: SearchResult, number: int) -> Plan:
     count = len(result.plans)
     if not 1 <= number <= count:
         has = "only plan 1" if count == 1 else f"plans 1 to {count}"
-        raise UsageError(f"there is no plan {number}; the file holds {has}")
+        raise UsageError(f"there is no plan {number}; the file contains {has}")
     return result.plans[number - 1]
 
 
 def memory_terms(stage: StageMemory) -> tuple[Term, ...]:
-    """Terms of a stage's peak memory, without those that are zero then."""
+    """Terms of a stage's memory at its peak, without those that are zero there."""
     return _terms(MEMORY_WORDS, stage, stage.peak)
 
 

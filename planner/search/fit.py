@@ -144,8 +144,8 @@ def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | 
 
 def _other_training(request: Request, until: Until, tell: Progress) -> OtherTraining | None:
     """Adapters beside frozen weights in 16 bits, else in 4 bits, with the framework itself or the
-    usual one for adapters; the latter on shorter sequences if necessary. None if the request does
-    not train all weights, or nothing fits.
+    usual one for adapters; those in 4 bits on shorter sequences if necessary. None if the request
+    does not train all weights, or nothing fits.
     """
     if read_tuning(request.train, request.freeze) != FULL:
         return None

@@ -135,8 +135,8 @@ class _Programme:
         return constraint
 
     def held(self, stage: int) -> list[Variable]:
-        """Variables of what a stage holds, with the seconds that it adds to the step as
-        objective.
+        """Variables for the layers that a stage holds, with the seconds that they add to the step
+        as objective.
         """
         totals, seconds = self.ctx.totals, self.bound.seconds
         held = [self.solver.NumVar(0.0, float(total), "") for total in (*totals, *totals)]
@@ -145,7 +145,9 @@ class _Programme:
         return held
 
     def add_layers(self, stage: int, held: list[Variable]) -> None:
-        """Place all layers on some stage, with the allowed number of recomputing ones."""
+        """Count the layers of a stage towards the totals of their kinds, and limit how many of them
+        recompute.
+        """
         layers, recomputed = held[: self.ctx.kind_count], held[self.ctx.kind_count :]
         all_again, none_again = np.isinf(self.bound.least[stage]), not self.bound.most[stage]
         least = 0.0 if all_again else float(self.bound.least[stage])
@@ -157,7 +159,7 @@ class _Programme:
             self._row(least, 0.0, [recomputed[kind], layers[kind]], [1.0, -float(not none_again)])
 
     def add_limits(self, stage: int, held: list[Variable]) -> None:
-        """No stage is slower than the slowest, or uses more than its memory in any phase."""
+        """Keep a stage no slower than the slowest one, and within its memory in every phase."""
         seconds = self.bound.seconds
         most_s, factors = -float(seconds.vocab_s[stage]), seconds.number_s[stage].tolist()
         self.in_time.append(self._row(-np.inf, most_s, [*held, self.slowest], [*factors, -1.0]))

@@ -18,10 +18,10 @@ Indices = NDArray[np.int64]
 
 
 def thin(sample_s: Floats, peak: Floats, order: Indices, tie: float, saving: float) -> Indices:
-    """A front, fastest first, without uninformative points; the fastest of each group stays.
+    """A front, fastest first, without uninformative points.
 
     Going down in memory, a point is kept if it saves the share `saving` of the last kept point's
-    peak. A point within `tie` of the last kept one's sample time replaces it if it saves that much,
+    peak. If it is also within `tie` of the last kept point's sample time, it replaces that point,
     because nobody would choose the heavier of two equally fast plans. The fastest point always
     stays.
     """
@@ -60,8 +60,8 @@ def nondominated(table: Floats) -> Indices:
 def without_near(table: Floats, order: Indices, tie: float, saving: float) -> Indices:
     """Rows of a front, smallest first column first, without uninformative ones.
 
-    A row is left out if it is within `tie` of a kept one in the first column and saves less than
-    the share `saving` in every other column.
+    A row is left out if some kept row exceeds it by at most the share `tie` in the first column,
+    and it saves less than the share `saving` of that row in every other column.
     """
     kept: list[int] = []
     for index in order.tolist():

@@ -80,8 +80,8 @@ class WhyNothingFits(Frozen):
 
     @property
     def verdict(self) -> FitVerdict:
-        """Whether the job fits, judged by its surest plan; "cannot tell" if something that is not
-        modelled might make it fit.
+        """Whether the job fits, judged by its surest plan. "cannot tell" in place of a no that is
+        not proven, or if something that is not modelled might make it fit.
         """
         words = fit_verdict(self.best_probability)
         certain = words in {"does not fit", "probably does not fit"}
@@ -95,7 +95,10 @@ class WhyNothingFits(Frozen):
         if not self.untried:
             return ""
         reason = "the time limit" if self.stopped == "time-limit" else "an interrupt"
-        return f"{reason} came first: not, or not all, tried: {', '.join(self.untried)}"
+        return (
+            f"{reason} came before everything was tried; not tried, or only in part: "
+            f"{', '.join(self.untried)}"
+        )
 
     def sentences(self) -> str:
         """The whole explanation in plain lines."""
@@ -123,7 +126,7 @@ Verdict = Callable[[WhyNothingFits], None]
 
 
 def silent(_why: WhyNothingFits) -> None:
-    """A progress callback that does nothing."""
+    """A `Verdict` that does nothing."""
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:

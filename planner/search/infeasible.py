@@ -43,9 +43,9 @@ def nothing_fits(
     """The error to raise when no plan fits; with `relaxed`, search what would fit.
 
     `verdict` is called with the explanation before that search begins. The explorer's deadline
-    applies to everything, and Ctrl-C ends it with what is known. If the offload was open, the
-    explanation is about its largest share, the lightest. `riskier`: plans that may fit, but less
-    surely than requested.
+    applies to everything, and Ctrl-C ends it with what is known. If offload or techniques were
+    open, the explanation is about the choice with the lightest configuration. `riskier`: plans that
+    may fit, but less surely than requested.
     """
     until = Until(explorer.effort.deadline)
     with until.interruptible():
@@ -91,7 +91,7 @@ def _explained(
     innocent = () if undecided else others
     proven = explorer.climb(0)
     lightest = min(explorer.explorers, key=lambda one: float(one.peak.min()))
-    doubt = " (perhaps without effect: not decided in time)" if undecided else ""
+    doubt = " (perhaps without effect; this was not decided in time)" if undecided else ""
     conflict = (
         *(ConflictingRule(name=text.split()[0], text=f"you gave {text}{doubt}") for text in guilty),
         memory_rule(lightest, innocent),
@@ -171,7 +171,7 @@ def find_relaxations(at: Situation, progress: Progress) -> tuple[list[Relaxation
 
 
 def _ease(relaxation: Relaxation) -> tuple[int, float]:
-    """Sort key: options, then changes of what is trained, then other machines; fastest first in
+    """Sort key: options, then changes of the training, then other machines; fastest first in
     each.
     """
     rank = 2 if relaxation.kind in _MACHINES else 1 if relaxation.kind in _OTHER_TRAINING else 0

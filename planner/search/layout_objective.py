@@ -165,7 +165,7 @@ class Objective:
     def _traffic(self) -> Expression:
         """d times the exposed gradient reduction and weight gathering at the end of the step.
 
-        A stage's traffic delays nobody while the earlier stages drain their backward passes.
+        A stage's traffic delays nothing while the earlier stages drain their backward passes.
         """
         terms = self.terms
         bases = [linear.SCALAR_REDUCE_BASE, linear.SCALAR_ALL_GATHER_BASE]

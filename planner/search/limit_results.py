@@ -91,8 +91,8 @@ class LimitResult:
 
     @property
     def gap(self) -> float:
-        """The largest share of the sample time that a better plan could save; without a plan, 1 or
-        0 by whether one may exist.
+        """The largest share of the sample time that a better plan could save. Without a plan: 0 if
+        it is proven that none exists, else 1.
         """
         if self.point is None:
             return 0.0 if np.isinf(self.bound) else 1.0

@@ -55,10 +55,10 @@ def memory_rule(explorer: Explorer, dropped: tuple[str, ...] = ()) -> Conflictin
         f"stage {stage} needs {needed:.1f} GiB {_recompute(explorer, row)}; "
         f"{_available(explorer, place[stage])}{others}. That is the lightest of "
         f"{len(explorer.peak):,} legal configurations, {_degrees(explorer, row)}, in its even "
-        f"layout, of which {_parts(stages[stage])}"
+        f"layout, with {_parts(stages[stage])}"
     )
     if dropped:
-        text += f". Left out here: {', '.join(dropped)}; nothing fits with or without"
+        text += f". Left out here: {', '.join(dropped)}; nothing fits with them or without them"
     return ConflictingRule(name=stage_memory.name, text=text)
 
 
@@ -68,13 +68,13 @@ def _available(explorer: Explorer, machine: int) -> str:
     limit, usable = job.hbm_limit_bytes, job.cluster.gpu.hbm_usable_bytes
     sure_bytes = explorer.limit_bytes / explorer.cost_model.memory_scales[machine]
     where = f" on {job.cluster.gpu.name}" if explorer.cost_model.job.pool else ""
-    text = f"{limit / GIB:.1f} GiB{where} are there"
+    text = f"{limit / GIB:.1f} GiB{where} are available"
     if limit < usable:
         text += f" after the reserve ({usable / GIB:.1f} without)"
     if f"{sure_bytes / GIB:.1f}" != f"{limit / GIB:.1f}":
         chance = f"{job.fit_probability * 100:.0f} %"
         surely = f"{sure_bytes / GIB:.1f}"
-        text += f" ({surely} if it is to fit with a probability of {chance})"
+        text += f" ({surely} to fit with a probability of {chance})"
     return text
 
 
@@ -143,7 +143,8 @@ def _layout_sentence(name: str, sentence: str, job: Job, ctx: LayoutContext) -> 
 def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> str:
     """How many layers each stage's memory can hold: `stages 0-2 each hold at most 17`.
 
-    It counts the kind of layer for which the stages together have too little room, if there is one.
+    It counts the layers of the kind for which the stages together lack most room, or layers of any
+    kind if those are scarcer.
     """
     kind, most = _scarcest(ctx, stages)
     parts = []
@@ -159,7 +160,9 @@ def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> 
     together = ""
     if len(stages) == ctx.pp > 1:
         short = sum(most) < total
-        together = f": together {sum(most)} of {total}" if short else ", in no split all of them"
+        together = (
+            f": together {sum(most)} of {total}" if short else (", but no split holds all of them")
+        )
     return f"of {of}, {', '.join(parts)}{together}"
 
 
@@ -193,7 +196,7 @@ def _kind_name(model: ModelSpec, kind: int) -> str:
 
 
 def capacity(ctx: LayoutContext, stage: int) -> int:
-    """Most consecutive layers that a stage's memory can hold, with recomputation where it helps."""
+    """Most consecutive layers that a stage's memory can hold, with recomputation if it helps."""
     for count in range(ctx.layers, 0, -1):
         runs = {
             tuple(row[start + count] - row[start] for row in ctx.prefix)

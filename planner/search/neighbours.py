@@ -22,8 +22,9 @@ _COMPENSATION = {"tp": ("dp", "pp", "cp"), "pp": ("dp", "tp", "cp"), "cp": ("dp"
 def neighbours(plan: Proposal, job: Job, gbs: int) -> Iterator[Neighbour]:
     """Each degree one step up and down, if that is possible on the same GPUs.
 
-    Other degrees follow: dp (else pp or tp) compensates for the GPUs, and grad_acc for the batch of
-    `gbs` sequences, as closely as possible. The rules decide if a neighbour is legal.
+    Other degrees follow: dp, or else another degree of the ranks, compensates for the GPUs, and
+    grad_acc for the batch of `gbs` sequences, as closely as possible. The rules decide if a
+    neighbour is legal.
     """
     for changes in _steps(plan.degrees, job, gbs):
         yield _step(plan, job, gbs, changes)

@@ -47,7 +47,8 @@ def read_plan_file(path: Path) -> SearchResult:
     _check_version(path, document)
     if "points" in document and "results" in document:
         raise UsageError(
-            f"{path} holds plans of several clusters; here one is needed: search it alone"
+            f"{path} contains plans of several clusters, but one is needed here; search that one "
+            "separately"
         )
     return _result(path, document)
 
@@ -56,19 +57,19 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
     version = document.get("version")
     if document.get("kind") == RL_KIND:
         raise UsageError(
-            f"{path} holds plans of reinforcement learning, which this command does not read; "
+            f"{path} contains plans of reinforcement learning, which this command does not read; "
             "planner explain, launch and tune do"
         )
     if not isinstance(version, int) or version not in range(1, PLAN_FILE_VERSION + 1):
         raise UsageError(
             f"{path} has plan-file version {version!r}; this planner reads versions 1 to "
-            f"{PLAN_FILE_VERSION}: search again with it"
+            f"{PLAN_FILE_VERSION}; search again with it"
         )
 
 
 def _from_version_1(_: dict[str, Any], request: dict[str, Any]) -> None:
     """Version 1 to 2: plans were a short, thinned front, with the default probability of fitting or
-    none.
+    none, and a search could also choose the offloaded fraction.
     """
     if request.get("activation_offload_fraction") == "search":
         request["activation_offload_fraction"] = 1.0  # each plan has its own
@@ -177,11 +178,11 @@ def _result(path: Path, document: Any) -> SearchResult:
 def demand_whole(path: Path, result: SearchResult) -> None:
     """Raise UsageError for a plan whose parts contradict each other, which no command writes."""
     if not 0 <= result.recommended <= len(result.plans):
-        raise UsageError(f"{path}: field 'recommended' is no plan of the file; {_MADE_BY}")
+        raise UsageError(f"{path}: field 'recommended' is not a plan of the file; {_MADE_BY}")
     for number, plan in enumerate(result.plans):
         if plan.schedule not in SCHEDULES:
             raise UsageError(
-                f"{path}: field 'plans.{number}.schedule': {plan.schedule!r} is no schedule; "
+                f"{path}: field 'plans.{number}.schedule': {plan.schedule!r} is not a schedule; "
                 f"{_MADE_BY}"
             )
         if wrong := _wrong_field(plan):
@@ -235,10 +236,10 @@ def read_plan(path: Path, number: int | None) -> tuple[SearchResult, int]:
     _check_version(path, document)
     points, results = document["points"], document["results"]
     if not isinstance(points, list) or not isinstance(results, dict):
-        raise UsageError(f"{path}: 'points' and 'results' are no list and table; {_MADE_BY}")
+        raise UsageError(f"{path}: 'points' must be a list and 'results' a table; {_MADE_BY}")
     number = 1 if number is None else number
     if not 1 <= number <= len(points):
-        raise UsageError(f"there is no plan {number}; the file holds plans 1 to {len(points)}")
+        raise UsageError(f"there is no plan {number}; the file contains plans 1 to {len(points)}")
     try:
         point = _Point.model_validate(points[number - 1])
     except ValidationError as error:

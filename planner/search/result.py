@@ -121,8 +121,9 @@ class WhatIfRow(Frozen):
 
     Times are in seconds at the batch of the plan in question. `effect_s`, `effect`: difference from
     the best plan now (negative: shorter), absolute and as a share. `resolved`: the difference is
-    larger than the searches' own precision. `kept_effect`: the same for the plan kept as it is;
-    None if the change does not affect it. All are None if nothing legal fits; `note` says why.
+    larger than the searches' own precision. `kept_effect`: change of the plan's own step time if
+    the plan stays as it is, as a share; None if it cannot stay so. All are None if nothing legal
+    fits; `note` says why.
     """
 
     kind: ChangeKind

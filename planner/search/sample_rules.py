@@ -61,8 +61,8 @@ def pack_note(asked: Request, taken: Request) -> Iterator[str]:
 
 
 def _longer_packs(request: Request, job: Job, times: int) -> Request | None:
-    """The request with packs `times` as long; None beyond the model's positions, or if the samples
-    fill no whole number of them.
+    """The request with packs `times` as long; None if they exceed the model's positions, or a step
+    would not have a whole number of them.
     """
     seq = times * job.seq
     if seq > job.model.max_positions or (request.gbs or times) % times:
@@ -130,9 +130,9 @@ def _gain_text(other: Request, best: Plan, plan: Plan, *, mixture: bool) -> str:
     options = f"--packing {packing}" + (f" --balance {other.balance}" if other.balance else "")
     words = PACKING_WORDS[packing] + (f", {BALANCE_WORDS[other.balance]}" if other.balance else "")
     return (
-        f"{words[0].upper()}{words[1:]}, samples would train "
-        f"{ratio.value:.2g} times as fast ({ratio.low:.2g} to {ratio.high:.2g}): {options}, "
-        f"{seconds(plan.step_time_s)} a step of {plan.gbs_tokens:,} tokens that count"
+        f"{words[0].upper()}{words[1:]}, samples would train {ratio.value:.2g} times as fast "
+        f"({ratio.low:.2g} to {ratio.high:.2g}): {options}, {seconds(plan.step_time_s)} a step of "
+        f"{plan.gbs_tokens:,} tokens that count"
     )
 
 

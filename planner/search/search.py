@@ -146,9 +146,10 @@ def _luck(plans: Sequence[Plan], job: Job, explorer: SharesExplorer) -> Luck:
 def _riskier(
     shares: CostedShares, explorer: SharesExplorer, points: Sequence[Point]
 ) -> tuple[Plan, ...]:
-    """Plans that are faster than all that fit surely enough and may fit, fastest first.
+    """Plans that may fit, but less surely than requested, and are faster than all plans that fit
+    surely enough; fastest first.
 
-    Only plans whose predicted peak is within the available memory.
+    Their predicted peaks are within the available memory.
     """
     if explorer.stopped:
         return ()
@@ -241,8 +242,8 @@ def _share_notes(shares: CostedShares) -> Iterator[str]:
     jobs, left_out = [job.job for job in shares.jobs], shares.left_out
     if shares.untried:
         yield (
-            f"no time was left for {len(shares.untried)} of the choices of what is offloaded or "
-            "used: the most that a plan of theirs could save is not known"
+            f"no time was left for {len(shares.untried)} of the choices of offload and "
+            "techniques; how much their plans could save is not known"
         )
     tried = dict.fromkeys(job.optimizer_offload for job in jobs)
     rest = dict.fromkeys(

@@ -99,7 +99,7 @@ def cost_candidates(candidates: Candidates, cost_model: CostModel) -> CostedJob:
 
 
 Enough = Callable[[Sequence[LimitResult]], bool]
-# None costs nothing.
+# Returns None if the job is not to be costed.
 Cost = Callable[[Job], CostedJob | None]
 
 
@@ -288,7 +288,7 @@ class SharesExplorer:
 
     @property
     def limit_bytes(self) -> float:
-        """Largest predicted peak of a plan."""
+        """Largest predicted peak that a plan may have, in bytes."""
         return self.explorers[0].limit_bytes
 
     @property

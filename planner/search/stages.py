@@ -116,8 +116,8 @@ class StageSeconds:
         return {}
 
     def boundary_s(self, stage: int, held: Integers) -> tuple[Array, Array]:
-        """([holding] exposed traffic of a stage at the end of the step, [holding] the part that the
-        stages after it can hide in its drain).
+        """([holding] exposed traffic of a stage at the end of the step, [holding] seconds of its
+        drain, in which the stages after it can hide theirs).
 
         A stage exposes its traffic minus the drain of the stages before it. The stage that exposes
         most decides the step.

@@ -257,8 +257,8 @@ def _tuples(whole: Array) -> list[Any]:
 def layout_context(
     terms: ShapeTerms, job: Job, mode: RecomputeMode, limit_bytes: float
 ) -> LayoutContext:
-    """The inputs of layout rules for one shape under a memory limit, with its recompute mode alone
-    and without standalone multi-token prediction, which the solver never tries.
+    """The inputs of layout rules for one shape under a memory limit, with only its own recompute
+    mode and without standalone multi-token prediction, which the solver never tries.
     """
     return replace(
         plain_context(job, terms.pp, terms.vpp, mode),

@@ -81,7 +81,8 @@ def try_job(
     effort: Effort = TRIAL_EFFORT,
     known: Callable[[CostedShares], Iterable[Known]] | None = None,
 ) -> Trial | None:
-    """Search a changed job; None if nothing is legal there, or fewer than `gpus` GPUs are used.
+    """Search a changed job; None if nothing is legal there, or another number of GPUs than `gpus`
+    is used.
 
     `levels`: probabilities of fitting; the first one with which a plan is found counts. `factors`:
     applied to the hardware's numbers. The others: see `search_costed`.

@@ -50,8 +50,8 @@ class UnusedTechnique(Frozen):
 def unused_techniques(
     job: Job, plan: Plan, excluded: tuple[str, ...] = ()
 ) -> tuple[UnusedTechnique, ...]:
-    """Techniques that the search did not use because nobody asked, and that would make the plan
-    faster or lighter, fastest first. `excluded`: techniques that the user does not want.
+    """Techniques that the search did not use because they were not requested, and that would make
+    the plan faster or lighter, fastest first. `excluded`: techniques that the user does not want.
     """
     wanted = [one for one in _left_out(job, plan) if one.name not in excluded]
     gains = [gain for one in wanted if (gain := _gain(job, plan, one)) is not None]
@@ -122,7 +122,7 @@ def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
         other = _again(changed, plan, plan.degrees)
     except (UsageError, ConstraintError) as error:
         why = str(error).rpartition("- ")[2]
-        return (f"{said}. {option} trains it, with other plans than this one: {why}",)
+        return (f"{said}. {option} trains it, but not with this plan: {why}",)
     slower = plan.tokens_per_s / other.tokens_per_s - 1.0
     more = (other.peak_bytes - plan.peak_bytes) / GIB
     return (

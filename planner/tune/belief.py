@@ -1,10 +1,10 @@
 """The belief about the candidates' step times and memory, before and after trials.
 
-ln(step time) of the candidates is a mixture of normal distributions, one for each scale of the
-cluster's errors (`planner.tune.errors`), about the predictions. A measured step conditions each
-(Rasmussen & Williams 2006, equations 2.22 to 2.24), and each is weighted by how likely it finds all
-measurements. Memory is believed separately (`planner.tune.fits`): a run that fits, runs out of
-memory or shows its peak informs it; one that failed otherwise informs nothing.
+ln(step time) of the candidates is a mixture of normal distributions about the predictions, one for
+each scale of the cluster's errors (`planner.tune.errors`). A measured step conditions each of them
+(Rasmussen & Williams 2006, equations 2.22 to 2.24), and each is weighted by the likelihood of all
+measurements under it. Memory has a separate belief (`planner.tune.fits`): a run that fits, runs out
+of memory or reports its peak updates it; a run that failed otherwise does not.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from planner.tune.errors import (
 )
 from planner.tune.fits import Memory
 
-# A step time is taken for no surer than this, relative.
+# Smallest relative standard error of a measured step time.
 LEAST_NOISE = 0.005
-# What launching a plan that does not fit costs, as a share of the job: less than being left without
-# a plan, and more than a start, for whoever started it finds out some day.
+# Cost of launching a plan that does not fit, as a share of the job: less than having no plan, but
+# more than a start, because it may take days to be noticed.
 _LOST = 0.5
 
 
 @dataclass(frozen=True)
 class Observation:
     """The outcome of a trial: the median seconds of a step with their relative standard error, or
-    out of memory, or another failure. `peak_bytes`: the largest memory of a GPU, as
-    `Candidate.peak_bytes` counts it; None if nothing comparable was printed."""
+    out of memory, or another failure. `peak_bytes`: the largest memory of a GPU, counted as in
+    `Candidate.peak_bytes`; None if the log has nothing comparable."""
 
     candidate_key: str
     step_s: float | None = None
@@ -56,8 +56,8 @@ class Observation:
 
 
 class Draws(NamedTuple):
-    """Joint draws of the belief: seconds of a step, and whether it fits, (draws,
-    candidates) each."""
+    """Joint draws from the belief: seconds of a step, and whether it fits, (draws, candidates)
+    each."""
 
     step_s: Array
     fits: NDArray[np.bool_]
@@ -75,7 +75,7 @@ class Component(NamedTuple):
 class Belief:
     """The belief about candidates, in their order. `log_s`: ln of predicted seconds, (n,);
     `covariance`: of its errors at scale 1, (n, n); `sequences`: of a step; `gpus`: of each;
-    `whole`: which may be recommended (smaller forms may not)."""
+    `whole`: whether each may be recommended (smaller forms may not)."""
 
     keys: tuple[str, ...]
     log_s: Array
@@ -96,12 +96,12 @@ class Belief:
         scales: ErrorScales | None = None,
         slopes: Array | None = None,
     ) -> Belief:
-        """The belief before any trial. `without`: as fitted without this source; `slopes`:
-        derivatives of ln(predicted) by the cluster's rates, if known already. UsageError if two
-        candidates share a key, or there are none."""
+        """The belief before any trial. `without`: use the scales fitted without this source;
+        `slopes`: derivatives of ln(predicted) by the cluster's rates, if already known. UsageError
+        if there are no candidates, or if two of them share a key."""
         keys = tuple(one.key for one in candidates)
         if not keys or len(set(keys)) < len(keys):
-            raise UsageError("candidates of a study need a key each, and one candidate at least")
+            raise UsageError("a study needs at least one candidate, each with its own key")
         known = scales or shipped_scales(without)
         predictions = in_common(one.prediction for one in candidates)
         if slopes is None:
@@ -120,7 +120,8 @@ class Belief:
         )
 
     def observed(self, observations: Iterable[Observation]) -> Belief:
-        """With further trials. UsageError for one of no candidate, or of an impossible time."""
+        """The belief after further trials. UsageError for an unknown candidate or an impossible
+        time."""
         found = self
         for one in observations:
             found = found._with(one)
@@ -141,9 +142,9 @@ class Belief:
         return replace(self, memory=memory, observations=(*self.observations, one))
 
     def place(self, key: str) -> int:
-        """Where a candidate stands. UsageError for an unknown key."""
+        """The index of a candidate. UsageError for an unknown key."""
         if key not in self._places:
-            raise UsageError(f"{key!r} is no candidate of this study")
+            raise UsageError(f"{key!r} is not a candidate of this study")
         return self._places[key]
 
     @cached_property
@@ -152,19 +153,19 @@ class Belief:
 
     @property
     def tried(self) -> frozenset[str]:
-        """Keys of all trials, failed ones included."""
+        """Keys of all candidates with trials, failed ones included."""
         return frozenset(one.candidate_key for one in self.observations)
 
     @property
     def failed(self) -> frozenset[str]:
-        """Keys whose every trial failed for a reason other than memory."""
+        """Keys of candidates whose trials all failed for a reason other than memory."""
         told = {one.candidate_key for one in self.observations if not one.failed}
         return self.tried - told
 
     @cached_property
     def components(self) -> tuple[Component, ...]:
-        """The mixture of ln(step time), one component for each of `SCALES`: weighed by how likely
-        it is beforehand and by how likely it finds what was measured."""
+        """The mixture of ln(step time), one component for each of `SCALES`, weighted by its prior
+        probability and the likelihood of the measurements."""
         measured = self.measurements
         found = [self._component(scale, *measured) for scale in SCALES]
         logs = log_odds_of_scales() + np.array([log for log, _, _ in found])
@@ -176,12 +177,14 @@ class Belief:
 
     @property
     def joint(self) -> Array:
-        """Covariance at scale 1 of all that trials measure; the candidates' steps come first."""
+        """Covariance at scale 1 of everything that trials measure; the candidates' steps come
+        first."""
         return self.covariance
 
     @property
     def measurements(self) -> tuple[list[int], Array, Array]:
-        """Measurements of trials: places in `joint`, ln(measured / predicted) and its variance."""
+        """Measurements of trials: their indices in `joint`, ln(measured / predicted) and its
+        variance."""
         timed = [one for one in self.observations if one.step_s is not None]
         at = [self.place(one.candidate_key) for one in timed]
         seconds = np.array([one.step_s for one in timed], dtype=np.float64)
@@ -191,8 +194,8 @@ class Belief:
     def _component(
         self, scale: float, at: list[int], rest: Array, noise: Array
     ) -> tuple[float, Array, Array]:
-        """ln of the density of the measurements, and the mean and covariance after them, for one
-        scale."""
+        """For one scale: ln of the density of the measurements, and the mean and covariance after
+        them."""
         prior = scale**2 * self.covariance
         if not at:
             return 0.0, self.log_s, prior
@@ -221,8 +224,9 @@ class Belief:
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_]:
-        """The candidates that may be recommended: whole ones that fit as surely as a search asks
-        for, or the surest if none does; failed ones only if all have failed."""
+        """The candidates that may be recommended: whole ones that fit with the probability that a
+        search requires, or the most likely to fit if none does. Failed ones count only if all have
+        failed."""
         chance = np.where(self.whole, self.fits, -1.0)
         chance[[self.place(key) for key in self.failed]] -= 1.0
         sure = chance >= SURE_TO_FIT
@@ -231,9 +235,9 @@ class Belief:
 
     @property
     def costs_per_sequence(self) -> Array:
-        """ln of expected seconds a sequence, (n,), by which plans are recommended. An untried plan
-        may turn out slow, which weighs more than that it may be fast; and once a plan has run, the
-        risk that another does not fit counts against that one."""
+        """ln of expected seconds per sequence, (n,), by which plans are recommended. An untried
+        plan may turn out slow, which weighs more than the chance that it is fast. Once a plan has
+        run, the risk of not fitting counts against the others."""
         mean, covariance = self.moments
         costs = mean + 0.5 * np.diag(covariance) - np.log(self.sequences)
         ran = any(one.step_s is not None for one in self.observations)
@@ -241,12 +245,12 @@ class Belief:
 
     @property
     def recommended(self) -> str:
-        """Key of the plan to run, tried or not."""
+        """The key of the plan to run, tried or not."""
         costs = np.where(self.eligible, self.costs_per_sequence, np.inf)
         return self.keys[int(costs.argmin())]
 
     def interval(self, key: str, coverage: float = 0.8) -> tuple[float, float]:
-        """The interval of a candidate's step time with this probability, s."""
+        """The interval that contains a candidate's step time with this probability, s."""
         place = self.place(key)
         ends = []
         for share in (0.5 - coverage / 2.0, 0.5 + coverage / 2.0):
@@ -254,7 +258,7 @@ class Belief:
         return ends[0], ends[1]
 
     def _quantile(self, place: int, share: float) -> float:
-        """Quantile of ln(step time), by bisection on the mixture's distribution function."""
+        """The quantile of ln(step time), by bisection on the mixture's distribution function."""
         mean, covariance = self.moments
         reach = 12.0 * math.sqrt(max(float(covariance[place, place]), 1e-12))
         low, high = float(mean[place]) - reach, float(mean[place]) + reach
@@ -275,7 +279,7 @@ class Belief:
         return total
 
     def draws(self, count: int, seed: int = 0) -> Draws:
-        """Joint draws of step times and of fitting; an equal seed repeats them."""
+        """Joint draws of step times and of fitting; the same seed gives the same draws."""
         generator = np.random.default_rng(seed)
         weights = np.array([one.weight for one in self.components])
         chosen = generator.multinomial(count, weights / weights.sum())

@@ -1,8 +1,8 @@
 """Configurations that short runs can try: plans of a search, their neighbours, smaller forms.
 
 A candidate is one configuration of a job with its prediction. A smaller form has fewer
-data-parallel replicas or fewer micro-batches: it costs less to run, and informs about the whole
-form through the part of the error that both share (`planner.tune.belief`).
+data-parallel replicas or fewer micro-batches. It costs less to run, and it informs about the whole
+form because both share part of their error (`planner.tune.belief`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from planner.search.result import SearchResult
 from planner.search.search import launchable_shares
 from planner.search.shares import CostedJob
 
-# Candidates of a job at most: beyond, each further one is slower than the last and adds little.
+# Most candidates of a job: each further one is slower than the last and adds little.
 MOST_CANDIDATES = 60
-# A plan that fits less surely than this is not worth a start.
+# A plan with a lower probability of fitting is not worth a start.
 LEAST_FIT = 0.2
 _NAMED = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero", "mbs", "grad_acc")
 _ALWAYS = ("tp", "pp", "dp", "zero", "mbs", "grad_acc")
@@ -51,8 +51,8 @@ class Candidate:
     """One configuration that can be tried, with its prediction.
 
     `key`: its configuration as stable text, unique in a study. `request` and `plan`: for writing
-    launch files; None for a recorded run. `smaller_of`: key of the candidate that this is a smaller
-    form of, empty for the job's own batch on all its GPUs.
+    launch files; None for a recorded run. `smaller_of`: the key of the candidate of which this is a
+    smaller form; empty if it runs the job's own batch on all its GPUs.
     """
 
     key: str
@@ -68,17 +68,17 @@ class Candidate:
 
     @property
     def degrees(self) -> Degrees:
-        """Its parallel degrees and batch."""
+        """The parallel degrees and the batch."""
         return self.configuration.degrees
 
     @property
     def gpus(self) -> int:
-        """GPUs that it runs on."""
+        """The number of GPUs that it runs on."""
         return self.degrees.gpus
 
     @cached_property
     def step_s(self) -> float:
-        """Expected seconds of a step. ValueError if the row does not state what decides them."""
+        """Expected seconds of a step. ValueError if the row leaves out a fact that decides them."""
         seconds = self.prediction.expected_step_time_s
         if seconds is None:
             raise ValueError(f"{self.key} has no predicted step time")
@@ -92,13 +92,13 @@ class Candidate:
 
     @property
     def peak_bytes(self) -> float | None:
-        """Predicted peak of a GPU's memory."""
+        """The predicted peak of a GPU's memory."""
         return self.prediction.memory_bytes()
 
 
 def configuration_key(configuration: Configuration) -> str:
     """A configuration as stable text: `tp 2, pp 1, dp 32, zero 1, mbs 1, grad_acc 8, recompute
-    none`, then further choices."""
+    none`, then its other choices."""
     job, degrees = configuration.job, configuration.degrees
     parts = [
         f"{name} {getattr(degrees, name)}"
@@ -110,7 +110,7 @@ def configuration_key(configuration: Configuration) -> str:
 
 
 def _further(configuration: Configuration, usual: tuple[int, ...]) -> Iterator[str]:
-    """Choices of a configuration beyond its degrees."""
+    """The choices of a configuration beyond its degrees, as text."""
     job, layout = configuration.job, configuration.layout
     if tuple(layout.block_layers) != tuple(usual):
         yield f"layers {'/'.join(map(str, layout.block_layers))}"
@@ -132,7 +132,7 @@ def _further(configuration: Configuration, usual: tuple[int, ...]) -> Iterator[s
 
 
 def planned_candidates(request: Request, plans: Iterable[Plan]) -> list[Candidate]:
-    """Plans of a request as candidates, each configuration once."""
+    """The plans of a request as candidates, each configuration once."""
     found: dict[str, Candidate] = {}
     for plan in plans:
         one = _planned(request, plan)
@@ -155,8 +155,8 @@ def _costed(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def in_common(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """The same predictions; those with equal clusters and frameworks share these objects, so that
-    one cost model serves all of them."""
+    """The same predictions; those with equal clusters and frameworks share one object of each, so
+    that one cost model serves all of them."""
     found, known = [], list[Any]()
     for one in predictions:
         job = one.job
@@ -167,7 +167,7 @@ def in_common(predictions: Iterable[Prediction]) -> list[Prediction]:
 
 
 def _first_equal(known: list[Any], value: Any) -> Any:
-    """The first known value that equals a value, which becomes known."""
+    """The first known value that equals the given one; a new value is added to the known ones."""
     for one in known:
         if one is value or one == value:
             return one
@@ -178,8 +178,9 @@ def _first_equal(known: list[Any], value: Any) -> Any:
 def candidates_of_result(
     result: SearchResult, *, most: int = MOST_CANDIDATES, launch: LaunchNotes = SILENT
 ) -> list[Candidate]:
-    """Candidates for the job of a plan file: its plans, the riskier ones beside them, and the near
-    front, the fastest of each degrees, micro-batch and recompute mode; fastest first."""
+    """Candidates for the job of a plan file, fastest first: its plans, its riskier plans, and the
+    fastest plan near the front for each combination of degrees, micro-batch and recompute mode.
+    Unlikely fits are left out, unless all are unlikely."""
     request = result.request
     plans = [*result.plans, *result.riskier, *near_plans(request, most, launch)]
     found = planned_candidates(request, plans)
@@ -190,8 +191,8 @@ def candidates_of_result(
 def near_plans(
     request: Request, most: int = MOST_CANDIDATES, launch: LaunchNotes = SILENT
 ) -> list[Plan]:
-    """Plans in even layouts within `REACH` of the fastest that may fit, one for each degrees,
-    micro-batch and recompute mode, fastest first. UsageError if none is legal."""
+    """Plans that may fit, in even layouts, within `REACH` of the fastest: one for each combination
+    of degrees, micro-batch and recompute mode, fastest first. UsageError if none is legal."""
     near: list[tuple[float, CostedJob, int]] = []
     for costed_job in launchable_shares(request.resolve(), launch).jobs:
         near += _near_rows(costed_job)
@@ -201,7 +202,8 @@ def near_plans(
 
 
 def _near_rows(costed_job: CostedJob) -> Iterator[tuple[float, CostedJob, int]]:
-    """(seconds a sequence, job, row) of the fastest rows of each kind that may fit."""
+    """(seconds per sequence, job, row) of the rows that may fit, the fastest of each combination of
+    degrees, micro-batch and recompute mode."""
     explorer = costed_job.explorer(Effort(), LEAST_FIT)
     columns, seconds = costed_job.candidates.columns, explorer.sample_s
     rows = np.flatnonzero(explorer.peak <= explorer.limit_bytes)
@@ -212,7 +214,7 @@ def _near_rows(costed_job: CostedJob) -> Iterator[tuple[float, CostedJob, int]]:
 
 
 def _row_plan(costed_job: CostedJob, row: int) -> Plan:
-    """The plan of a row in its even layout."""
+    """The plan of a row, in its even layout."""
     job, columns = costed_job.job, costed_job.candidates.columns
     pp, vpp = int(columns["pp"][row]), int(columns["vpp"][row])
     layout = even_layout(job, pp, vpp, job.recompute[int(columns["recompute"][row])])
@@ -223,8 +225,8 @@ def _row_plan(costed_job: CostedJob, row: int) -> Plan:
 
 
 def smaller_forms(candidate: Candidate) -> list[Candidate]:
-    """A candidate with fewer replicas and micro-batches, largest first, as far as the rules
-    allow."""
+    """A candidate with fewer replicas and micro-batches, largest first, where the rules allow
+    it."""
     request, plan = candidate.request, candidate.plan
     if request is None or plan is None or candidate.smaller_of:
         return []
@@ -239,7 +241,7 @@ def smaller_forms(candidate: Candidate) -> list[Candidate]:
 def _smaller(
     candidate: Candidate, request: Request, plan: Plan, degrees: Degrees
 ) -> Candidate | None:
-    """The candidate with other replicas and micro-batches; None if a rule forbids it."""
+    """The candidate with other numbers of replicas and micro-batches; None if a rule forbids it."""
     proposal = Proposal.of_plan(request, plan)
     batch = {"gbs": degrees.gbs, "gbs_tokens": None, "batch_ramp": None}
     if degrees.gpus != plan.degrees.gpus:

@@ -1,4 +1,4 @@
-"""The choice of the next trial among candidates of any kind, by its worth."""
+"""Choose the next trial among candidates of any kind by its expected worth."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from planner.tune.outcome import Best, Tried, Written
 from planner.tune.trial import ShortRun
 from planner.tune.value import Choice, choose
 
-# Until a run's first step, and the steps that tell its time: what a trial is expected to take.
+# Expected cost of a trial: seconds until its first step, and steps until its time is known.
 START_S, STEPS = 120.0, 15
 
 
 class ChosenByWorth(ABC):
-    """Candidates, what is learnt of them, and the choice. `start_s`: until a run's first step;
-    `sure_sd`: standard error at which a step time counts as known; `follow`: reads a log. A kind of
-    job says by key: what people call its candidates (`names`), sequences and tokens of a step, the
-    files of a trial's folder, the facts by which its log is judged, what is believed before any
-    trial (`prior`), and what the trials come to (`written`)."""
+    """Candidates, the belief about them, and the choice. `start_s`: seconds until a run's first
+    step; `sure_sd`: standard error at which a step time counts as known; `follow`: reads a log.
+
+    A subclass for a kind of job gives, by key: names of the candidates for people (`names`),
+    sequences and tokens of a step, files of a trial's folder, and the facts by which its log is
+    judged. It also gives the belief before any trial (`prior`) and the outcome of the trials
+    (`written`).
+    """
 
     short: ShortRun
     tokens: float
@@ -37,7 +40,7 @@ class ChosenByWorth(ABC):
     @property
     @abstractmethod
     def candidates(self) -> Mapping[str, Tried]:
-        """By key, the likeliest first. UsageError if there is none."""
+        """Candidates by key, most promising first. UsageError if there are none."""
 
     @property
     @abstractmethod
@@ -55,7 +58,7 @@ class ChosenByWorth(ABC):
     def prior(self) -> Belief: ...
     @abstractmethod
     def demand_startable(self, runs_on: str) -> None:
-        """UsageError for what no trial can run without."""
+        """Raise UsageError if something that every trial needs is missing."""
 
     @abstractmethod
     def written(
@@ -63,12 +66,12 @@ class ChosenByWorth(ABC):
     ) -> Written: ...
 
     def peak_of(self, key: str, ended: Ended) -> float | None:  # noqa: ARG002
-        """A measured peak as predictions count it; None if the two cannot be compared."""
+        """A measured peak, counted as predictions count it; None if the two cannot be compared."""
         return None
 
     @property
     def keys(self) -> Sequence[str]:
-        """Their keys, the likeliest first."""
+        """The candidates' keys, most promising first."""
         return [*self.candidates]
 
     def belief(self, records: Sequence[TrialRecord]) -> Belief:
@@ -89,7 +92,7 @@ class ChosenByWorth(ABC):
         return self.tokens / self.tokens_of_step(key) * self._expected_s(belief, key)
 
     def chosen_of(self, records: Sequence[TrialRecord]) -> Choice:
-        """The choice, whole."""
+        """The next trial with everything that led to its choice."""
         belief = self.belief(records)
         rest_s = self.rest_s(belief.recommended, belief)
         return choose(belief, self.costs(records), rest_s, names=self.names)
@@ -100,7 +103,7 @@ class ChosenByWorth(ABC):
         return Next(found.trial, found.expected_saved_gpu_s, found.cost_gpu_s, found.sentence)
 
     def chosen(self, choice: Next, job_name: str, at: float) -> Chosen:
-        """A trial as the journal keeps it."""
+        """A chosen trial as the journal stores it."""
         one = self.candidates[choice.key or ""]
         return Chosen(
             one.key, job_name, one.gpus, self.sequences(one.key), one.step_s, one.fits,
@@ -117,14 +120,14 @@ class ChosenByWorth(ABC):
         return math.exp(float(mean[belief.place(key)]))
 
     def as_expected(self, choice: Next, number: int, records: Sequence[TrialRecord]) -> TrialRecord:
-        """A trial with the outcome that is expected after those before it."""
+        """A made-up record of a trial that ends as the earlier trials lead us to expect."""
         chosen = self.chosen(choice, f"expected-{number:03d}", 0.0)
         step_s = self._expected_s(self.belief(records), chosen.key)
         ended = Ended("measured", "as it is expected", 0.0, step_s=step_s, relative_sd=KNOWN)
         return TrialRecord(number, chosen, ended=ended)
 
     def observations(self, records: Sequence[TrialRecord]) -> Iterator[Observation]:
-        """The observations that the trials make."""
+        """The observations from the trials."""
         for one in counted(records):
             if (ended := one.ended) is not None:
                 yield Observation(
@@ -138,7 +141,7 @@ class ChosenByWorth(ABC):
 
 
 def _start_s(records: Sequence[TrialRecord], usual_s: float) -> float:
-    """Seconds that a trial takes beside its steps, as in the measured trials."""
+    """Seconds that a trial takes besides its steps, as seen in the measured trials."""
     found = [
         one.ended.gpu_s / one.chosen.gpus - one.ended.steps * one.ended.step_s
         for one in records

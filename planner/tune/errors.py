@@ -1,5 +1,5 @@
-"""The covariance of prediction errors among one cluster's configurations, which lets trials inform
-about each other.
+"""The covariance of prediction errors among one cluster's configurations, through which a trial of
+one informs about the others.
 
 ln(measured / predicted) of the configurations of a job has the covariance
 
@@ -7,12 +7,12 @@ ln(measured / predicted) of the configurations of a job has the covariance
 
 h: mean half width of their error bars without any run (`planner.predict.uncertainty`); t: the
 cluster's own scale, unknown, t² ~ scaled inverse χ² of `DEGREES`. The first term is physics: S are
-derivatives of ln(predicted) by the logarithms of the cluster's rates, with their spreads σ over
-clusters (`planner.evidence.learn.priors`). The second is shared by similar configurations: d are
-the distances of `AXES`, each with a weight. a is the part of a single configuration.
+derivatives of ln(predicted) by the logarithms of the cluster's rates, σ the spreads of these rates
+over clusters (`planner.evidence.learn.priors`). The second is shared by similar configurations: d
+are the distances of `AXES`, each with a weight. a is the part of a single configuration.
 
-p, l, a and the weights are the likeliest of the published sweeps (`tests.fit.sweep_fit`) and ship
-in `errors.toml`, with `folds` that each leave a tenth of the sources out.
+p, l, a and the weights are the most likely ones for the published sweeps (`tests.fit.sweep_fit`)
+and ship in `errors.toml`, with `folds` that each leave out a tenth of the sources.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ from planner.predict.uncertainty.residuals import fold_of
 
 Array = NDArray[np.float64]
 
-# Degrees of freedom of a cluster's own scale: of 2, 3, 4 and 8 the likeliest.
+# Degrees of freedom of a cluster's own scale: the most likely of 2, 3, 4 and 8.
 DEGREES = 2.0
-# Scales that are tried, half an octave apart: beyond, no published cluster lies.
+# Scales that are tried, half an octave apart; no published cluster lies outside.
 SCALES: Array = 2.0 ** np.arange(-2.0, 3.01, 0.5)
-# What the distance of two configurations is made of: doublings of the tensor degree, of other
-# degrees and of the micro-batch, sharding stages, choices without a size, kernels of attention,
-# shares of exposed communication, logarithms of predicted GPU seconds a sequence, and doublings of
-# the GPUs and of the micro-batches, in which smaller forms of a configuration differ.
+# Parts of the distance of two configurations: doublings of the tensor degree, of other degrees and
+# of the micro-batch, sharding stages, choices without a size, kernels of attention, shares of
+# exposed communication, logarithms of predicted GPU seconds per sequence; and doublings of the GPUs
+# and of the micro-batches, in which smaller forms of a configuration differ.
 AXES = ("tensor", "degrees", "micro_batch", "sharding", "switches", "kernel", "exposed", "pace")
 SIZES = ("gpus", "micro_batches")
 _DEGREES = ("pp", "vpp", "cp", "ep")
-# Facts of a recorded run that no other column decides.
+# Facts of a recorded run that its configuration does not contain.
 _FACTS = ("software", "variant", "fabric", "host", "loss", "kernel", "routing", "deterministic")
-# Weights of a doubling of GPUs, and of micro-batches: sweeps of one cluster keep the first, and the
-# batch decides the second. Half the weight of a doubling of a degree, as errors of ratios have it
-# (`planner.predict.uncertainty.differences`), and the weight of calibration.
+# Weights of a doubling of GPUs and of micro-batches, which sweeps cannot tell: within one cluster
+# the GPUs stay the same, and the batch decides the micro-batches. They are half the weight of a
+# doubling of a degree, as for errors of ratios (`planner.predict.uncertainty.differences`), and the
+# weight used in calibration.
 _SIZES = {"gpus": 0.1, "micro_batches": 0.05}
 
 
 @dataclass(frozen=True)
 class ErrorScales:
-    """`physics`, `likeness` and `alone` are p, l and a of the module's docstring, in half widths
-    of an error bar; `weights`: of each of `AXES`; `spreads`: σ of each rate, (parameters,)."""
+    """`physics`, `likeness` and `alone` are p, l and a of the module's docstring, in half widths of
+    an error bar; `weights`: one for each of `AXES`; `spreads`: σ of each rate, (parameters,)."""
 
     physics: float
     likeness: float
@@ -65,14 +66,14 @@ class ErrorScales:
     spreads: Array = field(repr=False)
 
     def covariance(self, slopes: Array, distances: Mapping[str, Array]) -> Array:
-        """Of ln(measured / predicted) in units of (t · h)², (n, n)."""
+        """Covariance of ln(measured / predicted) in units of (t · h)², (n, n)."""
         rates = slopes * (self.physics * self.spreads)
         like = self.likeness**2 * self.likeness_of(distances)
         found: Array = rates @ rates.T + like + self.alone**2 * np.eye(len(slopes))
         return found
 
     def likeness_of(self, distances: Mapping[str, Array]) -> Array:
-        """1 for equal configurations, towards 0 for others, (n, n)."""
+        """Similarity: 1 for equal configurations, falling to 0 for distant ones, (n, n)."""
         weights = {**self.weights, **_SIZES}
         return np.asarray(np.exp(-sum(weights[name] * distances[name] for name in weights)))
 
@@ -84,7 +85,8 @@ def log_odds_of_scales() -> Array:
 
 
 def mean_half_width(predictions: Sequence[Prediction]) -> float:
-    """Mean half width of the 80 % intervals of step times, in ln, each without its source."""
+    """Mean half width of the 80 % intervals of step times, in ln, each from other sources than its
+    own."""
     widths = [
         0.5 * (spread.high - spread.low)
         for one in predictions
@@ -94,8 +96,8 @@ def mean_half_width(predictions: Sequence[Prediction]) -> float:
 
 
 def distances_of(predictions: Sequence[Prediction]) -> dict[str, Array]:
-    """How far configurations are from each other on each of `AXES` and `SIZES`, (n, n) each.
-    ValueError for one whose step time is not predicted."""
+    """Distances between configurations on each of `AXES` and `SIZES`, (n, n) each. ValueError if a
+    step time is not predicted."""
     degrees = [one.configured.degrees for one in predictions]
 
     def doublings(*names: str) -> Array:
@@ -143,7 +145,7 @@ def _apart(values: Sequence[float]) -> Array:
 
 
 def _switches(one: Prediction) -> tuple[Any, ...]:
-    """Choices without a size."""
+    """The choices that have no size."""
     job, cp = one.job, one.configured.degrees.cp
     return (
         one.configured.mode.name,
@@ -157,7 +159,7 @@ def _switches(one: Prediction) -> tuple[Any, ...]:
 
 
 def _differing(rows: Sequence[tuple[Any, ...]]) -> Array:
-    """In how many places two rows differ."""
+    """The number of places in which each pair of rows differs."""
     total = np.zeros((len(rows), len(rows)))
     for column in zip(*rows, strict=True):
         numbers = _numbered(column)
@@ -191,7 +193,7 @@ def _parsed(table: Mapping[str, Any]) -> ErrorScales:
 
 @cache
 def shipped_scales(without: str = "") -> ErrorScales:
-    """The scales of `planner/tune/errors.toml`; `without`: as fitted without this source."""
+    """The scales in `planner/tune/errors.toml`; `without`: those fitted without this source."""
     content = shipped_toml("planner.tune", "errors.toml")
     if without not in content["sources"]:
         return _parsed(content)

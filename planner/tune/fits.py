@@ -1,11 +1,12 @@
-"""Memory of candidates: how surely they fit, after trials that fitted or ran out of memory.
+"""Memory of candidates: the probability that each fits, updated by trials that fitted or ran out of
+memory.
 
-ln(true / predicted peak) of the configurations is taken as normal with the half widths of their
-error bars (`planner.predict.uncertainty`); the cluster shares a part of it and similar
-configurations another. A run that fits shows that its error is below the margin to the limit, one
-that ran out of memory that it is above: the truncated normal's mean and variance take its place
-(assumed-density filtering: Minka 2001, A family of algorithms for approximate Bayesian inference,
-section 3.2), and the shared parts move the others.
+ln(true / predicted peak) of the configurations is taken as normal, with the half widths of their
+error bars (`planner.predict.uncertainty`). The whole cluster shares one part of it, similar
+configurations another. A run that fits shows that its error is below the margin to the limit; one
+that ran out of memory shows that it is above. The truncated normal's mean and variance replace the
+old ones (assumed-density filtering: Minka 2001, A family of algorithms for approximate Bayesian
+inference, section 3.2), and the shared parts move those of the other configurations.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from planner.tune.errors import Array
 
 _NORMAL = NormalDist()
 _WIDTH = _NORMAL.inv_cdf(HIGH)
-# Of the variance of errors of peaks: what all configurations of a cluster share, what like ones
-# share, and the rest, which only nearly equal ones do.
+# Shares of the variance of peak errors: common to all configurations of a cluster, and common to
+# similar ones. Only nearly equal configurations share the rest.
 _SHARED, _LIKE = 0.5, 0.25
-# Of a peak that was measured, beside the tool's own rounding.
+# Noise of a measured peak, in addition to the tool's rounding.
 _PEAK_NOISE = 0.02
 _NEVER, _SURE_MARGIN = 1e-9, 9.0
 
@@ -35,7 +36,7 @@ _NEVER, _SURE_MARGIN = 1e-9, 9.0
 @dataclass(frozen=True)
 class Memory:
     """`margin`: ln(limit / predicted peak), (n,); `mean` and `covariance` of ln(true / predicted
-    peak); `known`: whether a configuration fits, by place, if a run has shown it."""
+    peak); `known`: by index, whether a configuration fits, if a run has shown it."""
 
     margin: Array
     mean: Array
@@ -44,13 +45,14 @@ class Memory:
 
     @classmethod
     def of(cls, predictions: Sequence[Prediction], likeness: Array) -> Memory:
-        """Before any run; `likeness` (n, n): 1 for equal configurations, towards 0 for others."""
+        """The belief before any run; `likeness` (n, n): 1 for equal configurations, falling to 0
+        for distant ones."""
         return cls.of_margins([*map(_width_and_margin, predictions)], likeness)
 
     @classmethod
     def of_margins(cls, found: Sequence[tuple[float, float]], likeness: Array) -> Memory:
-        """The belief by the standard deviation of ln(true / predicted peak) and the margin
-        of each."""
+        """The belief before any run, from the standard deviation of ln(true / predicted peak) and
+        the margin of each configuration."""
         widths, margins = zip(*found, strict=True)
         deviations = np.array(widths)
         shares = _SHARED + _LIKE * likeness + (1.0 - _SHARED - _LIKE) * likeness**2
@@ -59,7 +61,7 @@ class Memory:
 
     @property
     def probabilities(self) -> Array:
-        """Of fitting, (n,)."""
+        """Probability of fitting, (n,)."""
         deviations = np.sqrt(np.maximum(np.diag(self.covariance), _NEVER))
         found = np.array([_NORMAL.cdf(at) for at in (self.margin - self.mean) / deviations])
         for place, fits in self.known.items():
@@ -67,7 +69,7 @@ class Memory:
         return found
 
     def seen(self, place: int, *, fits: bool) -> Memory:
-        """Once a run has shown whether a configuration fits."""
+        """The belief once a run has shown whether a configuration fits."""
         mean, variance = float(self.mean[place]), float(self.covariance[place, place])
         deviation = math.sqrt(max(variance, _NEVER))
         sign = 1.0 if fits else -1.0
@@ -78,15 +80,15 @@ class Memory:
         return replace(self._updated(place, moved - mean, left), known={**self.known, place: fits})
 
     def measured(self, place: int, log_ratio: float) -> Memory:
-        """Once the peak was measured: ln(measured / predicted)."""
+        """The belief once a peak was measured, as ln(measured / predicted)."""
         variance = float(self.covariance[place, place])
         gain = variance / (variance + _PEAK_NOISE**2)
         change = gain * (log_ratio - float(self.mean[place]))
         return self._updated(place, change, (1.0 - gain) * variance)
 
     def _updated(self, place: int, change: float, left: float) -> Memory:
-        """The belief after another mean and variance of one configuration, which move the
-        others."""
+        """The belief after a change of one configuration's mean and variance, which moves the
+        others too."""
         column = self.covariance[:, place]
         variance = max(float(column[place]), _NEVER)
         lost = np.outer(column, column) * (variance - left) / variance**2
@@ -95,8 +97,8 @@ class Memory:
 
 
 def _width_and_margin(one: Prediction) -> tuple[float, float]:
-    """Standard deviation of ln(true / predicted peak), and the margin under which it fits with the
-    probability that is stated of it."""
+    """Standard deviation of ln(true / predicted peak), and the margin that gives the stated
+    probability of fitting."""
     spread, _ = spread_of(one.job, "memory", one.row.source)
     low, high = log_bounds(spread, one.doubt_of("memory"))
     deviation = 0.5 * (high - low) / _WIDTH
@@ -105,5 +107,5 @@ def _width_and_margin(one: Prediction) -> tuple[float, float]:
 
 
 def margin_of(deviation: float, chance: float) -> float:
-    """The margin under which it fits with this probability."""
+    """The margin with which a configuration fits with this probability."""
     return deviation * _NORMAL.inv_cdf(min(max(chance, 1e-6), 1.0 - 1e-6))

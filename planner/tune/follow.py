@@ -1,13 +1,13 @@
-"""Follow a growing log: figures of its steps as they come, the accuracy of the step time, and signs
-of errors.
+"""Follow a growing log: the figures of its steps as they arrive, the accuracy of the step time, and
+signs of errors.
 
-The step time is the median of the undisturbed steps after warm-up. Successive steps are alike
+The step time is the median of the undisturbed steps after warm-up. Successive steps are correlated
 (clocks, the queue of the data loader), so n of them are worth n / tau independent ones, with the
-integrated autocorrelation time tau = 1 + 2·sum(rho_k), summed over pairs of lags as long as they
-are positive (Geyer 1992, Statistical Science 7(4), initial positive sequence). A median's error is
-sqrt(pi/2) times a mean's (normal errors); few steps count by the spread of Student's t. If the
-halves of the steps differ by more, that is the error: the time of a run that still changes is not
-known.
+integrated autocorrelation time tau = 1 + 2·sum(rho_k), summed over pairs of lags while they are
+positive (Geyer 1992, Statistical Science 7(4), initial positive sequence). A median's error is
+sqrt(pi/2) times a mean's (for normal errors); for few steps the spread of Student's t applies. If
+the two halves of the steps differ by more, that is the error: the time of a run that still changes
+is not known.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _SIGNS: Mapping[Any, re.Pattern[str]] = {
     for name, lines in shipped_toml("planner.tune", "signs.toml")["lines"].items()
 }
 _BLOCK = 1 << 20
-# Fewer steps tell no error.
+# Fewer steps give no error estimate.
 FEWEST_STEPS = 5
-# Of a run that has ended: what there is counts, with its error.
+# For a run that has ended, fewer steps are enough, with their larger error.
 FEWEST_OF_AN_END = 3
-# The assumed error of too few steps.
+# Error assumed if there are too few steps.
 _UNSURE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """`seconds` of a step, its standard error as a share, the steps that count and the first ones
-    that do not."""
+    """`seconds` of a step, its standard error as a share, and the numbers of steps kept and of
+    first steps dropped."""
 
     seconds: float
     relative_sd: float
@@ -61,7 +61,7 @@ class StepTime:
 
 @dataclass
 class FollowedLog:
-    """A file that somebody else writes, read from where the last look ended."""
+    """A log file that another process writes, read on from where the last look ended."""
 
     path: Path
     figures: dict[str, LogFigures] = field(
@@ -74,7 +74,8 @@ class FollowedLog:
     _rest: bytes = b""
 
     def look(self) -> bool:
-        """Read the new part; whether there was any. A file that became shorter is read anew."""
+        """Read the new part and return whether there was any. A file that became shorter is read
+        from the start."""
         try:
             with self.path.open("rb") as stream:
                 size = stream.seek(0, 2)
@@ -91,7 +92,7 @@ class FollowedLog:
             return False
 
     def end(self) -> None:
-        """The run has ended: a last line without a line break is one."""
+        """Take the last line even without a line break, because the run has ended."""
         self._take(b"\n")
 
     def _take(self, block: bytes) -> None:
@@ -116,17 +117,17 @@ class FollowedLog:
 
     @property
     def format(self) -> str:
-        """The format of most lines; empty where no line told a step."""
+        """The format of most lines; empty if no line gave a step."""
         name = likeliest(self.figures)
         return name if self.figures[name].values else ""
 
     def parts(self) -> Mapping[str, float]:
-        """Seconds of parts of a step, where the format tells them apart."""
+        """Seconds of the parts of a step, if the format gives them."""
         return {}
 
     @property
     def said(self) -> LogFigures:
-        """The figures in the lines of that format."""
+        """The figures from the lines of that format."""
         return self.figures[likeliest(self.figures)]
 
 
@@ -139,7 +140,7 @@ def is_foreign(log_format: str, framework: str) -> bool:
 def step_time(
     said: LogFigures, degrees: Degrees, seq: int, *, ended: bool = False
 ) -> StepTime | None:
-    """The step time from the steps of a log; None if they are too few. `ended`: no more
+    """The step time from the steps of a log; None if there are too few. `ended`: no further steps
     will come."""
     seconds = _seconds(said, degrees, seq)
     if not len(seconds):
@@ -154,7 +155,7 @@ def step_time(
 
 
 def _seconds(said: LogFigures, degrees: Degrees, seq: int) -> np.ndarray:
-    """Seconds of each step that has a figure above zero."""
+    """Seconds of each step with a positive figure."""
     values = np.array([one for one in said.values if math.isfinite(one) and one > 0.0])
     match said.kind:
         case "step_s":
@@ -181,15 +182,15 @@ def relative_error(kept: np.ndarray) -> float:
 
 
 def printed_error(values: Sequence[float]) -> float:
-    """The error of rounded figures, as a share: a twelfth of the last place, squared, which more
-    steps shrink only where they differ by that place."""
+    """The rounding error of printed figures, as a share: its variance is a twelfth of the squared
+    last place. Averaging over more steps shrinks it only if their figures differ."""
     places = max(len(f"{value:.9g}".partition(".")[2].partition("e")[0]) for value in values)
     averaged = len(values) if len(set(values)) > 2 else 1
     return float(10.0**-places / math.sqrt(12.0 * averaged) / abs(float(np.median(values))))
 
 
 def autocorrelation_time(values: np.ndarray) -> float:
-    """Steps that are worth one independent step, at least 1."""
+    """The number of steps that are worth one independent step, at least 1."""
     centred = values - values.mean()
     variance = float(centred @ centred)
     if variance <= 0.0:

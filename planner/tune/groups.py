@@ -1,4 +1,4 @@
-"""Recorded sweeps: groups of runs of one source that a search would have chosen among."""
+"""Recorded sweeps: groups of runs of one source among which a search would have chosen."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from planner.evidence.runs.rows import MeasuredRow
 
-# A search chooses on one cluster: nodes and fabric are those of all runs of a group.
+# A search chooses on one cluster, so all runs of a group have the same nodes and fabric.
 COLUMNS = (
     "model", "gpu", "num_gpus", "seq", "gbs", "precision", "framework", "gpus_per_node", "fabric",
 )  # fmt: skip
 
 
 class Group(NamedTuple):
-    """What the runs of a group agree in, as their rows have it; `?` where they do not say."""
+    """The cells that all runs of a group share, as their rows have them; `?` if not stated."""
 
     source: str
     model: str

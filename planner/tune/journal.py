@@ -1,9 +1,9 @@
 """The journal of a study: an Optuna study whose trials record the driver's actions, step by step.
 
 A trial is written when it is chosen, with the name of its job, before anything is submitted; then
-when it was submitted, when it was first seen to run, and how it ended. Each is one transaction of
-SQLite, so that a killed driver, or a full disk, leaves a study that a later driver can continue.
-One driver writes, under a lock.
+when it was submitted, when it was first seen to run, and how it ended. Each entry is one SQLite
+transaction, so after a killed driver or a full disk a later driver can continue the study. One
+driver writes, under a lock.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Kind = Literal[
     "measured", "out-of-memory", "not-a-number", "hang", "failed", "no-log", "foreign-log",
     "too-few-gpus", "not-installed", "refused", "time-over", "lost", "interrupted",
 ]  # fmt: skip
-# Ends that every further trial would have, too.
+# Ends that every further trial would have too.
 SETUP: tuple[Kind, ...] = ("no-log", "foreign-log", "too-few-gpus", "not-installed", "refused")
-# Ends that tell how long a step takes, or that memory is not enough.
+# Ends that give a step time, or show that memory is not enough.
 TELLING: tuple[Kind, ...] = ("measured", "out-of-memory")
-# Ends that say something of the plan.
+# Ends that say something about the plan.
 OF_THE_PLAN: tuple[Kind, ...] = (
     "measured", "out-of-memory", "not-a-number", "hang", "failed", "time-over",
 )  # fmt: skip
@@ -46,8 +46,9 @@ OF_THE_PLAN: tuple[Kind, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A trial before it starts: the candidate's key, the job's name, and why it was chosen; seconds
-    and bytes as predicted, GPU-seconds as expected, in Unix time."""
+    """A trial before it starts: the candidate's key, the job's name, the predicted seconds of a
+    step and probability of fitting, the expected GPU-seconds, and the reason for its choice; `at`:
+    Unix time of the choice."""
 
     key: str
     job_name: str
@@ -63,9 +64,9 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a trial ended, in a sentence; the step time and its standard error as a share, the
-    peak of memory and how it was counted, GPU-seconds that it took, in Unix time; `parts`: seconds
-    of parts of a step, by their phases' names with a + between."""
+    """How a trial ended: a sentence; the step time and its standard error as a share; the peak of
+    memory and how it was counted; the GPU-seconds that it took; `at`: Unix time of the end;
+    `parts`: seconds of parts of a step, by the names of their phases joined with +."""
 
     kind: Kind
     sentence: str
@@ -81,8 +82,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """A trial as far as it has come. `handle`: what the scheduler calls its job, None before it is
-    submitted; `running_since`: when it was first seen to run, in Unix time."""
+    """A trial so far. `handle`: the scheduler's name for its job, None before it is submitted;
+    `running_since`: when it was first seen to run, in Unix time."""
 
     number: int
     chosen: Chosen
@@ -92,18 +93,18 @@ class TrialRecord:
 
     @property
     def folder(self) -> str:
-        """Its folder below that of the study."""
+        """Its folder, relative to the study's."""
         return trial_folder(self.number)
 
 
 def trial_folder(number: int) -> str:
-    """The folder of a trial, below that of the study."""
+    """The folder of a trial, relative to the study's."""
     return f"trials/{number:03d}"
 
 
 class Journal:
-    """The trials of a study, in the order in which they were chosen; `header`: the study's
-    settings, for a later driver."""
+    """The trials of a study, in the order of their choice; `header`: the study's settings, for a
+    later driver."""
 
     def __init__(self, study: Study, storage: BaseStorage, folder: Path) -> None:
         self._study, self._storage, self.folder = study, storage, folder
@@ -112,7 +113,7 @@ class Journal:
 
     @classmethod
     def of_storage(cls, storage: BaseStorage, folder: Path) -> Journal:
-        """The journal in a storage of Optuna's, which is made where there is none."""
+        """The journal in an Optuna storage, created if it does not exist."""
         import optuna
 
         study = optuna.create_study(
@@ -123,16 +124,16 @@ class Journal:
 
     @property
     def resume(self) -> str:
-        """The command that goes on with this study."""
+        """The command that continues this study."""
         return f"planner tune --resume {shlex.quote(str(self.folder))}"
 
     def _told(self) -> AbstractContextManager[None]:
-        """Optuna's errors of its storage, as OSError."""
+        """A context in which errors of Optuna's storage become OSErrors."""
         kept = f"; the study is kept; {self.resume} goes on"
         return _telling(self.folder, kept)
 
     def begin(self, header: Mapping[str, Any]) -> None:
-        """Write the study's settings, once."""
+        """Write the study's settings, unless they are already written."""
         if not self.header:
             with self._told():
                 self._study.set_user_attr("header", dict(header))
@@ -146,8 +147,8 @@ class Journal:
         return [_record(trial) for trial in found if "chosen" in trial.user_attrs]
 
     def choose(self, keys: Sequence[str], made: Callable[[int], Chosen]) -> TrialRecord:
-        """Ask for the next trial, and keep what it is before anything is started. `made`: what is
-        chosen, by the trial's number."""
+        """Ask Optuna for the next trial and store it before anything is started. `made`: gives the
+        chosen trial for its number."""
         with self._told():
             trial = self._study.ask()
             chosen = made(trial.number)
@@ -157,18 +158,18 @@ class Journal:
         return TrialRecord(trial.number, chosen)
 
     def submitted(self, record: TrialRecord, handle: str) -> TrialRecord:
-        """Keep that its job was handed over."""
+        """Record that the job was submitted."""
         self._keep(record, "handle", handle)
         return replace(record, handle=handle)
 
     def running(self, record: TrialRecord, since: float) -> TrialRecord:
-        """Keep since when it runs."""
+        """Record since when the job has been running."""
         self._keep(record, "running_since", since)
         return replace(record, running_since=since)
 
     def ended(self, record: TrialRecord, ended: Ended) -> TrialRecord:
-        """Keep how it ended, and tell Optuna: GPU-seconds of a sequence, which trials of
-        unlike size have in common."""
+        """Record how the trial ended, and tell Optuna its GPU-seconds per sequence, which trials of
+        different sizes have in common."""
         self._keep(record, "ended", asdict(ended))
         done = replace(record, ended=ended)
         self._tell(done)
@@ -192,8 +193,8 @@ class Journal:
                 self._study.tell(record.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def mend(self) -> None:
-        """Complete the records in Optuna that a killed driver left: trials that ended, and those
-        that it asked for and never chose."""
+        """Finish the Optuna trials that a killed driver left open: those that ended, and those that
+        it asked for but never chose."""
         from optuna.trial import TrialState
 
         with self._told():
@@ -218,7 +219,7 @@ def _record(trial: FrozenTrial) -> TrialRecord:
 
 
 def _model_sampler() -> BaseSampler:
-    """A sampler that suggests what the planner's model has chosen."""
+    """A sampler that suggests the candidate that the planner's model has chosen."""
     from optuna.samplers import BaseSampler
 
     class ModelSampler(BaseSampler):  # type: ignore[misc]
@@ -238,8 +239,8 @@ def _model_sampler() -> BaseSampler:
 
 @contextmanager
 def opened(folder: Path, *, anew: bool) -> Iterator[Journal]:
-    """The journal of a folder, while no other driver has it; `anew`: one that is not there yet.
-    UsageError, OSError."""
+    """The journal of a folder, locked against other drivers; `anew`: create one, which must not
+    exist yet. UsageError, OSError."""
     demand_installed("planner tune needs", "tune", "optuna", "filelock")
     from filelock import FileLock, Timeout
 
@@ -264,8 +265,8 @@ def opened(folder: Path, *, anew: bool) -> Iterator[Journal]:
 
 @contextmanager
 def _all_or_nothing(path: Path) -> Iterator[None]:
-    """A database whose tables a full disk left half made is removed, so that the folder can be used
-    again."""
+    """Remove a new database if a full disk left its tables half made, so that the folder can be
+    used again."""
     new = not path.exists()
     try:
         yield
@@ -277,7 +278,8 @@ def _all_or_nothing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _telling(folder: Path, kept: str = "") -> Iterator[None]:
-    """Trouble of Optuna's storage, and of the database below it, as OSError."""
+    """A context in which errors of Optuna's storage, and of the database below it, become
+    OSErrors."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -292,7 +294,7 @@ def _telling(folder: Path, kept: str = "") -> Iterator[None]:
 
 @contextmanager
 def closing_storage(storage: Any) -> Iterator[Any]:
-    """A storage whose connections are closed in the end."""
+    """A storage whose connections are closed at the end of the block."""
     try:
         yield storage
     finally:
@@ -301,29 +303,31 @@ def closing_storage(storage: Any) -> Iterator[Any]:
 
 
 def _demanded(folder: Path, *, anew: bool) -> Path:
-    """The file of the journal. UsageError for a study where none may be, none where one must be,
-    links, and files of other things."""
+    """The file of the journal. UsageError if there is a study but must be none, if there is none
+    but must be one, for links, and for files of other programs."""
     path = folder / NAME
     for each in (path, folder / LOCK):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            raise UsageError(f"{each} is a link, or no file; give another folder")
+            raise UsageError(f"{each} is a link, or not a file; give another folder")
     if not anew and not path.is_file():
-        raise UsageError(f"{folder} holds no study; begin one: planner tune plans.json -o {folder}")
+        raise UsageError(
+            f"{folder} contains no study; begin one: planner tune plans.json -o {folder}"
+        )
     if anew and path.exists():
         raise UsageError(
-            f"{folder} holds a study: --resume {folder} goes on with it, or give another -o"
+            f"{folder} contains a study: --resume {folder} goes on with it, or give another -o"
         )
     if anew:
         if folder.is_dir() and any(each.name != LOCK for each in folder.iterdir()):
             raise UsageError(f"{folder} exists and is not empty; give another folder to -o")
         refuse_folder(folder, force=True)
     elif "trials" not in _tables(path):
-        raise UsageError(f"{path} is no study of planner tune; give another folder")
+        raise UsageError(f"{path} is not a study of planner tune; give another folder")
     return path
 
 
 def _tables(path: Path) -> set[str]:
-    """Names in a database; none if the file is damaged, or is no database."""
+    """Names of the tables in a database; empty if the file is damaged or not a database."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
         try:
             return {name for (name,) in base.execute("SELECT name FROM sqlite_master")}
@@ -333,7 +337,7 @@ def _tables(path: Path) -> set[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Optuna's own lines on each trial, which the driver reports."""
+    """A context without Optuna's own lines on each trial, which the driver reports instead."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -345,7 +349,7 @@ def _quiet() -> Iterator[None]:
 
 
 def study_name(folder: Path, seed: str) -> str:
-    """Letters, digits and dashes by which jobs of a study are known: of its folder, and of `seed`,
-    which no other study has."""
+    """The prefix of a study's job names, in letters, digits and dashes: from its folder and from
+    `seed`, which is unique to the study."""
     words = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:20].strip("-")
     return f"tune-{words}-{seed}" if words else f"tune-{seed}"

@@ -1,8 +1,8 @@
-"""How a trial that runs ends, judged at each look: by its log, its job, and the time that it takes.
+"""Judge at each look how a running trial ends: by its log, its job, and the time that it takes.
 
-Its log says more than its scheduler: a step time that is known ends a run, and so does memory that
-is not enough. Only where the log is silent the state of the job counts, and a job that its
-scheduler does not know is waited for before it is given up.
+The log says more than the scheduler: a run ends as soon as its step time is known or it is out of
+memory. Only if the log says neither does the state of the job count. If the scheduler does not know
+the job, it is waited for before it is given up.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KNOWN = 0.01
 _SILENT_STEPS, _SILENT_S = 20.0, 120.0
 # Seconds to wait for a job that the scheduler no longer knows.
 LOST_S = 120.0
-# Killed by a signal: usually the system's, for want of host memory.
+# Killed by SIGKILL, usually by the system because host memory ran out.
 _KILLED = "exit status 137"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: that a trial runs at most, and that it waits in a queue. `known`: the standard
-    error, as a share, at which a step time counts as known."""
+    """Longest seconds that a trial runs, and that it waits in a queue. `known`: the standard error,
+    as a share, at which a step time counts as known."""
 
     run_s: float = 1800.0
     pending_s: float = math.inf
@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts of a candidate by which its log is judged."""
+    """Facts about a candidate by which its log is judged."""
 
     degrees: Degrees
     seq: int
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a trial has ended, in a sentence, with its step time where it has told one."""
+    """How a trial has ended, in a sentence, with its step time if the log gave one."""
 
     kind: Kind
     sentence: str
@@ -58,9 +58,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a trial. `job`: None while the scheduler is away. Times on the driver's clock:
-    `now`, since when it runs (None: not yet), when its log last grew, since when the job is
-    unknown."""
+    """One look at a trial. `job`: None while the scheduler does not answer. Times on the driver's
+    clock: `now`, since when the trial has been running (None: not yet), when its log last grew,
+    since when the scheduler has not known the job."""
 
     job: Job | None
     now: float
@@ -72,7 +72,7 @@ class Look:
 def verdict(
     facts: Facts, logs: Sequence[FollowedLog], look: Look, limits: Limits
 ) -> Verdict | None:
-    """How the trial has ended; None while it goes on."""
+    """How the trial has ended; None while it continues."""
     log = most_telling(logs)
     ended = look.job is not None and look.job.state in ("done", "failed")
     found = step_time(log.said, facts.degrees, facts.seq, ended=ended)
@@ -86,19 +86,19 @@ def verdict(
 
 
 def most_telling(logs: Sequence[FollowedLog]) -> FollowedLog:
-    """The log that tells most steps, else the first."""
+    """The log with the most steps; the first if none has any."""
     return max(logs, key=lambda log: len(log.said.values))
 
 
 _SAID: Mapping[Kind, str] = {
     "out-of-memory": "it ran out of memory",
     "too-few-gpus": "the machine has fewer GPUs than the plan",
-    "not-a-number": "its loss, or a figure of its log, is no number",
+    "not-a-number": "its loss, or a figure of its log, is not a number",
 }
 
 
 def _by_signs(logs: Sequence[FollowedLog]) -> Verdict | None:
-    """Lines that say what went wrong, whatever else was printed."""
+    """The verdict from lines that report an error, whatever else was printed."""
     found = ((kind, words, log.signs.get(kind)) for kind, words in _SAID.items() for log in logs)
     return next((Verdict(kind, f"{words}: {line}") for kind, words, line in found if line), None)
 
@@ -106,12 +106,12 @@ def _by_signs(logs: Sequence[FollowedLog]) -> Verdict | None:
 def _by_steps(
     facts: Facts, log: FollowedLog, found: StepTime | None, known: float
 ) -> Verdict | None:
-    """The step time, where it is known."""
+    """The verdict with the step time, if it is known; or that the log is another framework's."""
     if is_foreign(log.format, facts.framework):
         return Verdict(
             "foreign-log",
-            f"its log is one of {log.format}, the plan one of {facts.framework}: what was started "
-            "is not what the folder says",
+            f"its log is from {log.format}, but the plan is for {facts.framework}: what was "
+            "started is not what the folder says",
         )
     return _measured(found) if found is not None and found.relative_sd <= known else None
 
@@ -123,7 +123,8 @@ def _measured(found: StepTime) -> Verdict:
 
 
 def _at_the_end(logs: Sequence[FollowedLog], job: Job, found: StepTime | None) -> Verdict:
-    """A job that has ended before its step time was known: what it told, or why it told nothing."""
+    """The verdict on a job that ended before its step time was known: the time so far, or why there
+    is none."""
     said = _sign(logs, "failed")
     if found is not None and (job.state == "done" or job.lost):
         return _measured(found)
@@ -145,12 +146,12 @@ def _at_the_end(logs: Sequence[FollowedLog], job: Job, found: StepTime | None) -
 
 
 def _sign(logs: Sequence[FollowedLog], kind: Sign) -> str:
-    """The first line of a kind; empty where there is none."""
+    """The first line with a kind of error; empty if there is none."""
     return next((log.signs[kind] for log in logs if kind in log.signs), "")
 
 
 def _by_time(facts: Facts, log: FollowedLog, look: Look, limits: Limits) -> Verdict | None:
-    """A run that takes too long, or has gone silent after its first steps."""
+    """The verdict on a run that takes too long, or has gone silent after its first steps."""
     if look.running_since is None:
         return None
     if log.said.values:
@@ -176,12 +177,13 @@ def _slowest(facts: Facts, log: FollowedLog) -> float:
 
 
 def _by_scheduler(look: Look) -> Verdict | None:
-    """The end of a job that the scheduler does not know, or that waits for resources that do not
-    exist."""
+    """The verdict on a job that the scheduler does not know, or that waits for resources that do
+    not exist."""
     if look.unknown_since is not None and look.now - max(look.unknown_since, look.grew_at) > LOST_S:
-        return Verdict("lost", f"its job is unknown to the scheduler for {seconds(LOST_S)}")
+        return Verdict("lost", f"its job has been unknown to the scheduler for {seconds(LOST_S)}")
     if look.job is not None and look.job.state == "pending" and look.job.never:
         return Verdict(
-            "too-few-gpus", f"it waits for what the cluster does not give: {look.job.reason}"
+            "too-few-gpus",
+            f"it waits for resources that the cluster does not have: {look.job.reason}",
         )
     return None

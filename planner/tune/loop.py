@@ -1,9 +1,9 @@
 """The loop: choose a trial, write its folder, start it, follow it, learn, choose the next.
 
-Whatever ends the driver, a later one goes on where the journal stands. A job's name is in the
-journal before the job is submitted; a driver that finds a name without the note that it was
-submitted looks the job up first, more than once, and its start script lets only one start run. Only
-jobs of names in this journal are ever ended.
+Whatever ends the driver, a later one continues from the journal. A job's name is in the journal
+before the job is submitted. A driver that finds a name without the note that it was submitted looks
+the job up first, more than once, and the trial's start script lets only one start run. Only jobs
+whose names are in this journal are ever ended.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Say = Callable[[str], None]
 
 # Failures in a row after which the setup is at fault, not the plans.
 MOST_FAILURES = 3
-# A job that an earlier driver may just have submitted shows up within this time.
+# A job that an earlier driver has just submitted shows up within this time.
 _SETTLE_S = 10.0
-# A job that is asked to end has so long, then it is ended.
+# Time for a job to end when asked; after that it is killed.
 _GRACE_S = 60.0
 _MOST_PAUSE_S = 60.0
 
 
 class Clock(Protocol):
-    """Unix time in seconds, and how it passes."""
+    """Unix time in seconds, and sleeping."""
 
     def time(self) -> float: ...
     def sleep(self, seconds: float) -> None: ...
@@ -44,8 +44,8 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The trial that is worth most, None where none pays; what it is expected to save and to cost,
-    GPU-seconds, and why, in a sentence."""
+    """The trial with the highest worth, None if none pays; the GPU-seconds that it is expected to
+    save and to cost, and the reason, in a sentence."""
 
     key: str | None
     saves_gpu_s: float
@@ -54,9 +54,9 @@ class Next:
 
 
 class Work(Protocol):
-    """The work of a study. `keys`: of all candidates, the same as long as the study lasts;
-    `choice`: the next trial; `chosen`: a trial as the journal keeps it; `files`: of its folder;
-    `facts`: by which its log is judged."""
+    """The work of a study. `keys`: of all candidates, unchanged during the study; `choice`: the
+    next trial; `chosen`: a trial as the journal stores it; `files`: of its folder; `facts`: by
+    which its log is judged."""
 
     @property
     def keys(self) -> Sequence[str]: ...
@@ -91,8 +91,8 @@ class Budget:
 
 @dataclass
 class Driver:
-    """One driver of a study. `poll_s`: between two looks; `patience_s`: how long a scheduler may be
-    away; `follow`: reads a log as it grows."""
+    """One driver of a study. `poll_s`: seconds between two looks; `patience_s`: seconds without an
+    answer of the scheduler before the driver gives up; `follow`: reads a log as it grows."""
 
     journal: Journal
     runner: Runner
@@ -107,12 +107,12 @@ class Driver:
     after: Callable[[], None] = lambda: None
     follow: Callable[[Path], FollowedLog] = FollowedLog
     _began: float = field(default=0.0, init=False)
-    # How the trials ended that this driver followed.
+    # Ends of the trials that this driver followed.
     _done: list[Ended] = field(default_factory=list, init=False)
 
     def run(self) -> Ending:
-        """Go on until no trial pays or a limit is met. CannotTellError where it cannot go on; the
-        study is kept."""
+        """Run trials until none pays or a limit is reached. CannotTellError if the driver cannot
+        continue; the study is kept."""
         self._began = self.clock.time()
         for record in self.journal.records:
             if record.ended is None:
@@ -133,7 +133,7 @@ class Driver:
         return made
 
     def _ending(self, choice: Next) -> Iterator[Ending]:
-        """Why no further trial starts; nothing where one does."""
+        """The reasons why no further trial starts; none if one does."""
         records = self.journal.records
         done = self._done
         if done and done[-1].kind in SETUP:
@@ -141,7 +141,7 @@ class Driver:
         if choice.key is None:
             yield Ending("no trial pays", choice.sentence)
         if (failed := _failures(done)) >= MOST_FAILURES:
-            text = f"{failed} trials in a row told no step time; the last: {done[-1].sentence}"
+            text = f"{failed} trials in a row gave no step time; the last: {done[-1].sentence}"
             yield Ending("failures", text)
         if len(counted(records)) >= self.budget.trials:
             what = f"--trials {self.budget.trials} are done"
@@ -157,13 +157,13 @@ class Driver:
             yield Ending("time", "--time-limit is over; --resume goes on")
 
     def _over_s(self) -> float:
-        """Seconds that are left of the driver's time."""
+        """Seconds left of the driver's time limit."""
         return self._began + self.budget.total_s - self.clock.time()
 
     # --- one trial ---------------------------------------------------------------------------
 
     def _conduct(self, record: TrialRecord, *, again: bool) -> None:
-        """Run a trial to its end, whoever began it."""
+        """Run a trial to its end, even if an earlier driver began it."""
         try:
             record = self._submitted(record, again=again)
             record, found, logs = self._followed(record)
@@ -177,8 +177,8 @@ class Driver:
         self._end(record, Verdict(found.kind, sentence, found.step), logs, at)
 
     def _ended_at(self, record: TrialRecord, logs: Sequence[FollowedLog]) -> float | None:
-        """When a job ended that did so before the driver looked: the last write of its log. None
-        for one that lived until now."""
+        """When a job ended, from the last write of its log, if it ended before the driver looked.
+        None if it was still alive."""
         job = self._asked(lambda: self.runner.find(self._folder(record), record.chosen.job_name))
         times = [log.path.stat().st_mtime for log in logs if log.path.is_file()]
         since, last = record.running_since, max(times, default=0.0)
@@ -204,7 +204,7 @@ class Driver:
         return 0.0 if since is None else record.chosen.gpus * (now - since)
 
     def _submitted(self, record: TrialRecord, *, again: bool) -> TrialRecord:
-        """Start the job, unless it was: nothing is started twice."""
+        """Start the job, unless it was started before: nothing is started twice."""
         folder = self._folder(record)
         if record.handle is not None:
             return record
@@ -222,7 +222,7 @@ class Driver:
         return self.journal.submitted(record, handle)
 
     def _handed_over(self, record: TrialRecord, folder: Path) -> str:
-        """Submit, unless the scheduler has the job though its last answer was lost."""
+        """Submit the job, unless the scheduler already has it because only its answer was lost."""
         name = record.chosen.job_name
         job = self.runner.find(folder, name)
         if job.state != "unknown":
@@ -233,7 +233,7 @@ class Driver:
         return self.journal.folder / record.folder
 
     def _followed(self, record: TrialRecord) -> tuple[TrialRecord, Verdict, list[FollowedLog]]:
-        """Look at the job and its log until it has ended, one way or another."""
+        """Look at the job and its log until a verdict says that it has ended."""
         watch = _Watch(self.clock.time(), self._folder(record))
         while True:
             job = self._looked_up(record, watch)
@@ -251,7 +251,7 @@ class Driver:
             self.clock.sleep(self.poll_s)
 
     def _looked_up(self, record: TrialRecord, watch: _Watch) -> Job | None:
-        """The job now; None while the scheduler is away."""
+        """The job now; None while the scheduler does not answer."""
         try:
             job = self.runner.find(watch.folder, record.chosen.job_name)
         except AwayError as error:
@@ -280,7 +280,7 @@ class Driver:
                 log.end()
 
     def _over_budget(self, record: TrialRecord, now: float) -> Verdict | None:
-        """The end of a trial that uses up the GPU-hours of all trials."""
+        """The verdict on a trial that exceeds the GPU-hours of all trials together."""
         spent = spent_gpu_s(self.journal.records) + self._gpu_s(record, now)
         if spent > self.budget.gpu_hours * HOUR_S:
             return Verdict("interrupted", f"--max-gpu-hours {self.budget.gpu_hours:g} are spent")
@@ -289,7 +289,7 @@ class Driver:
     def _demand_patience(
         self, record: TrialRecord, watch: _Watch, job: Job | None, now: float
     ) -> None:
-        """CannotTellError where waiting has no end; the job stays where it is."""
+        """Raise CannotTellError once a wait exceeds its limit; the job is left as it is."""
         name, kept = record.chosen.job_name, f"{self.journal.resume} goes on"
         if watch.away_since is not None and now - watch.away_since > self.patience_s:
             raise CannotTellError(
@@ -308,8 +308,8 @@ class Driver:
             )
 
     def _stopped(self, record: TrialRecord) -> str:
-        """End the job if it lives, and wait until it is gone: the next one needs its GPUs. What the
-        scheduler says where it does not end it."""
+        """End the job if it is alive and wait until it is gone, because the next one needs its
+        GPUs. Returns the scheduler's words if it refuses, otherwise an empty text."""
         if record.handle is None:
             return ""
         folder, name = self._folder(record), record.chosen.job_name
@@ -319,7 +319,7 @@ class Driver:
             return ""
         while True:
             try:
-                # Also of a job that the scheduler has lost: it may find it again.
+                # This includes a job that the scheduler has lost, because it may find it again.
                 self._asked(lambda force=force: self.runner.cancel(folder, name, force=force))  # type: ignore[misc]
             except RefusedError as error:
                 if not said:
@@ -336,7 +336,7 @@ class Driver:
                 )
 
     def _interrupted(self, record: TrialRecord) -> None:
-        """Ctrl-C: end the job, as far as that is known to work, and keep that it was ended."""
+        """After Ctrl-C: end the job and record that, unless the scheduler fails to end it."""
         try:
             self.runner.cancel(self._folder(record), record.chosen.job_name)
         except (AwayError, RefusedError) as error:
@@ -345,7 +345,8 @@ class Driver:
         self._end(record, Verdict("interrupted", "interrupted; its job was ended"), [])
 
     def _asked(self, ask: Callable[[], Answer]) -> Answer:
-        """An answer of the scheduler's, however long it is away. CannotTellError in the end."""
+        """The scheduler's answer, asked again while it does not answer. CannotTellError after the
+        patience or the time limit."""
         began, pause = self.clock.time(), self.poll_s
         while True:
             try:
@@ -378,7 +379,7 @@ def _has_begun(job: Job | None, logs: Sequence[FollowedLog]) -> bool:
 
 
 def _ended(found: Verdict, at: float, gpu_s: float, logs: Sequence[FollowedLog]) -> Ended:
-    """How a trial ended, as the journal keeps it."""
+    """How a trial ended, as the journal stores it."""
     ended = Ended(found.kind, found.sentence, at, gpu_s)
     if logs:
         log = most_telling(logs)
@@ -391,12 +392,13 @@ def _ended(found: Verdict, at: float, gpu_s: float, logs: Sequence[FollowedLog])
 
 
 def counted(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Trials that told something of their plan: others were not theirs to answer for."""
+    """Trials that say something about their plan; the others failed for reasons outside it."""
     return [one for one in records if one.ended is not None and one.ended.kind in OF_THE_PLAN]
 
 
 def _failures(done: Sequence[Ended]) -> int:
-    """How many of the last trials told neither a step time nor that memory is not enough."""
+    """The number of trials at the end of the list that gave neither a step time nor an
+    out-of-memory error."""
     found = 0
     for ended in reversed(done):
         if ended.kind in TELLING:

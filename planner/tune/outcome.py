@@ -1,5 +1,5 @@
-"""The outcome of a study, as `study.json` and reports have it; and the cluster file that its runs
-teach."""
+"""The outcome of a study, as `study.json` and reports show it, and the cluster file learnt from its
+runs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ PLANS, DOCUMENT, ROWS, CLUSTER = "plans.json", "study.json", "measured.csv", "cl
 
 
 class TriedPlan(Frozen):
-    """A trial. `name`: what people call its plan, `plan`: its configuration. Seconds of a step as
-    predicted before it and as measured, with the standard error of that as a share; bytes of a
-    GPU's peak; GPU-hours that it was expected to save and to cost, and that it took; why it was
-    chosen, how it ended, and what was learnt. None where there is none."""
+    """A trial. `name`: the plan's name for people, `plan`: its configuration. Seconds of a step as
+    predicted before the trial and as measured, with the standard error of the latter as a share;
+    bytes of a GPU's peak; GPU-hours that the trial was expected to save and to cost, and that it
+    took; why it was chosen, how it ended, and what was learnt. None for missing figures."""
 
     number: int
     name: str
@@ -60,9 +60,8 @@ class TriedPlan(Frozen):
 
 class TunedStudy(Frozen):
     """A study. `best`, `best_name`: the plan to take, with the probability that it is the fastest
-    of those that can be tried and the seconds of a step that it is expected to take by now;
-    `sentence`: why the study stopped; `cluster_file`: what its runs teach, empty where that
-    predicts them no better."""
+    of those that can be tried and its expected seconds of a step by now; `sentence`: why the study
+    stopped; `cluster_file`: learnt from its runs, empty if it does not predict them better."""
 
     version: int = STUDY_VERSION
     planner_version: str = __version__
@@ -113,7 +112,7 @@ class Best:
 
 class Written(NamedTuple):
     """The outcome of trials: the document, rows of measured runs, and the text of a cluster file;
-    empty texts if there is none."""
+    empty texts if there are none."""
 
     study: TunedStudy
     rows: str
@@ -197,7 +196,8 @@ def _row_of(record: TrialRecord, candidate: Candidate) -> Prediction:
 def learnt_cluster(
     request: Request, candidates: Mapping[str, Candidate], records: Sequence[TrialRecord]
 ) -> tuple[str, tuple[str, ...]]:
-    """The text of a cluster file by the trials, and notes; an empty text where they teach none."""
+    """The text of a cluster file learnt from the trials, and notes; an empty text if they teach
+    nothing."""
     predictions = measured_predictions(candidates, records)
     if not predictions:
         return "", ()
@@ -239,8 +239,9 @@ def measured_rows(study: TunedStudy, launches: Mapping[int, Launch]) -> str:
 
 
 def write_study(folder: Path, plans: str, study: TunedStudy, rows: str, cluster: str) -> None:
-    """Everything of a study that people read, each file whole or as it was. `rows`: its trials as
-    measured runs, `cluster`: what they teach; nothing is written of an empty text."""
+    """Write everything of a study that people read; each file is replaced completely or not at all.
+    `rows`: its trials as measured runs, `cluster`: the learnt cluster file; an empty text writes no
+    file."""
     files = {
         PLANS: plans,
         DOCUMENT: study.model_dump_json(indent=1) + "\n",

@@ -1,4 +1,4 @@
-"""Recorded sweeps as candidates that can be tried, predicted as if nobody had seen their source."""
+"""Recorded sweeps as candidates that can be tried, predicted as if their source were unknown."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from planner.tune.candidates import Candidate, recorded_candidates
 from planner.tune.errors import Array
 from planner.tune.groups import Group, group_of
 
-# The fewest runs of a group.
+# Fewest runs in a group.
 FEWEST_RUNS = 12
-# What a trial takes: seconds until its first step, and steps.
+# Cost of a trial: seconds until its first step, and its number of steps.
 START_S, STEPS = 300.0, 20
-# Columns that say where a row is from, and figures that follow from others.
+# Columns with the origin of a row, and figures that follow from others.
 _NO_FACTS = frozenset(
     {
         "source_ref", "notes", "tflops_per_gpu", "tokens_per_s_per_gpu", "mfu_pct", "peak_mem_gb",
@@ -33,8 +33,8 @@ _NO_FACTS = frozenset(
 
 @dataclass(frozen=True)
 class Sweep:
-    """A group: its candidates, seconds of a step of each (inf: out of memory), (n,), and the belief
-    before any trial."""
+    """A group: its candidates, measured seconds of a step of each (inf: out of memory), (n,), and
+    the belief before any trial."""
 
     group: Group
     candidates: tuple[Candidate, ...]
@@ -47,14 +47,14 @@ class Sweep:
         return np.isfinite(self.seconds)
 
     def regret(self, place: int) -> float:
-        """Seconds of a step of a recommended candidate over the least of the group, less one; one
-        that ran out of memory counts as the slowest."""
+        """Measured seconds of a step of a recommended candidate divided by the least in the group,
+        minus one; a candidate that ran out of memory counts as the slowest."""
         worst = float(self.seconds[self.ran].max())
         seconds = float(self.seconds[place]) if self.ran[place] else worst
         return seconds / float(self.seconds.min()) - 1.0
 
     def gpu_s(self, place: int) -> float:
-        """GPU-seconds that a trial of a candidate took."""
+        """GPU-seconds that a trial of a candidate takes, from its measured step."""
         steps_s = STEPS * float(self.seconds[place]) if self.ran[place] else 0.0
         return self.candidates[place].gpus * (START_S + steps_s)
 
@@ -64,7 +64,7 @@ class Sweep:
 
 
 def distinct(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
-    """Each run once, though files repeat each other; doubted where one of them doubts it."""
+    """Each run once, even if several files contain it; doubted if one of them doubts it."""
     found: dict[frozenset[tuple[str, str]], MeasuredRow] = {}
     for row in rows:
         cells = ((name, text.strip()) for name, text in row.cells.items() if name not in _NO_FACTS)
@@ -75,7 +75,7 @@ def distinct(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def at_their_word(row: MeasuredRow) -> MeasuredRow:
-    """The row with the figures that its source contradicts; a time that is withdrawn stays away."""
+    """The row with the figures that its source contradicts; a withdrawn time stays left out."""
     if not row.doubted:
         return row
     gone = {"step_time_s": ""} if row.withdraws_time else {}
@@ -83,7 +83,7 @@ def at_their_word(row: MeasuredRow) -> MeasuredRow:
 
 
 def sweeps_of(rows: Iterable[MeasuredRow]) -> list[Sweep]:
-    """Every group of rows that is large enough."""
+    """The sweeps of all groups of rows that are large enough."""
     known = grouped(filter(_is_known, rows), group_of).values()
     large = [row for members in known if len(members) >= FEWEST_RUNS for row in members]
     predictions = [one for one in unseen(large) if one.step_time_s is not None]
@@ -96,7 +96,7 @@ def sweeps_of(rows: Iterable[MeasuredRow]) -> list[Sweep]:
 
 
 def sweep_of(group: Group, predictions: Sequence[Prediction]) -> Sweep:
-    """A group of runs, with what is believed of them without their source."""
+    """A group of runs with the belief about them, fitted without their source."""
     candidates = recorded_candidates(predictions)
     slopes = equations(predictions, "time", model_without(group.source)).slopes
     belief = Belief.of(candidates, without=group.source, slopes=slopes)
@@ -105,7 +105,7 @@ def sweep_of(group: Group, predictions: Sequence[Prediction]) -> Sweep:
 
 
 def _is_known(row: MeasuredRow) -> bool:
-    """Whether a row says its step time, or that it ran out of memory."""
+    """Whether a row states its step time, or that it ran out of memory."""
     return bool(row.ran_out) or row.measurement("step_time_s") is not None
 
 
@@ -116,7 +116,7 @@ def _seconds(row: MeasuredRow) -> float:
 
 def unseen(rows: Sequence[MeasuredRow]) -> list[Prediction]:
     """Rows as predicted without their source; refused ones are dropped. If nothing was fitted to a
-    source, that is the usual prediction."""
+    source, the usual prediction stays."""
     predictions = [one for one in predict_rows(rows) if one.error is None]
     known = {_place(one.row): one for one in left_out(predictions)}
     return [replace(known.get(_place(one.row), one), row=one.row) for one in predictions]

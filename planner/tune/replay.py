@@ -1,15 +1,15 @@
-"""`planner tune` played on recorded sweeps: what learning is worth, against not learning.
+"""`planner tune` replayed on recorded sweeps: how much learning from trials gains.
 
-A group is 12 or more recorded runs of one source that a search would have chosen among
-(`planner.tune.groups`); a step time or that it ran out of memory is known of each. Only these can
-be tried, and one out of memory costs a trial. Nothing that was fitted has seen the group's source:
-constants, error bars and how errors go together are those without it, a framework that no other
-source has measured is predicted as a stranger's.
+A group is 12 or more recorded runs of one source among which a search would have chosen
+(`planner.tune.groups`), each with a known step time or out of memory. Only these can be tried, and
+one out of memory costs a trial. Nothing was fitted to the group's source: constants, error bars and
+error covariances are those without it, and a framework that no other source has measured is
+predicted as an unknown one.
 
-After k trials a plan is recommended, tried or not. Its regret is its measured step time over the
-least of the group, less one; one that ran out of memory counts as the slowest run of its group.
-Beside the loop (`planner.tune.value`) stand the order of the prediction, Optuna's TPE and random
-trials (`planner.tune.strategies`).
+After k trials a plan is recommended, tried or not. Its regret is its measured step time divided by
+the least of the group, minus one; one that ran out of memory counts as the slowest run of its
+group. The loop (`planner.tune.value`) is compared with the order of the prediction, Optuna's TPE
+and random trials (`planner.tune.strategies`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from planner.tune.strategies import (
 
 # Trials after which regret is reported.
 TRIALS = (0, 1, 2, 3, 5, 10)
-# Regrets at which GPU-seconds are compared.
+# Levels of regret at which GPU-hours are compared.
 LEVELS = (0.05, 0.03, 0.02, 0.01, 0.005)
 LOOP, ORDER = "planner tune", "order of the prediction"
 STRATEGIES: dict[str, Strategy] = {
@@ -50,9 +50,9 @@ _RESAMPLES = 4000
 
 @dataclass(frozen=True)
 class Means:
-    """One way of choosing over all groups, by number of trials: mean over sources of their groups'
-    mean regret, the worst group's, and GPU-hours, averaged alike. `reached`: GPU-hours at which the
-    mean regret is at most a level, None where it never is."""
+    """One strategy over all groups, by number of trials: regret (mean over sources of their groups'
+    mean), the worst group's regret, and GPU-hours, averaged like regret. `reached`: GPU-hours after
+    which the mean regret stays at or below a level, None if it never does."""
 
     name: str
     regret: dict[int, float]
@@ -63,8 +63,8 @@ class Means:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Mean regret of the loop over that of the prediction's order, with the ends of its 90 %
-    interval by a paired bootstrap over groups."""
+    """Mean regret of the loop divided by that of the prediction's order, with the ends of its 90 %
+    interval from a paired bootstrap over groups."""
 
     value: float
     low: float
@@ -73,8 +73,8 @@ class Ratio:
 
 @dataclass(frozen=True)
 class GroupReplay:
-    """A group: its runs, those of them out of memory, and regrets of each way of choosing by number
-    of trials; `stopped`: trials after which the loop would have ended."""
+    """A group: its number of runs, those out of memory, and the regrets of each strategy by number
+    of trials; `stopped`: number of trials after which the loop would have ended."""
 
     group: str
     source: str
@@ -86,9 +86,10 @@ class GroupReplay:
 
 @dataclass(frozen=True)
 class Table:
-    """Groups that were replayed. `gain`: of the loop over the prediction's order, by number of
-    trials, where the order has any regret left; `ends_after`: trials after which the loop ends by
-    itself, mean over groups (`MOST` where it does not), and `regret_then`, as the means are."""
+    """Groups that were replayed. `gain`: ratio of the loop's regret to that of the prediction's
+    order, by number of trials, if the order has any regret left; `ends_after`: trials after which
+    the loop ends by itself, mean over groups (`MOST` if it does not); `regret_then`: the regret
+    then, averaged like the `means`."""
 
     groups: tuple[GroupReplay, ...] = ()
     sources: int = 0
@@ -100,22 +101,23 @@ class Table:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """The replay of undoubted runs. `doubtful`: of the groups that have runs whose sources
-    contradict them, these taken at their word; `rows`: distinct ones that were read."""
+    """The replay of undoubted runs. `doubtful`: the replay of the groups with runs that their
+    sources contradict, using the contradicted figures; `rows`: number of distinct runs that were
+    read."""
 
     rows: int
     undoubted: Table
     doubtful: Table
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as plain records for JSON."""
         return asdict(self)
 
 
 def replay(paths: Sequence[Path] = (), *, with_tpe: bool = True) -> ReplayReport:
-    """The loop on every group of the files' runs, of those that ship where none is given.
-    `with_tpe`: beside Optuna's TPE, which needs Optuna. UsageError where no group is large enough.
-    """
+    """Replay every group of the files' runs, or of the shipped runs if no file is given.
+    `with_tpe`: also compare with Optuna's TPE, which needs Optuna. UsageError if no group is large
+    enough."""
     rows = distinct(row for path in paths or (PUBLISHED, TUNED_RUNS) for row in read_rows(path))
     sweeps = sweeps_of([row for row in rows if not row.doubted])
     doubtful = sweeps_of(_at_word(rows))
@@ -129,13 +131,13 @@ def replay(paths: Sequence[Path] = (), *, with_tpe: bool = True) -> ReplayReport
 
 
 def _at_word(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    """All rows of the groups that have any in doubt, at their word."""
+    """All rows of the groups with doubted runs, using the doubted figures."""
     groups = {group_of(row) for row in rows if row.doubted}
     return [at_their_word(row) for row in rows if group_of(row) in groups]
 
 
 def table_of(sweeps: Sequence[Sweep], strategies: Mapping[str, Strategy] = STRATEGIES) -> Table:
-    """All ways of choosing on some groups."""
+    """All strategies on some groups."""
     if not sweeps:
         return Table()
     played = {name: [play(sweep) for sweep in sweeps] for name, play in strategies.items()}
@@ -172,7 +174,7 @@ def _regrets(played: Sequence[Played]) -> Array:
 
 
 def source_weights(sources: Sequence[str]) -> Array:
-    """The weight of each group in the mean over sources of their groups' means, (groups,)."""
+    """Weights of the groups for a mean over sources of their groups' means, (groups,)."""
     counts = {source: len(members) for source, members in grouped(sources, str).items()}
     return np.array([1.0 / (len(counts) * counts[source]) for source in sources])
 
@@ -191,14 +193,15 @@ def _means(name: str, played: Sequence[Played], sources: Sequence[str]) -> Means
 
 
 def _reached(level: float, regret: Array, hours: Array) -> float | None:
-    """GPU-hours until the mean regret stays at a level or below."""
+    """GPU-hours after which the mean regret stays at or below a level; None if it never does."""
     above = np.flatnonzero(regret > level)
     first = int(above[-1]) + 1 if len(above) else 0
     return float(hours[first]) if first < len(hours) else None
 
 
 def _gains(loop_regret: Array, order: Array, sources: Sequence[str]) -> Iterator[tuple[int, Ratio]]:
-    """Ratios of mean regrets, and their bootstrap: groups drawn again, with both regrets."""
+    """Ratios of mean regrets by number of trials, with a bootstrap that draws groups and keeps the
+    two regrets of a group together."""
     generator = np.random.default_rng(0)
     count = len(sources)
     draws = [generator.integers(0, count, count) for _ in range(_RESAMPLES)]

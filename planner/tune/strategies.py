@@ -1,4 +1,4 @@
-"""Ways to choose trials on a recorded sweep: the loop, and its rivals."""
+"""Strategies for choosing trials on a recorded sweep: the loop and its rivals."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from planner.tune.errors import Array
 from planner.tune.recorded import Sweep
 from planner.tune.value import best_trial
 
-# Trials that are played at most.
+# Most trials that are played.
 MOST = 10
-# Seconds of the job that is tuned for.
+# Assumed seconds of the job that is tuned.
 REST_S = 30 * 86_400.0
-# How often ways that draw lots are played.
+# Repetitions of random strategies.
 REPEATS = 20
-# Trials that TPE draws at random first: its usual ten are all that are played.
+# Random trials at the start of TPE: its usual ten would be all that are played.
 _TPE_START = 3
 
 
 @dataclass(frozen=True)
 class Played:
-    """One way of choosing on one group: regret of the recommended plan and GPU-seconds spent, after
-    0, 1, ... `MOST` trials; `stopped`: trials after which the loop says that none pays."""
+    """One strategy on one group: regret of the recommended plan and GPU-seconds spent, after 0, 1,
+    ... `MOST` trials; `stopped`: number of trials after which the loop finds that no further one
+    pays."""
 
     regrets: Array
     gpu_s: Array
@@ -39,7 +40,7 @@ Strategy = Callable[[Sweep], Played]
 
 
 def loop(sweep: Sweep) -> Played:
-    """As `planner tune` chooses, going on even where it would stop."""
+    """Choose as `planner tune` does, but continue even if it would stop."""
     belief, costs = sweep.belief, sweep.expected_gpu_s()
     regrets, spent, stopped = [], [0.0], None
     for trials in range(MOST + 1):
@@ -67,16 +68,16 @@ def _observation(sweep: Sweep, place: int) -> Observation:
 
 
 def by_prediction(sweep: Sweep) -> Played:
-    """In the order of the prediction, without learning: those that fit as surely as a search asks
-    for first, the fastest of each first."""
+    """Trials in the order of the prediction, without learning: first the candidates that fit with
+    the probability that a search requires, then the others, each sorted by predicted step time."""
     unsure = [one.fits < SURE_TO_FIT for one in sweep.candidates]
     expected = [one.step_s for one in sweep.candidates]
     return in_order(sweep, np.lexsort((expected, unsure)))
 
 
 def in_order(sweep: Sweep, order: NDArray[np.int64]) -> Played:
-    """Trials in a fixed order: the fastest that was tried is recommended, before any ran the next
-    of the order."""
+    """Trials in a fixed order. The fastest candidate that was tried is recommended; before any has
+    run, the next one of the order."""
     count = len(order)
     tried = np.array([sweep.seconds[place] for place in order[:MOST]])
     costs = [sweep.gpu_s(int(place)) for place in order[:MOST]]
@@ -93,7 +94,7 @@ def in_order(sweep: Sweep, order: NDArray[np.int64]) -> Played:
 
 
 def at_random(sweep: Sweep) -> Played:
-    """Trials drawn by lot, mean of `REPEATS`."""
+    """Trials in random order, mean over `REPEATS`."""
     generator = np.random.default_rng(0)
     return _mean([in_order(sweep, generator.permutation(len(sweep.seconds))) for _ in _times()])
 
@@ -110,8 +111,8 @@ def _mean(played: Sequence[Played]) -> Played:
 
 
 def by_tpe(sweep: Sweep) -> Played:
-    """By Optuna's TPE, which knows the configurations but no prediction, mean of `REPEATS`: the
-    nearest recorded configuration to its proposal that was not tried."""
+    """Trials proposed by Optuna's TPE, which knows the configurations but no predictions, mean over
+    `REPEATS`. Each proposal is replaced by the nearest recorded configuration not yet tried."""
     demand_installed("the comparison with TPE needs", "tune", "optuna")
     return _mean([in_order(sweep, np.array(list(_tpe_order(sweep, seed)))) for seed in _times()])
 
@@ -142,8 +143,8 @@ def _tpe_order(sweep: Sweep, seed: int) -> Iterator[int]:
 
 
 def _parameters(sweep: Sweep) -> list[dict[str, str]]:
-    """The parameters that differ between configurations, by name; texts, since TPE treats them as
-    choices."""
+    """The parameters that differ between configurations, by name, as texts, since TPE treats them
+    as categories."""
     found = []
     for one in sweep.candidates:
         configuration = one.configuration

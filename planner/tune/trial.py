@@ -1,9 +1,9 @@
-"""A short run as a folder: what `planner launch` writes, with few steps, no checkpoints, and a
+"""A short run as a folder: the files of `planner launch` with few steps and no checkpoints, and a
 script that starts it once.
 
-Data and weights are the user's where the environment of the driver names them, as it does for
-`planner launch`; else mock data and random weights. Values are fixed in the folder, so that a
-driver that goes on later starts the same run.
+Data and weights are the user's if the driver's environment names them, as for `planner launch`;
+otherwise mock data and random weights. All values are fixed in the folder, so that a later driver
+starts the same run.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from planner.launch.settings_text import filled
 from planner.tune.runners.process import TRIAL_SCRIPT
 from planner.tune.runners.slurm import BATCH
 
-# Steps of a short run at most: it ends before where its step time is known.
+# Most steps of a short run; it ends earlier once its step time is known.
 MOST_STEPS = 50
-# Steps of a learning rate's warm-up, if a run has more.
+# Warm-up steps of the learning rate, if a run has more.
 _WARMUP_STEPS = 5
 # Lines of a batch script that the driver decides.
 _OURS = ("--job-name", "--time", "--signal", "--requeue", "--open-mode", "--output")
@@ -44,20 +44,21 @@ _OURS = ("--job-name", "--time", "--signal", "--requeue", "--open-mode", "--outp
 
 @dataclass(frozen=True, slots=True)
 class ShortRun:
-    """How short a run is: `steps` at most, and no longer than `limit_s` after its start."""
+    """Limits of a short run: at most `steps`, and at most `limit_s` seconds after its start."""
 
     steps: int = MOST_STEPS
     limit_s: float = 1800.0
 
 
 def short_launch(launch: Launch, short: ShortRun, job_name: str) -> Launch:
-    """A launch as a short run under a job's name. UsageError for values that no file can hold."""
+    """A launch as a short run under a job's name. UsageError for values that no text file can
+    hold."""
     named = replace(launch, name=job_name)
     return replace(named, given=_given(named, short, job_name))
 
 
 def _given(launch: Launch, short: ShortRun, job_name: str) -> dict[str, str]:
-    """Values of the variables of a short run."""
+    """Values of a short run's variables."""
     found = dict(_from_environment(launch))
     return found | {
         RUN: job_name,
@@ -86,7 +87,7 @@ def _variables(launch: Launch) -> tuple[Variable, ...]:
 
 
 def missing_settings(launch: Launch) -> list[str]:
-    """Settings that the run needs and the environment lacks, in sentences."""
+    """Settings that the run needs and the environment lacks, one sentence each."""
     lacking = [
         f"set {entry.name}: {entry.meaning}"
         for entry in _variables(launch)
@@ -101,7 +102,7 @@ def missing_settings(launch: Launch) -> list[str]:
 
 
 def trial_files(launch: Launch) -> Mapping[str, str]:
-    """All files of the folder of a short run."""
+    """All files of a short run's folder."""
     files, script = dict(launch_folder(launch).files), start_script(launch)
     if launch.nodes_as == "slurm":
         files[BATCH] = batch_script(script, files[script])
@@ -111,19 +112,21 @@ def trial_files(launch: Launch) -> Mapping[str, str]:
 
 
 def once_script() -> str:
-    """The script that starts what it is given, once."""
+    """A script that runs the command in its arguments, but only once."""
     return filled(f"{TRIAL_SCRIPT}.txt", place=(), command=Code('"$@"'))
 
 
 def batch_script(script: str, asking: str) -> str:
-    """A batch script that starts a script of the folder once, with what another one asks for."""
+    """A batch script that runs a script of the folder once, with the `#SBATCH` requests of the
+    script text `asking`."""
     place, command = Code('cd "${SLURM_SUBMIT_DIR}" || exit 2'), Code(f"bash {script}")
     body = filled(f"{TRIAL_SCRIPT}.txt", place=[place], command=command)
     return _with_header(body, asking)
 
 
 def _with_header(body: str, script: str) -> str:
-    """A batch script with the requests of another one, except those that the driver decides."""
+    """A batch script with the `#SBATCH` requests of another one, except those that the driver
+    sets."""
     asked = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
     kept = [line for line in asked if not line.split()[1].startswith(_OURS)]
     first, rest = body.split("\n", 1)

@@ -1,18 +1,18 @@
 """Choose the next trial, and when to stop, by the value of information.
 
-The worth of a trial is the expected saving over the rest of the job of the plan recommended after
+The worth of a trial is the expected saving over the rest of the job by the plan recommended after
 it, compared with the plan recommended now (the knowledge gradient: Frazier, Powell & Dayanik 2009,
 The knowledge-gradient policy for correlated normal beliefs, INFORMS J. Computing 21(4)). For a
 trial t,
 
     worth(t) = P(t fits) · E_y[ step(now) - min over eligible plans and t of step(after y) ] · rest
 
-over quantiles y of its step time. The mixture of beliefs is taken by its mean and covariance, and
-the steps by their medians, so that a doubtful plan is not tried for its doubt alone. The worth
-includes the effect on similar plans, so the trial need not be of a rival.
+over quantiles y of its step time. The mixture of beliefs is replaced by a normal with its mean and
+covariance, and steps by their medians, so that an uncertain plan is not tried for its uncertainty
+alone. The worth includes the effect on similar plans, so the trial need not be a rival of the
+recommended plan.
 
-Ignores the effect of a trial on the memory of others, and that a second trial may complete the
-first.
+Ignores the effect of a trial on the memory of others, and that a second trial may add to the first.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from planner.job.quantities import HOUR_S
 from planner.tune.belief import Belief
 from planner.tune.errors import Array
 
-# Quantiles of a trial's outcome that are looked at, and draws that say how likely a plan is best.
+# Number of quantiles of a trial's outcome, and of draws for the probability that a plan is best.
 _OUTCOMES, _DRAWS = 15, 2000
 # Variance of ln(measured step) in a trial.
 _NOISE = 1e-4
 _QUANTILES = np.array(
     [NormalDist().inv_cdf((place + 0.5) / _OUTCOMES) for place in range(_OUTCOMES)]
 )
-# The plan recommended now is what would run without a trial: it is tried first unless another
-# trial is worth so many times as much. Without this, trials that teach sometimes leave the best
-# plan, recommended from the start, behind what they happened to measure.
+# The plan recommended now would run without any trial, so it is tried first unless another trial is
+# worth this many times as much. Without this rule, informative trials sometimes leave the best
+# plan, recommended from the start, behind a plan that they happened to measure.
 _OF_RECOMMENDED = 2.0
 
 
 @dataclass(frozen=True)
 class Choice:
     """The next trial, None if none pays; its expected saving over the rest of the job and its cost,
-    GPU-seconds, both of the best trial if none pays; the key of the best plan so far, the
-    probability that it is the fastest, and all of it in a sentence."""
+    GPU-seconds (those of the best trial if none pays); the key of the best plan so far, the
+    probability that it is the fastest, and a sentence that says all this."""
 
     trial: str | None
     expected_saved_gpu_s: float
@@ -58,8 +58,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Worth:
-    """A trial: its key, None if there is none to make, its expected saving over the rest of the
-    job, and its cost, GPU-seconds."""
+    """A trial: its key, None if none is left, its expected saving over the rest of the job, and its
+    cost, GPU-seconds."""
 
     trial: str | None
     saved_gpu_s: float
@@ -72,7 +72,8 @@ class Worth:
 
 
 def best_trial(belief: Belief, costs: Mapping[str, float], rest_s: float) -> Worth:
-    """The trial with the highest worth, whether it pays or not; arguments as for `choose`."""
+    """The trial with the highest saving minus cost, whether it pays or not; arguments as for
+    `choose`. The recommended plan is preferred (`_OF_RECOMMENDED`)."""
     if not 0.0 <= rest_s < math.inf:
         raise UsageError(f"the rest of the job takes {rest_s:g} s; give 0 or more")
     best = belief.recommended
@@ -97,10 +98,9 @@ def choose(
     *,
     names: Mapping[str, str] | None = None,
 ) -> Choice:
-    """The trial that pays most. `costs`: GPU-seconds of every trial that can be made, by key;
-    `rest_s`: seconds of the rest of the job under the plan recommended now; `names`: what to call
-    the candidates in the sentence.
-    """
+    """The trial that pays most. `costs`: GPU-seconds of every possible trial, by key; `rest_s`:
+    seconds of the rest of the job under the plan recommended now; `names`: names of the candidates
+    for the sentence."""
     found = best_trial(belief, costs, rest_s)
     best, chance = belief.recommended, probability_best(belief)
     known = f"{(names or {}).get(best, best)} is the fastest with {_percent(chance)}"
@@ -125,7 +125,7 @@ def _hours(gpu_s: float) -> str:
 
 
 def _percent(chance: float) -> str:
-    """Never 100 %: draws cannot tell that."""
+    """A probability as text; never 100 %, which draws cannot establish."""
     return "over 99 %" if chance > 0.99 else f"{100.0 * chance:.0f} %"
 
 
@@ -142,8 +142,8 @@ def probability_best(belief: Belief) -> float:
 
 
 def relative_worth(belief: Belief) -> Array:
-    """Share of the rest of the job that a trial of each candidate is expected to save, (n,); 0 of
-    those tried."""
+    """Share of the rest of the job that a trial of each candidate is expected to save, (n,); 0 for
+    candidates already tried."""
     mean, covariance = belief.moments
     pace = mean - np.log(belief.sequences)
     now = int(np.where(belief.eligible, pace, np.inf).argmin())

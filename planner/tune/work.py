@@ -25,12 +25,12 @@ from planner.tune.loop import Ending
 from planner.tune.outcome import Written, learnt_cluster, measured_rows, tuned_study
 from planner.tune.trial import ShortRun, missing_settings, short_launch, trial_files
 
-# Candidates whose smaller forms are candidates too: each brings a few.
+# Number of candidates whose smaller forms are candidates too: each adds a few.
 _SHRUNK = 4
 
 
 class StudyWork(ChosenByWorth):
-    """Candidates of a plan file under one target, on what starts them."""
+    """The candidates of a plan file for one launch target and runner."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class StudyWork(ChosenByWorth):
 
     @cached_property
     def candidates(self) -> Mapping[str, Candidate]:
-        """Candidates that the target can launch, and smaller forms of the likeliest, by key.
-        UsageError if there are none."""
+        """Candidates that the target can launch, and smaller forms of the most promising, by key.
+        UsageError if no whole one can be launched."""
         found: dict[str, Candidate] = {}
         why = ""
         whole = candidates_of_result(self.result, launch=LAUNCH_NOTES)
@@ -78,7 +78,7 @@ class StudyWork(ChosenByWorth):
         return {key: found[key] for key in self.candidates}
 
     def launch(self, candidate: Candidate) -> Launch:
-        """A candidate made ready for the target."""
+        """A candidate prepared for the launch target."""
         if candidate.plan is None or candidate.request is None:
             raise ValueError(f"{candidate.key} is no plan: nothing writes its files")
         return launch_of(
@@ -99,17 +99,18 @@ class StudyWork(ChosenByWorth):
         return float(self.sequences(key) * self.candidates[key].configuration.job.seq)
 
     def files(self, key: str, job_name: str) -> Mapping[str, str]:
-        """The files of its folder."""
+        """The files of a trial's folder."""
         return trial_files(short_launch(self.launch(self.candidates[key]), self.short, job_name))
 
     def facts(self, key: str) -> Facts:
-        """The facts by which its log is judged."""
+        """The facts by which a trial's log is judged."""
         one = self.candidates[key]
         job = one.configuration.job
         return Facts(one.degrees, job.seq, job.framework.name, one.step_s)
 
     def peak_of(self, key: str, ended: Ended) -> float | None:
-        """A measured peak as predictions count it, with the parts that its kind leaves out."""
+        """A measured peak, counted as predictions count it: with the parts that its kind of
+        measurement leaves out."""
         prediction = self.candidates[key].prediction
         counted_as = prediction.memory_bytes(ended.memory_kind or None)
         whole = prediction.memory_bytes()
@@ -118,7 +119,7 @@ class StudyWork(ChosenByWorth):
         return ended.peak_bytes * whole / counted_as
 
     def demand_startable(self, runs_on: str) -> None:
-        """UsageError for what no trial could run without."""
+        """Raise UsageError if something that every trial needs is missing."""
         launch = self.launch(self.candidates[self.keys[0]])
         if runs_on == "local" and launch.nodes > 1:
             raise UsageError(

@@ -61,7 +61,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*MAIN, "--require", "tq<=4"), ("unknown name 'tq'", "'tp'", "    tq<=4\n    ^\n", "gbs")),
     ((*MAIN, "--forbid", "zero=3"), ("--forbid", "write ==", "    zero=3\n        ^")),
     ((*MAIN, "--fix", "mbs"), ("--fix", "NAME=NUMBER", "mbs=4")),
-    ((*MAIN, "--require", "gbs // shard > 1"), ("divides by zero where shard = 0", "guard it")),
+    ((*MAIN, "--require", "gbs // shard > 1"), ("divides by zero if shard = 0", "guard it")),
     (
         (*MAIN, "--require", "pp<=4", "--require", "pp>=8"),
         ("you require pp<=4", "you require pp>=8", 'without --require "pp<=4": '),

@@ -21,7 +21,7 @@ COMMANDS = {
 WRONG = [
     # Ranks above the width, or none.
     (("--train", "lora:rank=100000"), ("rank=100000", "512 wide", "give rank=512 or less")),
-    (("--train", "lora:rank=0"), ("rank=0", "from 1 on")),
+    (("--train", "lora:rank=0"), ("rank=0", "of at least 1")),
     # Targets that no layer has.
     (("--train", "lora:targets=experts"), ("no layer experts", "it has q, k")),
     (("--train", "lora:targets=quary"), ("quary", "known are")),
@@ -66,7 +66,7 @@ def test_every_command_refuses_it(
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [("0", "give a whole number from 1 on"), ("-3", "give a whole number from 1 on"),
+    [("0", "give a whole number of at least 1"), ("-3", "give a whole number of at least 1"),
      ("many", "valid integer"), ("9999999", "give --seq")],
 )  # fmt: skip
 def test_image_tokens_are_a_number_that_fits_a_sample(run: Run, value: str, said: str) -> None:

@@ -125,7 +125,7 @@ def test_nothing_is_overwritten_without_force(measured: Path, calibrated: Path) 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("gemm_rate = nan", "nan is no number"),
+        ("gemm_rate = nan", "nan is not a number"),
         ("gemm_rate = 0", "greater than or equal to 0.01"),
         ("gem_rate = 0.9", "Did you mean 'gemm_rate'"),
         ("gemm_rate = { value = 2.0, low = 0.5, high = 1.0 }", "outside its interval"),
@@ -215,13 +215,13 @@ def test_a_trace_beside_its_plan_file_is_a_run_too(plan_folder: Path, tmp_path: 
     other = made_up.write(plan_folder / path.name, made_up.trace())
     result = invoke("calibrate", "-q", "--from", other)
     assert result.exit_code == 2
-    assert "over 100 times off what is predicted: mend its unit or its config" in result.stderr
+    assert "over 100 times off what is predicted: correct its unit or its config" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("log", "words"),
     [
-        (TITAN, "a log of torchtitan, the configuration one of megatron-core"),
+        (TITAN, "a log of torchtitan, but the configuration is for megatron-core"),
         (MEGATRON.replace("size:   128", "size:   256"), "its global batch is 256, the confi"),
     ],
 )

@@ -120,7 +120,10 @@ def test_a_job_that_fits_on_none(run: Run) -> None:
             ("scale", "--model", "1b", "--gpus", "H100", "--counts", "8", "--plot", "a.pdf"),
             "must end in .html",
         ),
-        (("scale", "--model", "1b", "--gpus", "H100", "--from", "9", "--to", "8"), "growing order"),
+        (
+            ("scale", "--model", "1b", "--gpus", "H100", "--from", "9", "--to", "8"),
+            "smaller number of GPUs first",
+        ),
     ],
 )
 def test_wrong_input(run: Run, arguments: tuple[str, ...], message: str) -> None:

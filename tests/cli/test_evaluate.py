@@ -79,7 +79,7 @@ def test_uneven_layers_are_taken(run: Run) -> None:
         "evaluate", *MAIN, "--tp", "4", "--pp", "4", "--cp", "2", "--layers-per-stage", "19,20,21x2"
     )
     assert result.exit_code == 2
-    assert "they are 81, llama-3-70b has 80" in result.stderr
+    assert "they add up to 81, but llama-3-70b has 80" in result.stderr
     fixed = run(
         "evaluate", *MAIN, "--tp", "4", "--pp", "4", "--cp", "2", "--layers-per-stage", "19,20x2,21"
     )
@@ -95,7 +95,7 @@ def test_uneven_layers_are_taken(run: Run) -> None:
         (("--tp", "4", "--pp", "4", "--vpp", "30"), ("vpp",)),
         (("--layers-per-stage", "many"), ("'many'", "4,5x14,4")),
         (("--recompute", "some"), ("'some'", "full")),
-        (("--zero", "3"), ("[zero-stage-offered]: --with megatron-fsdp has 3",)),
+        (("--zero", "3"), ("[zero-stage-offered]: --with megatron-fsdp offers stage 3",)),
     ],
 )
 def test_wrong_configurations(run: Run, arguments: tuple[str, ...], texts: tuple[str, ...]) -> None:

@@ -175,4 +175,4 @@ def test_missing_file_and_missing_plan(run: Run, tmp_path: Path, main_job: MainJ
     for number in ("99",):
         shown = run("explain", str(main_job[1]), number)
         assert shown.exit_code == 2
-        assert f"there is no plan {number}; the file holds plans 1 to" in shown.stderr
+        assert f"there is no plan {number}; the file contains plans 1 to" in shown.stderr

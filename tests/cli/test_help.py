@@ -220,7 +220,15 @@ def test_completion_prints_a_script(run: Run, shell: str) -> None:
 def test_doctor_tells_versions_extras_and_cache(run: Run) -> None:
     result = run("doctor")
     assert result.exit_code == 0
-    for words in (__version__, "numba", "Extras", "plot", "cost core", "All that a search needs"):
+    for words in (
+        __version__,
+        "llvmlite",
+        "numba",
+        "Extras",
+        "plot",
+        "cost core",
+        "All that a search needs",
+    ):
         assert words in result.stdout
 
 
@@ -230,3 +238,21 @@ def test_doctor_names_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch)
     result = run("doctor")
     assert result.exit_code == 1
     assert "numba MISSING" in result.stdout and "Missing: numba" in result.stdout
+
+
+def test_doctor_says_how_the_core_runs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for way, words in install._WAYS.items():
+        monkeypatch.setattr("planner.cost._entry.Entry.way", lambda _, way=way: way)
+        assert f"cost core {words};" in " ".join(run("doctor").stdout.split())
+
+
+def test_doctor_works_without_llvmlite(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = install._version
+    monkeypatch.setattr(
+        install, "_version", lambda name: real(name) if name[:4] != "llvm" else None
+    )
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "llvmlite MISSING" in result.stdout and "CANNOT RUN" in result.stdout
+    monkeypatch.setattr("planner.cost._shipped.has", lambda _: True)
+    assert "CANNOT RUN" not in run("doctor").stdout

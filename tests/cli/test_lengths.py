@@ -130,7 +130,7 @@ def test_a_file_of_lengths_is_shown_and_drawn(run: Run, tmp_path: Path) -> None:
         ([{"text": "a"}], ("--column", "body"), "has no column body"),
         ([{"text": ""}], (), "no sample holds a token"),
         ([{"text": 7}], (), "is a int; give a column of texts"),
-        ([{"messages": ["a"]}], (), "holds no messages"),
+        ([{"messages": ["a"]}], (), "does not contain messages"),
         ([], (), "is empty"),
     ],
 )

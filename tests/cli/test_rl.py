@@ -80,7 +80,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB, "--rollout-way", "floppy"), "verl has ipc"),
         (
             ("evaluate", *JOB, "--rollout-gpus", "2", "--staleness", "search"),
-            "as --staleness 1",
+            "for example --staleness 1",
         ),
         (("search", *JOB, "--mbs", "2"), "give --token-limit in its place"),
         (("search", *JOB[:4], *STEP, "--rl-framework", "trl", "--seq", "64"), "another max="),
@@ -115,7 +115,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB, "--staleness", "1", "--placement", "colocated"), "are never behind"),
         (
             ("search", *JOB, "--rl-framework", "trl", "--framework", "ddp", "--staleness", "1"),
-            "0 at most",
+            "at most 0",
         ),
         (("search", *JOB, "--rl-framework", "openrlhf"), "openrlhf trains with deepspeed"),
         (("evaluate", *JOB, "--placement", "separate"), "--rollout-gpus 2"),
@@ -198,7 +198,7 @@ def test_what_becomes_of_quantised_weights_is_said(
 def test_a_judge_that_is_too_large_is_named(run: Run) -> None:
     found = run("search", *JOB, *FEW, "--reward", "405b", "-q")
     assert found.exit_code == 1
-    assert "the judge does not fit beside the rest: llama-3.1-405b" in found.stderr
+    assert "the judge does not fit together with the rest: llama-3.1-405b" in found.stderr
     assert "--reward rule" in found.stderr and "engines" not in found.stderr
 
 

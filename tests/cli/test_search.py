@@ -60,7 +60,7 @@ def test_a_front_at_another_resolution(run: Run) -> None:
     assert len(coarse.stdout.splitlines()) <= len(plain.stdout.splitlines())
     shown = json.loads(run(*arguments, "--resolution", "4GiB", "--json").stdout)
     assert shown["request"]["resolution"] == "4GiB"
-    for text, said in (("11%", "0.1 %, to which plans"), ("1%,2%", "one share and one size")):
+    for text, said in (("11%", "the precision of proofs"), ("1%,2%", "one share and one size")):
         refused = run(*arguments, "--resolution", text)
         assert refused.exit_code == 2
         assert said in " ".join(refused.stderr.split())
@@ -162,7 +162,7 @@ def test_a_batch_past_the_critical_one_is_said_in_one_sentence(run: Run) -> None
 def test_a_ramp_is_shown_with_its_steps_and_days(run: Run) -> None:
     job = ("search", "--model", "llama-3.2-1b", "--gpus", "8xH100", "--recompute", "none", "-q")
     text = " ".join(run(*job, "--batch-ramp", "8..16/1B").stdout.split())
-    assert "8 sequences to 1.00 B tokens (" in text and "then 16 (" in text
+    assert "8 sequences until 1.00 B tokens (" in text and "then 16 (" in text
     assert "ramp takes" in text and "at the last batch its tokens would take" in text
     wrong = run(*job, "--batch-ramp", "8..16/1B", "--gbs", "32")
-    assert wrong.exit_code == 2 and "ends with 16 sequences, and --gbs 32" in wrong.stderr
+    assert wrong.exit_code == 2 and "ends with 16 sequences, but --gbs 32" in wrong.stderr

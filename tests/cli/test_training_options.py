@@ -43,7 +43,7 @@ def test_everything_at_once_is_shown(run: Run) -> None:
         (("--shard-size", "3"), ("[shard-divides-replicas]",)),
         (("--shard-size", "2", "--zero", "0"), ("[hybrid-sharding-supported]",)),
         (("--recompute", "full:uniform=40"), ("uniform=20 or less",)),
-        (("--recompute", "full:block=4", "--recompute-layers", "4,4,4,4"), ("layers once",)),
+        (("--recompute", "full:block=4", "--recompute-layers", "4,4,4,4"), ("layers only once",)),
         (("--recompute", "mla_up_proj"), ("[recompute-module-in-model]",)),
         (("--train", "lorra"), ("Did you mean 'lora'",)),
         (("--train", "lora:rank=4096"), ("rank=4096", "or less")),

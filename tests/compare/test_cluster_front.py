@@ -151,9 +151,9 @@ def test_later_commands_read_a_plan_of_the_front(over_all: ClusterFront, tmp_pat
         result, plan = read_plan(path, number)
         assert result.request.gpus == point.cluster
         assert result.plans[plan - 1] == over_all.plan_of(point)
-    with pytest.raises(UsageError, match="there is no plan 0; the file holds plans 1 to"):
+    with pytest.raises(UsageError, match="there is no plan 0; the file contains plans 1 to"):
         read_plan(path, 0)
-    with pytest.raises(UsageError, match="holds plans of several clusters"):
+    with pytest.raises(UsageError, match="contains plans of several clusters"):
         read_plan_file(path)
     path.write_text(json.dumps({"points": [], "results": {}, "version": -1}))
     with pytest.raises(UsageError, match="plan-file version -1"):
@@ -181,7 +181,7 @@ def test_a_range_is_every_doubling_in_whole_nodes(text: str, counts: tuple[int, 
     ("texts", "message"),
     [
         (("9..15xH100",), "have 8 GPUs; give 8 or more"),
-        (("32..xH100",), "write a range of one type as 64..1024xH100"),
+        (("32..xH100",), "write a range of one type, for example 64..1024xH100"),
         (("64..32xH100",), "give the smaller number first"),
         (("0..8xH100",), "give the smaller number first"),
         (("a..b",), "write a range of one type"),

@@ -29,7 +29,7 @@ def test_doublings_and_the_last() -> None:
     assert counts_between(512, 16384) == (512, 1024, 2048, 4096, 8192, 16384)
     assert counts_between(8, 48) == (8, 16, 32, 48)
     assert counts_between(8, 8) == (8,)
-    with pytest.raises(UsageError, match="growing order"):
+    with pytest.raises(UsageError, match="smaller number of GPUs first"):
         counts_between(16, 8)
 
 
@@ -93,7 +93,7 @@ def test_a_batch_past_the_critical_one_is_said_with_its_price(study: Scaling) ->
 
 def test_a_ramp_says_the_batch_of_every_point() -> None:
     ramp = BASE.model_copy(update={"gbs": None, "batch_ramp": "8..32/1B"})
-    with pytest.raises(UsageError, match="--batch fixed alone"):
+    with pytest.raises(UsageError, match="only --batch fixed"):
         scale(ramp, "H100", (8,), 10**11)
     plain, ramped = (
         scale(base, "H100", (8,), 10**10, batches=("fixed",)).points[0].run for base in (BASE, ramp)
@@ -119,7 +119,7 @@ def test_the_picture_holds_every_point(study: Scaling) -> None:
 def test_wrong_input() -> None:
     with pytest.raises(UsageError, match="give the kind of GPU alone, as H100"):
         scale(BASE, "8xH100", (8,), 1)
-    with pytest.raises(UsageError, match="growing order"):
+    with pytest.raises(UsageError, match="ascending order"):
         scale(BASE, "H100", (16, 8), 1)
     with pytest.raises(UsageError, match="tokens to train on"):
         scale(BASE, "H100", (8,), 0)

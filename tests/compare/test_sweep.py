@@ -203,7 +203,7 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="another sweep writes"), opened(tmp_path):
             pass
     (tmp_path / "journal.sqlite").write_text("no record of anything" * 99)
-    with pytest.raises(UsageError, match="no journal of a sweep"), opened(tmp_path):
+    with pytest.raises(UsageError, match="not the journal of a sweep"), opened(tmp_path):
         pass
     with pytest.raises(CannotTellError, match="sources"):
         search_point(replace(COMMON, sources="other"), GRID.point(0))

@@ -81,7 +81,7 @@ def test_a_guard_keeps_a_division_from_rows_that_it_excludes() -> None:
     for text in ("pp > 1 and tp % (pp - 1) == 0", "not (pp == 1 or tp % (pp - 1) > 0)"):
         mask = condition_mask(parse_condition(text, KNOWN), columns(table))
         assert mask.tolist() == [False, True, False]
-    for text, said in (("tp % (pp - 1) == 0", " where pp = 1; guard it: pp - 1 != 0 and ...\n"),
+    for text, said in (("tp % (pp - 1) == 0", " if pp = 1; guard it: pp - 1 != 0 and ...\n"),
                        ("tp % (1 - 1) == 0", "\n")):  # fmt: skip
         with pytest.raises(ExpressionError) as caught:
             condition_mask(parse_condition(text, KNOWN), columns(table))
@@ -101,9 +101,9 @@ def test_products_are_exact_however_large() -> None:
 REFUSED = [
     ("", "empty", None),
     ("   ", "empty", None),
-    ("tp", "tp is a number, not a condition; write tp == 8", 0),
+    ("tp", "tp is a number, not a condition; write for example tp == 8", 0),
     ("tp*pp", "tp \\* pp is a number", 0),
-    ("tp=4", "single = compares nothing; write ==", 2),
+    ("tp=4", "single = does not compare; write ==", 2),
     ("tq <= 4", "unknown name 'tq'; did you mean 'tp'\\?", 0),
     ("tp <= 4 and qq > 1", "unknown name 'qq'", 12),
     ("tp < 3.5", "3.5 is not a whole number", 5),
@@ -118,16 +118,16 @@ REFUSED = [
     ("tp && pp", "write 'and'", 3),
     ("tp ≤ 4", "write '<='", 3),
     ("tp is 4", "compare numbers with ==", 0),
-    ("tp in (4)", "list of numbers stands after in: \\(4,\\)", 7),
+    ("tp in (4)", "list of numbers must follow in: \\(4,\\)", 7),
     ("tp in ()", "the list is empty", 6),
     ("tp in (1, pp <= 2)", "a number is needed here", 10),
     ("1 < tp in (1, 2) < 4", "compared with a list", 10),
     ("(tp < 4) == (pp < 4)", "a number is needed here", 1),
     ("tp <= 4 and", "something is missing at the end", 11),
     ("tp <= 4)", "cannot read this", 7),
-    ("9**9**9 > tp", "a power takes two written numbers", 0),
-    ("2**99999999999 > tp", "a power takes two written numbers", 0),
-    ("tp**2 > 4", "a power takes two written numbers", 0),
+    ("9**9**9 > tp", "a power needs two written numbers", 0),
+    ("2**99999999999 > tp", "a power needs two written numbers", 0),
+    ("tp**2 > 4", "a power needs two written numbers", 0),
     ("99999999999999999999 > tp", "larger than 2\\^63 - 1", 0),
     ("9223372036854775808 > tp", "larger than 2\\^63 - 1", 0),
     ("(tp := 4) == 4", "nothing can be assigned", 1),
@@ -193,7 +193,7 @@ def test_verbs(verb: str, text: str, obeys: dict[str, int]) -> None:
     ("text", "message"),
     [
         ("", "nothing is given"),
-        ("mbs", "write NAME=NUMBER, as mbs=4"),
+        ("mbs", "write NAME=NUMBER, for example mbs=4"),
         ("mbs=two", "write NAME=NUMBER"),
         ("mbz=2", "unknown name 'mbz'; did you mean 'mbs'"),
         ("recompute=full", "give --recompute instead"),

@@ -45,7 +45,7 @@ def test_zero_may_be_zero() -> None:
         ("-2", "cannot read '-2'"),
         ("1.5", "cannot read '1.5'"),
         ("1,,2", "cannot read ''"),
-        ("0", "tp is at least 1"),
+        ("0", "tp must be at least 1"),
         ("8..2", r"8\.\.2 is empty; did you mean 2\.\.8\?"),
     ],
 )

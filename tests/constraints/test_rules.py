@@ -264,7 +264,7 @@ def test_explanations_carry_the_numbers() -> None:
     ctx = context(gpus=65, precision="mxfp8", limits={"tp": "3"})
     assert RULE["heads-by-tp"].explain(ctx) == "tp must divide 12 heads"
     assert RULE["user-tp"].explain(ctx) == "you asked for tp = 3"
-    assert "8 nodes and 1 over" in RULE["whole-nodes"].explain(ctx)
+    assert "8 nodes and 1 more" in RULE["whole-nodes"].explain(ctx)
     assert "multiples of 32" in RULE["low-precision-multiple"].explain(ctx)
 
 

@@ -15,7 +15,7 @@ from constraints.context_exchange import IMPOSSIBLE, exchange_kind, inner_ranks,
 from planner.cost import fields as f
 from planner.cost._jit import rows
 from planner.cost.codes import GROUP_CP, OpKind
-from planner.cost.piece_compute import (
+from planner.cost.piece_attention import (
     GATHER_PASSES,
     RING_STEP_PASSES,
     attention_seconds,

@@ -48,12 +48,16 @@ def unplanned(*_: object) -> None:
 def test_another_llvm_is_no_end(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_llvm, "_target_machine", unplanned)
     entry, whole, numbers = Entry(stage_sums.least_together), np.zeros(1, np.int64), np.zeros(1)
-    assert _ordinary.note() == ""
+    assert _ordinary.note() == "" and entry.way() == "translated"
     # Compiled beforehand, as `planner warmup` does. numba's own cache is below ours: an edit starts
     # a fresh one.
     entry.compile_for(np.zeros((1, 2), np.int64), whole, numbers, False, np.zeros((1, 1)), whole)
     assert list((apart / _ordinary.ORDINARY).rglob("*.nbi"))
-    assert entry.is_on_disk()
+    assert entry.is_on_disk() and entry.way() == "numba"
+    # Another process, which has not tried yet, sees it in the cache.
+    with monkeypatch.context() as another:
+        another.setattr(_ordinary, "why", [])
+        assert entry.way() == "numba"
     for mine, plain in zip(least_seconds(entry), least_seconds(entry, plain=True), strict=True):
         np.testing.assert_array_equal(mine, plain)
     for words in ("no attribute 'create_pass_builder'", "figures are the same"):
@@ -116,7 +120,7 @@ def test_a_library_is_used_where_it_is_of_these_sources(
     _forget()
     monkeypatch.setattr(_llvm, "machine_code", unplanned)
     shipped = Entry(stage_sums.least_together)
-    assert shipped.is_on_disk()
+    assert shipped.is_on_disk() and shipped.way() == "shipped"
     np.testing.assert_array_equal(least_seconds(shipped)[0], kept[0])
     assert _ordinary.why == []
     for source in _shipped.sources():

@@ -69,10 +69,10 @@ def test_infinite_links_leave_pure_compute(model: CostModel, shape: dict[str, in
 
 def test_a_second_model_does_not_recompile(model: CostModel) -> None:
     cost(model, dp=16, grad_acc=4)
-    signatures = len(compiled.on_one.cost_shapes.functions)
+    signatures = len(compiled.cost_shapes.functions)
     for name, gpus in (("mixtral-8x7b", "8xB200"), ("deepseek-v3", "256xH800")):
         cost(CostModel(make_job(name, gpus)), dp=8, grad_acc=1)
-    assert len(compiled.on_one.cost_shapes.functions) == signatures
+    assert len(compiled.cost_shapes.functions) == signatures
 
 
 @pytest.mark.parametrize(

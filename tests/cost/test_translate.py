@@ -80,6 +80,20 @@ def loops(numbers: Array, out: Array) -> None:
 
 
 @jit
+def indices(numbers: Array, out: Array) -> None:
+    back, table = int(numbers[2]) - 5, np.zeros((2, 3))
+    for down in range(-1, -3, -1):
+        table[down, back] += numbers[down]
+        table[back + 1, down] -= 1.0
+    for at in range(2):
+        for each in range(3):
+            out[3 * at + each] = table[at, each]
+    out[back] = _STEPS[back + 1]
+    out[6] = numbers[:back].shape[0] + sum_of(numbers[:-9]) + sum_of(numbers[:back])
+    out[8] = sum_of(numbers[: 9 + back])
+
+
+@jit
 def made(size: int, value: float) -> tuple[Array, Array]:
     first, second = np.zeros(size), np.zeros((2, size))
     dropped = np.zeros(size)
@@ -144,7 +158,7 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("numbers", [(7.0, 2.0), (-7.0, 2.0), (7.0, -3.0), (3.0, 5.0), (0.5, 1.5)])
-@pytest.mark.parametrize("function", [whole_numbers, floats, loops, arrays, tuples])
+@pytest.mark.parametrize("function", [whole_numbers, floats, loops, indices, arrays, tuples])
 def test_compiled_code_means_what_python_means(
     function: Callable[..., None], numbers: tuple[float, ...], apart: Path
 ) -> None:

@@ -275,7 +275,7 @@ def test_scripts_that_never_end(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("titan_toml", "[model]\nconverters = 7\n", "model.converters: 7 is no list"),
+        ("titan_toml", "[model]\nconverters = 7\n", "model.converters: 7 is not a list"),
         ("titan_toml", "[activation_checkpoint]\nmode = 'memory_budget'\nmemory_budget = 'x'\n",
          "activation_checkpoint.memory_budget: 'x' is not from 0 to 1"),
         ("ds_json", '{"train_batch_size": 8, "zero_optimization": {"stage": 3, '
@@ -356,7 +356,7 @@ def test_a_pickle_of_ten_bytes_that_asks_for_8_gib(tmp_path: Path) -> None:
     pickled = b"\x80\x04Nr" + (2**29).to_bytes(4, "little") + b"."
     found = tried(tmp_path, "trace", "a.pickle", a_pickle=pickled)
     assert found.status == ExitStatus.WRONG_INPUT
-    assert "a.pickle: cut short, or no pickle at all" in found.stderr
+    assert "a.pickle: cut short, or not a pickle" in found.stderr
 
 
 @pytest.mark.parametrize(

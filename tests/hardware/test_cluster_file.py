@@ -169,7 +169,10 @@ def test_a_missing_fact_of_a_node_is_named(tmp_path: Path, field: str) -> None:
         ('num_gpus = 8\n[gpu]\nlike = "H10O"', "table [gpu]: unknown GPU 'H10O'"),
         ('gpu = "H100"\nnum_gpus = 8\nnics = 4', "field 'nics' is not known (known: "),
         ('gpu = "H100"\nnum_gpus = 8\nfabrik = "roce"', "not known. Did you mean 'fabric'?"),
-        ('gpu = "H100"\nnum_gpus = 8\nnic_rate = 400', "field 'nic_rate': 400 is no bandwidth"),
+        (
+            'gpu = "H100"\nnum_gpus = 8\nnic_rate = 400',
+            "field 'nic_rate': 400 is not in units of bandwidth",
+        ),
         ('gpu = "H100"\nnum_gpus = 8\nfabric = "ndr"', "field 'fabric': 'ndr' is not one of"),
         ('gpu = "H100"\nnum_gpus = 8\noversubscription = 0.5', "'oversubscription'"),
         (

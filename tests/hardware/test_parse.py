@@ -144,7 +144,10 @@ def test_a_mesh_has_a_rate_for_a_pair() -> None:
         ("0xH100", r"'0xH100': 0 is not a number of GPUs; give one from 1 to 4,194,304"),
         ("-8xH100", r"-8 is not a number of GPUs; give one from 1 to 4,194,304"),
         ("8x0xH100", r"0 is not a number of GPUs"),
-        ("4x16xH100", r"DGX H100 has 8 GPUs a node, 16 were given; .*--cluster FILE\.toml"),
+        (
+            "4x16xH100",
+            r"DGX H100 has at most 8 GPUs per node, but 16 were given; .*--cluster FILE\.toml",
+        ),
         ("H100", r"'H100' names no GPUs: how many\? Write for example 8xH100"),
         ("64xH100,64xA100", r"give --gpus again for another cluster.*64xH100\+64xA100"),
         ("8:H100", r"did you mean 8xH100\?"),

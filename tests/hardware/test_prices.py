@@ -43,7 +43,7 @@ def _write(path: Path, text: str) -> Path:
         (HEAD + "h100,x,spot\n", r"line 2: 3 cells under 4 columns"),
         (
             HEAD.replace("\n", ",date\n") + "h100,x,spot,1,2126-01\n",
-            r"line 2, column 5: field 'date': .*'2126-01': the date is when the price was read",
+            r"line 2, column 5: field 'date': .*'2126-01': give the date on which the price",
         ),
         (HEAD + "h1000,x,spot,1\n", r"line 2: unknown GPU 'h1000'"),
         ("", r"line 1, column 1: column 'gpu' is missing"),

@@ -63,8 +63,8 @@ class _Example(BaseModel):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"rate": "80 GB"}, "80 GB is no bandwidth; use one of: MB/s, GB/s"),
-        ({"rate": 400}, "400 is no bandwidth"),
+        ({"rate": "80 GB"}, "80 GB is not in units of bandwidth; use one of: MB/s, GB/s"),
+        ({"rate": 400}, "400 is not in units of bandwidth"),
         ({"rate": "0 GB/s"}, "not positive"),
         ({"count": 7.5}, "7.5 is not a whole number"),
         ({"count": 0}, "not positive"),

@@ -40,9 +40,9 @@ def test_the_forms_that_people_write() -> None:
         ("4M:1B,512", "all batches in sequences, or all in tokens"),
         ("64", "write 3072"),
         ("64:1B,128:2B", "write 3072"),
-        ("nan:1B,64", "is no number"),
-        ("64:inf,128", "is no number"),
-        ("0..4/1B", "is no number"),
+        ("nan:1B,64", "is not a number"),
+        ("64:inf,128", "is not a number"),
+        ("0..4/1B", "is not a number"),
         ("16 8 300000", "--gbs 1024"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_ramp_says_the_batch() -> None:
     in_tokens = base.model_copy(update={"batch_ramp": "256Ki:1B,1Mi"}).resolve()
     assert not in_tokens.batch.exact and in_tokens.batch.sequences == 256
     for other in ({"gbs": 32}, {"gbs_tokens": 4096}):
-        with pytest.raises(UsageError, match="and --gbs"):
+        with pytest.raises(UsageError, match="but --gbs"):
             base.model_copy(update={"batch_ramp": "16..64/1B", **other}).resolve()
 
 
@@ -74,5 +74,5 @@ def test_a_ramp_says_the_batch() -> None:
 )
 def test_a_ramp_is_known_of_pretraining_alone(option: str, given: dict[str, object]) -> None:
     base = Request(model="llama-3.2-1b", gpus="8xH100", seq=4096, batch_ramp="16..64/1B")
-    with pytest.raises(UsageError, match=f"with {option}: a batch that grows.*give one batch"):
+    with pytest.raises(UsageError, match=f"with {option}: growing batches.*give one batch"):
         base.model_copy(update=given).resolve()

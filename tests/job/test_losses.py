@@ -40,7 +40,7 @@ def test_a_profile_holds_the_logits_of_its_objective() -> None:
     profile = load_framework("hf")
     assert with_objective(profile, read_objective("lm")) == profile
     chunks = with_objective(profile, read_objective("dpo:logits=chunked")).assumptions
-    assert "the loss makes a chunk of logits at a time" in chunks
+    assert "the loss computes a chunk of logits at a time" in chunks
     assert not any("fp32 logits" in note for note in chunks)
     odds = with_objective(profile, read_objective("orpo")).saved
     assert (odds.logits_saved_bytes, odds.logits_peak_bytes) == (6, 18)
@@ -87,5 +87,5 @@ def test_torchtune_has_some_objectives_for_adapters_alone(objective: str) -> Non
                        objective=objective, train=train).resolve()  # fmt: skip
 
     assert job("lora").objective.kind in objective
-    with pytest.raises(UsageError, match="for adapters alone; give --train lora"):
+    with pytest.raises(UsageError, match="only for adapters; give --train lora"):
         job("full")

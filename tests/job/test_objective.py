@@ -60,11 +60,11 @@ def test_the_same_objective_with_less_in_memory() -> None:
         ("dpo:reference=none", "simpo or orpo"),
         ("dpo:reference=copyed", "Did you mean 'copied'"),
         ("dpo:reference=adapters-off", "--train lora"),
-        ("simpo:reference=copied", "compares with no reference"),
+        ("simpo:reference=copied", "does not use a reference"),
         ("distill", "distill:teacher=70b"),
         ("dpo:teacher=70b", "distill:teacher=70b"),
         ("dpo:logits=fp16", "known are full, fp32, chunked"),
-        ("reward:logits=chunked", "makes no logits"),
+        ("reward:logits=chunked", "computes no logits"),
         ("lm:logits=fp32", "the framework decides"),
     ],
 )

@@ -66,14 +66,14 @@ def test_lengths_of_whole_samples_have_their_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "changes", "message"),
     [
-        ("length,width\n5,3\n", {}, "column width and none height"),
+        ("length,width\n5,3\n", {}, "column width but no column height"),
         ("length,width,height,image_tokens\n5,3,3,3\n", {}, "keep one of them"),
         ("length,image_tokens\n100,400\n", {}, "call the column text_tokens"),
-        ("text_tokens,image_tokens\n100,many\n", {}, "no whole number"),
-        ("text_tokens,images,width,height\n100,2,,\n", {}, "2 images and no width"),
+        ("text_tokens,image_tokens\n100,many\n", {}, "not a whole number"),
+        ("text_tokens,images,width,height\n100,2,,\n", {}, "2 images but no width"),
         ("text_tokens,image_tokens\n100,4000\n", {"seq": 2048}, "--seq 4000 or more"),
         ("text_tokens,image_tokens\n100,40\n", {"images": "1x10x10"}, "leave --images 1x10x10 out"),
-        ("text_tokens,image_tokens\n100,40\n", {"model": "qwen2.5-3b"}, "reads text alone"),
+        ("text_tokens,image_tokens\n100,40\n", {"model": "qwen2.5-3b"}, "reads only text"),
         ("text_tokens,width,height\n100,10,9000\n", {}, "differ more than 200-fold"),
     ],
 )
@@ -114,7 +114,7 @@ def test_images_beside_lengths_count_in_them() -> None:
     assert job.samples.lengths.patches == (3996.0, 3996.0)
     assert job.samples.raised == 0.5
     notes = plan(images="1x1024x768", lengths="500:1,1500:1").assumptions
-    assert any("1,001 tokens its length counts; 50.0 % of the samples" in text for text in notes)
+    assert any("includes their 1,001 tokens; 50.0 % of the samples" in text for text in notes)
     with pytest.raises(UsageError, match="whole samples"):
         request(images="2x1024x768", lengths="500:1,1500:1").resolve()
 

@@ -48,7 +48,7 @@ def test_modules_combine_in_any_order() -> None:
         ("torchtitan", "layernorm", ("recompute-module",)),
         ("torchtitan", "full:uniform=2", ("recompute-uniform",)),
         ("torchtitan", "full/0", ("at least 1",)),
-        ("torchtitan", "budget=1.5", ("0..1",)),
+        ("torchtitan", "budget=1.5", ("between 0 and 1",)),
         ("megatron-lm-2022", "layernorm", ("core_attn", "recompute-module")),
         ("megatron-core", "ful", ("'full'", "full:block=N")),
     ],

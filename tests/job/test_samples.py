@@ -66,20 +66,20 @@ def test_many_lengths_are_joined_without_a_change_of_their_mean() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0", "is no length"),
-        ("mean=0", "is no length"),
-        ("nan", "is no length"),
-        ("", "is no length"),
+        ("0", "is not a length"),
+        ("mean=0", "is not a length"),
+        ("nan", "is not a length"),
+        ("", "is not a length"),
         ("200M", "lengths are 1 to"),
         ("lognormal:median=600", "p95 or sigma"),
         ("lognormal:median=600,p95=300", "larger p95"),
         ("lognormal:mean=100,p95=900", "above 387"),
         ("lognormal:median=600,sigma=nan", "give 0 to 3"),
         ("lognormal:median=600,p95=2500,max=8", "below the median"),
-        ("lognormal:medium=600,p95=2500", "is none of"),
-        ("256:nan,512:1", "is no share"),
+        ("lognormal:medium=600,p95=2500", "is not one of"),
+        ("256:nan,512:1", "is not a share"),
         ("256:0", "above 0"),
-        ("256:-1", "is no share"),
+        ("256:-1", "is not a share"),
         ("nowhere.csv", "does not exist"),
         ("data.json", "JSON lines"),
     ],
@@ -129,16 +129,16 @@ def test_another_column_is_named_behind_the_file(tmp_path: Path) -> None:
     ("name", "content", "said"),
     [
         ("a.csv", "", "is empty"),
-        ("a.csv", "length\n", "holds no sample"),
+        ("a.csv", "length\n", "contains no sample"),
         ("a.csv", "length\n0\n", "lengths are 1 to"),
-        ("a.csv", "length\nnan\n", "is no length"),
-        ("a.csv", "length\n1.5\n", "is no length"),
-        ("a.csv", "length\n-4\n", "is no length"),
-        ("a.csv", "length,samples\n4,-1\n", "is no number of samples"),
+        ("a.csv", "length\nnan\n", "is not a length"),
+        ("a.csv", "length\n1.5\n", "is not a length"),
+        ("a.csv", "length\n-4\n", "is not a length"),
+        ("a.csv", "length,samples\n4,-1\n", "is not a number of samples"),
         ("a.csv", "id,length\n7\n", "has 1 cells"),
-        ("a.jsonl", "[1]\n", "one object a line"),
+        ("a.jsonl", "[1]\n", "one object per line"),
         ("a.jsonl", '{"length": 4}\n{"len": 4}\n', "has no 'length'"),
-        ("a.jsonl", '{"length": true}\n', "is no length"),
+        ("a.jsonl", '{"length": true}\n', "is not a length"),
         ("a.jsonl", "{\n", "is not JSON"),
         ("a.parquet", "PAR0", "is not Parquet"),
     ],
@@ -206,14 +206,14 @@ def test_rules_of_the_framework_and_limits() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"packing": "longest"}, "give these too"),
-        ({"balance": "flop"}, "give these too"),
+        ({"packing": "longest"}, "give those too"),
+        ({"balance": "flop"}, "give those too"),
         ({"lengths": NORMAL, "packing": "longest"}, "megatron-core has pack, pack-varlen"),
         ({"lengths": NORMAL, "balance": "tokens"}, "megatron-core has none, hybrid-cp"),
-        ({"lengths": NORMAL, "balance": "hybrid-cp"}, "goes with --packing pack-varlen"),
+        ({"lengths": NORMAL, "balance": "hybrid-cp"}, "needs --packing pack-varlen"),
         ({"lengths": NORMAL, "balance": "flop"}, "frameworks that have it: textbook"),
         ({"lengths": "9000", "model": "gpt2"}, "give --seq 1024, which cuts 100.0 %"),
-        ({"lengths": "2048", "seq": 4096, "model": "gpt2"}, "positions of gpt2 end at 1,024"),
+        ({"lengths": "2048", "seq": 4096, "model": "gpt2"}, "gpt2 has only 1,024 positions"),
         (
             {"lengths": NORMAL, "framework": "hf-transformers", "packing": "pack-varlen",
              "attention": "eager"},
@@ -236,7 +236,7 @@ def test_answers_are_padded(framework: str, objective: str) -> None:
     )  # fmt: skip
     assert asked.resolve().samples.packing == "longest"
     packed = asked.model_copy(update={"packing": "pack-varlen"})
-    with pytest.raises(UsageError, match="do not join them; give --packing longest"):
+    with pytest.raises(UsageError, match="instead of joining them; give --packing longest"):
         packed.resolve()
     assert packed.model_copy(update={"objective": "lm"}).resolve().samples.is_packed
 

@@ -83,12 +83,12 @@ def test_gradients_in_bf16_are_used_only_if_asked(framework: str) -> None:
         ({"use": ("userbuffers",)}, "megatron-core has: tp-overlap"),
         ({"without": ("tp-overlp",)}, "Did you mean 'tp-overlap'"),
         ({"use": ("tp-overlap",), "without": ("tp-overlap",)}, "give one of them"),
-        ({"use": ("fused-dispatch",)}, "only mixtures of experts have it"),
+        ({"use": ("fused-dispatch",)}, "it works only for mixtures of experts"),
         ({"framework": "nanotron", "use": ("tp-overlap",)}, "nanotron has: none"),
         ({"use": ("megatron-fsdp", "bf16-gradients")}, "takes the framework's place"),
         (
             {"framework": "deepspeed", "model": "gemma-2-9b", "use": ("liger-kernels",)},
-            "counted for models of llama, mistral, qwen2, qwen3, phi3 only",
+            "modelled only for models of llama, mistral, qwen2, qwen3, phi3",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_what_changes_widths_says_that_it_changes_numbers(name: str) -> None:
 def test_a_technique_that_changes_numbers_cannot_be_on() -> None:
     declared = {"name": "x", "words": "x", "evidence": "x", "effect": "numerics"}
     for use in ("on", "searched"):
-        with pytest.raises(ValueError, match="only what is for speed is used without"):
+        with pytest.raises(ValueError, match="only techniques for speed may be used without"):
             Technique.model_validate(declared | {"use": use})
     with pytest.raises(ValueError, match="effect"):
         Technique.model_validate({"name": "x", "words": "x", "evidence": "x", "use": "on"})
@@ -232,7 +232,7 @@ def test_another_profile_drops_techniques_that_it_lacks() -> None:
     assert (job.framework.name, job.techniques) == ("megatron-fsdp", ("megatron-fsdp",))
     names = {job.framework.name for job in request().resolve().decided()}
     assert names == {"megatron-core"}
-    with pytest.raises(UsageError, match="usual switches"):
+    with pytest.raises(UsageError, match="default switches"):
         request(use=("megatron-fsdp",), sequence_parallel=False).resolve()
 
 

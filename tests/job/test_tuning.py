@@ -62,7 +62,7 @@ def test_frozen_modules_have_no_adapters() -> None:
     [
         ("lorra", "Did you mean 'lora'"),
         ("lora:rnk=3", "Did you mean 'rank'"),
-        ("lora:rank=0", "whole number from 1"),
+        ("lora:rank=0", "whole number of at least 1"),
         ("lora:rank=8,rank=9", "given twice"),
         ("lora:dropout=1", "share below 1"),
         ("lora:alpha=nan", "alpha=32"),
@@ -86,8 +86,8 @@ def test_what_no_library_has_is_refused_with_the_nearest_fix(text: str, says: st
     [
         ("lora:rank=2048", (), r"give rank=1024 or less"),
         ("lora:targets=router", (), "no layer router"),
-        ("lora:targets=q", ("attention",), "nothing of llama-3-8b to train"),
-        ("lora", ("layers:32",), "nothing of llama-3-8b to train"),
+        ("lora:targets=q", ("attention",), "nothing of llama-3-8b is left to train"),
+        ("lora", ("layers:32",), "nothing of llama-3-8b is left to train"),
         ("full", ("experts",), "has no experts"),
         ("full", ("q",), "give --freeze q,k,v"),
         ("full", ("gate",), "give --freeze gate,up"),

@@ -39,6 +39,18 @@ def _streams(framework: str, behind: int, draw: random.Random) -> bool:
     return behind > 0 if framework == "nemo-rl" else behind == 2 and draw.random() < 0.5
 
 
+def _trl(profile: str, seed: int, adapters: bool) -> dict[str, Any]:
+    """Options of TRL's trainer: kinds of adapters, weights in fp32 under autocast, attention."""
+    draw = random.Random(f"trl {seed}")
+    kinds = ("rank=16,targets=all-linear", "rank=8,targets=q+v,dropout=0.1",
+             "rank=32,alpha=16,targets=attention,dropout=0.05", "rank=4,whole=head")  # fmt: skip
+    made: dict[str, Any] = {"train": f"lora:{draw.choice(kinds)}" if adapters else "full"}
+    if profile == "hf-transformers":
+        made["dtype"] = draw.choice((None, "bf16", "amp"))
+    made["attention"] = draw.choice(("flash", "flash", "eager"))
+    return made
+
+
 def drawn(framework: str, seed: int) -> RlLaunch:
     """A plan that the framework can run."""
     draw = random.Random(f"{framework} {seed}")
@@ -70,6 +82,9 @@ def drawn(framework: str, seed: int) -> RlLaunch:
         made["old_logprobs"] = draw.random() < 0.7
         made["rollout_precision"] = draw.choice(("bf16", "fp8"))
     behind = 0 if not separate or framework == "trl" else draw.choice((1, 2))
+    trainer: dict[str, Any] = {"train": "lora:rank=16,targets=all-linear" if adapters else "full"}
+    if framework == "trl":
+        trainer = _trl(profile, seed, adapters)
     request = RlRequest(
         trainer=Request(
             model=MODEL,
@@ -77,20 +92,23 @@ def drawn(framework: str, seed: int) -> RlLaunch:
             framework=profile,
             lengths=LENGTHS,
             packing=None if tokens else "longest",
-            train="lora:rank=16,targets=all-linear" if adapters else "full",
+            **trainer,
         ),
         staleness=str(behind),
         **made,
     )
     job = request.resolve()
+    engines = (gpus - trains if separate else gpus) // engine_tp
+    given = draw.choice((0.4, 0.55, 0.8)), draw.choice((128, 256, 1024))
+    told = job.framework.told_sequences
     layout = RlLayout(
         request.placement,  # type: ignore[arg-type]
         _trainer(job, profile, trains, draw, tokens=tokens),
         EngineLayout(
-            (gpus - trains if separate else gpus) // engine_tp,
+            engines,
             engine_tp,
-            kv_share=draw.choice((0.4, 0.55, 0.8)),
-            sequences=256 if framework == "trl" else draw.choice((128, 256, 1024)),
+            kv_share=given[0],
+            sequences=given[1] if told else job.usual_sequences(request.placement, engines),
         ),
         behind,
         trainer_leaves=framework == "nemo-rl" or (framework == "verl" and draw.random() < 0.5),

@@ -92,7 +92,7 @@ def test_samples_over_context_parallelism_sum_the_loss_by_token() -> None:
         (LLAMA, {"freeze": ("layers:8",)}, "not --freeze layers:8"),
         (LLAMA, {"train": "lora:whole=embeddings"}, "not whole= beside adapters"),
         (LLAMA, {"train": "lora:adapter=fp32"}, "not adapter=fp32"),
-        (LLAMA, {"train": "lora:targets=q"}, "multiply at once what --train targets=q divides"),
+        (LLAMA, {"train": "lora:targets=q"}, "fuses layers that --train targets=q separates"),
         ("qwen3-30b-a3b", {"train": "dora"}, "which experts do not have"),
     ],
 )
@@ -103,7 +103,7 @@ def test_refused_by_name(model: str, more: dict[str, object], reason: str) -> No
 def test_quantised_plans_of_others_are_refused() -> None:
     item = case("qlora", LLAMA, "8xH100", zero=3, mbs=2, more={"train": "qlora"})
     plan = launch_of(item, "deepspeed", "deepspeed")
-    with pytest.raises(UsageError, match="megatron-bridge has no adapters of that kind"):
+    with pytest.raises(UsageError, match="megatron-bridge does not support such adapters"):
         launch_of_plan(plan.plan, plan.request, target_named("megatron-bridge"), "torchrun")
 
 

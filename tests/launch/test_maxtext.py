@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from planner.job.errors import UsageError
+from planner.job.written_folder import write_folder
+from planner.launch.check.assess import assess
+from planner.launch.check.given import read_given
 from planner.launch.contract import Launch
 from planner.launch.dialects.maxtext import writer
 from planner.launch.dialects.maxtext.mesh import AXES, key, sizes_of, spread
 from planner.launch.dialects.maxtext.settings import is_known, keys
+from planner.launch.folder import launch_folder
+from planner.launch.read.found import Hints
 from tests.launch.golden_files import check_golden
 from tests.launch.maxtext_cases import BASE, LLAMA, MATRIX
 from tests.launch.torch_contract import assert_complete, reasons
@@ -52,6 +58,20 @@ def test_writes_settings_that_there_are_with_values_that_they_take(entry: Case) 
         assert keys()[name].read(value) == value, name
     for word in writer.command(launch(entry)).argv[3:]:
         assert is_known(word.partition("=")[0]), word
+
+
+@pytest.mark.parametrize("entry", MATRIX, ids=lambda item: item.name)
+def test_a_folder_is_predicted_as_its_plan(entry: Case, tmp_path: Path) -> None:
+    """Also where MaxText departs from the model, which its README says and no problem repeats."""
+    own = launch(entry)
+    write_folder(tmp_path / "run", launch_folder(own).files, force=False)
+    given = read_given([str(tmp_path / "run")], Hints(), 1, None, None)
+    found = assess(given.found, given.gpus, given.cluster)
+    assert found.problems == ()
+    assert found.plan is not None
+    assert (found.plan.step_time_s, found.plan.peak_bytes) == pytest.approx(
+        (own.plan.step_time_s, own.plan.peak_bytes), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", ["base", "pipeline", "latent"])

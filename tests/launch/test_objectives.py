@@ -37,7 +37,7 @@ def test_plans_of_preferences_are_not_written_as_pretraining(framework: str) -> 
 def test_no_search_is_named_that_would_be_refused() -> None:
     """NeMo AutoModel has no preferences, so that a search under it is none of the next steps."""
     plan, request = planned("hf-fsdp2")
-    with pytest.raises(UsageError, match="automodel has no direct preference") as refused:
+    with pytest.raises(UsageError, match="automodel does not support direct preference") as refused:
         launch_of(plan, request, target_named("automodel"), "torchrun", 2)
     assert "planner search" not in str(refused.value)
 

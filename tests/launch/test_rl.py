@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from planner.cli.program import planner_command
 from planner.job.errors import UsageError
+from planner.job.tuning import read_tuning
 from planner.launch.check.rl import rl_check, rl_layout, rl_request
 from planner.launch.dialects.hf.sampling import sampling_names
 from planner.launch.dialects.hf.unmodelled import hf_names
@@ -65,12 +66,13 @@ def test_what_is_written_reads_back_equal(framework: str, seed: int, tmp_path: P
     assert layout.trainer.recompute == launch.layout.trainer.recompute
     assert layout.trainer.job.framework.name == own.trainer.framework.name
     tuning, wanted = layout.trainer.job.tuning, own.trainer.tuning
-    assert (tuning.method, tuning.rank, tuning.targets) == (
-        wanted.method, wanted.rank, wanted.targets,
+    adapted = tuning.adapted(own.policy)
+    assert (tuning.method, tuning.rank, tuning.dropout, tuning.whole, adapted) == (
+        wanted.method, wanted.rank, wanted.dropout, wanted.whole, wanted.adapted(own.policy),
     )  # fmt: skip
+    assert layout.trainer.job.framework.mode == own.trainer.framework.mode
+    assert layout.trainer.job.attention == own.trainer.attention
     engine, wanted_engine = layout.engine, launch.layout.engine
-    if framework == "trl":  # TRL says itself how many sequences run at once
-        engine = replace(engine, sequences=wanted_engine.sequences)
     assert (engine, layout.way) == (wanted_engine, launch.layout.way)
     assert (layout.placement, layout.staleness, layout.streams, layout.trainer_leaves) == (
         launch.layout.placement, launch.layout.staleness, launch.layout.streams,
@@ -88,14 +90,8 @@ def test_what_is_written_reads_back_equal(framework: str, seed: int, tmp_path: P
     assert job.trainer.seq == own.trainer.seq
 
 
-# Plans without context parallelism: a plan takes its fastest exchange, files the usual one.
-_ALIKE = [
-    (framework, seed) for framework in ("verl", "nemo-rl") for seed in range(10)
-    if drawn(framework, seed).degrees.cp == 1
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("framework", "seed"), _ALIKE)
+@pytest.mark.parametrize("framework", WRITERS)
+@pytest.mark.parametrize("seed", range(21))
 def test_files_are_predicted_as_the_plan_that_they_run(
     framework: str, seed: int, tmp_path: Path
 ) -> None:
@@ -104,6 +100,10 @@ def test_files_are_predicted_as_the_plan_that_they_run(
     check = rl_check(found, launch.request.trainer.gpus, None)
     planned = rl_step(launch.job, launch.layout)
     assert check.step is not None
+    seconds = {phase.name: phase.seconds for phase in planned.phases}
+    assert {phase.name: phase.seconds for phase in check.step.phases} == pytest.approx(
+        seconds, rel=1e-9
+    )
     assert check.step.step_s == pytest.approx(planned.step_s, rel=1e-9)
     peaks = {side: phase.peak_bytes for side, phase in planned.peaks.items()}
     assert {side: phase.peak_bytes for side, phase in check.step.peaks.items()} == pytest.approx(
@@ -124,7 +124,8 @@ def test_every_setting_is_one_that_the_framework_has() -> None:
         assert trl <= sampling_names() | hf_names("trainer") | {"use_peft", *_ADAPTERS}
 
 
-_ADAPTERS = ("lora_r", "lora_alpha", "lora_target_modules", "attn_implementation")
+_ADAPTERS = ("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules",
+             "lora_modules_to_save", "attn_implementation", "dtype")  # fmt: skip
 
 
 def test_nothing_that_a_name_holds_is_run(tmp_path: Path) -> None:
@@ -156,6 +157,47 @@ def test_what_a_framework_cannot_run_is_refused(
     launch = drawn(framework, 0)
     with pytest.raises(UsageError, match=says):
         rl_files(replace(launch, layout=replace(launch.layout, **change)))
+
+
+@pytest.mark.parametrize(
+    ("framework", "train", "says"),
+    [
+        ("verl", "lora:rank=8,targets=all-linear,dropout=0.1", "adapters with dropout"),
+        ("nemo-rl", "lora:rank=8,targets=q+v", "adapters with dropout"),
+        ("trl", "lora:rank=8,targets=q", None),
+    ],
+)
+def test_adapters_are_written_as_planned_or_refused(
+    framework: str, train: str, says: str | None
+) -> None:
+    launch = drawn(framework, 0)
+    trainer = replace(launch.job.trainer, tuning=read_tuning(train))
+    other = replace(launch, job=replace(launch.job, trainer=trainer))
+    if says is None:
+        assert "lora_target_modules: [q_proj]" in rl_files(other)["trl.yaml"]
+        return
+    with pytest.raises(UsageError, match=says):
+        rl_files(other)
+
+
+@pytest.mark.parametrize("framework", ["verl", "nemo-rl"])
+def test_context_parallelism_exchanges_as_the_framework_runs_it(framework: str) -> None:
+    """Neither has a setting for Megatron's exchange, which is a ring unless it is told."""
+    profile = {"verl": "megatron-core", "nemo-rl": "megatron-bridge"}[framework]
+    request = drawn(framework, 0).request
+    trainer = request.trainer.model_copy(update={"framework": profile, "packing": None})
+    plain = request.model_copy(update={"trainer": trainer, "token_limit": 8192})
+    assert plain.resolve().trainer.context_kinds == ("p2p",)
+    asked = trainer.model_copy(update={"cp_comm_type": "a2a"})
+    with pytest.raises(UsageError, match=r"--cp-comm-type a2a: .* with p2p"):
+        plain.model_copy(update={"trainer": asked}).resolve()
+
+
+def test_a_number_of_sequences_that_trl_does_not_take_is_refused() -> None:
+    launch = drawn("trl", 1)
+    engine = replace(launch.layout.engine, sequences=launch.layout.engine.sequences + 1)
+    with pytest.raises(UsageError, match="sequences at once, which TRL does not take"):
+        rl_files(replace(launch, layout=replace(launch.layout, engine=engine)))
 
 
 def test_other_frameworks_are_not_written() -> None:

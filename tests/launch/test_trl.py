@@ -42,6 +42,10 @@ def test_there_and_back(profile: str, item: Case, tmp_path: Path) -> None:
     # Of samples that are padded, how long they are is told with --lengths alone.
     left_out = [setting.key for setting, _ in found.found.unmodelled]
     assert set(left_out) <= {LIMIT_ALONE}
+    assert found.plan is not None
+    assert (found.plan.step_time_s, found.plan.peak_bytes) == pytest.approx(
+        (launch.plan.step_time_s, launch.plan.peak_bytes), rel=1e-9
+    )
     assert found.job is not None
     assert found.job.objective == launch.job.objective
     assert found.job.tuning.frozen == launch.job.tuning.frozen

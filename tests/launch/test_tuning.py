@@ -206,6 +206,6 @@ def test_experts_have_neither_dropout_nor_magnitudes() -> None:
     train = "lora:targets=all-linear+experts+router,dropout=0.1"
     item = case("dropped", "qwen3-30b-a3b", "8xH100", **_GPUS, more={"train": train})
     assert "experts have no dropout" in reasons(launch("accelerate", item))
-    with pytest.raises(UsageError, match="no magnitudes of adapters on experts"):
+    with pytest.raises(UsageError, match="does not support DoRA on experts"):
         Request(model="qwen3-30b-a3b", gpus="8xH100", gbs=8, framework="hf-fsdp2",
                 train="dora:targets=experts").resolve()  # fmt: skip

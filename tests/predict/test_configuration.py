@@ -72,8 +72,16 @@ def test_every_broken_rule_is_named() -> None:
     ("blocks", "recomputed", "message"),
     [
         ([20, 20, 20], None, "one for each of the pp·vpp blocks"),
-        ([20, 20, 20, 19], None, r"they are 79, llama-3-70b has 80; .* \[20, 20, 20, 20\]"),
-        ([30, 0, 30, 20], None, "but the first and the last holds at least one transformer layer"),
+        (
+            [20, 20, 20, 19],
+            None,
+            r"they add up to 79, but llama-3-70b has 80; .* \[20, 20, 20, 20\]",
+        ),
+        (
+            [30, 0, 30, 20],
+            None,
+            "but the first and the last must hold at least one transformer layer",
+        ),
         (None, [3, 3, 3, 4], "recomputes the same number of layers in every block"),
         (None, [3, 3, 3], "one for each of the pp stages"),
     ],

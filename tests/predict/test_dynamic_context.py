@@ -92,7 +92,7 @@ def test_exchanges_and_graphs_that_samples_of_unlike_lengths_cannot_have() -> No
     by_sample = request.model_copy(update={"balance": "hybrid-cp"})
     assert "a2a+p2p" in request.resolve().context_kinds
     assert "a2a+p2p" not in by_sample.resolve().context_kinds
-    with pytest.raises(UsageError, match="of one number of ranks; give p2p"):
+    with pytest.raises(UsageError, match="a fixed number of ranks; give p2p"):
         by_sample.model_copy(update={"cp_comm_type": "a2a+p2p"}).resolve()
     # Megatron's replay asserts that no packs are handed on (transformer_layer.py).
     with pytest.raises(UsageError, match="--with cuda-graphs: it replays"):

@@ -34,7 +34,7 @@ def test_nearest_split(
     [
         ("nanotron", (16, 16), r"nanotron places the layers itself.*nearest: \[18, 14\]"),
         ("megatron-lm-2022", (15, 17), r"the same number of layers; nearest: \[16, 16\]"),
-        ("megatron-core", (16, 17), r"they are 33, llama-3.1-8b has 32"),
+        ("megatron-core", (16, 17), r"they add up to 33, but llama-3.1-8b has 32"),
     ],
 )
 def test_the_refusal_says_what_and_what_instead(

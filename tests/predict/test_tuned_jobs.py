@@ -139,8 +139,8 @@ def test_mfu_counts_what_is_computed() -> None:
     ("train", "framework", "says"),
     [
         ("lora", "megatron-core", "megatron-bridge"),
-        ("lora:base=nf4", "megatron-bridge", "quantises none"),
-        ("qlora:base=gptq4", "torchtune", "holds them in nf4-double"),
+        ("lora:base=nf4", "megatron-bridge", "does not quantise frozen weights"),
+        ("qlora:base=gptq4", "torchtune", "stores frozen weights only in nf4-double"),
     ],
 )
 def test_a_framework_without_it_is_refused_with_those_that_have_it(

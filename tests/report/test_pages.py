@@ -202,5 +202,7 @@ def test_a_plan_that_contradicts_itself_is_refused(
     document["plans"][0] |= change
     path = tmp_path / "plans.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(UsageError, match=r"is no schedule|does not agree with pp|greater than 0"):
+    with pytest.raises(
+        UsageError, match=r"is not a schedule|does not agree with pp|greater than 0"
+    ):
         page_of_file(path)

@@ -129,13 +129,13 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a lower bound": (
         "proof.limits",
         lambda limits: [{**one, "sample_s": 0.99 * one["sample_s"]} for one in limits],
-        "no limit of the proof shows it optimal",
+        "no limit of the proof shows that it is optimal",
     ),
-    "no limits": ("proof.limits", lambda _: [], "no limit of the proof shows it optimal"),
+    "no limits": ("proof.limits", lambda _: [], "no limit of the proof shows that it is optimal"),
     "a plan left out": ("plans", lambda plans: [plans[0], *plans[3:]], "may be missing"),
     "another choice": ("recommended", lambda number: number + 1, "not the one to recommend"),
     "less sure": (
-        "request.fit_probability", lambda _: 0.999, "fits less surely than was asked",
+        "request.fit_probability", lambda _: 0.999, "it fits less surely than requested",
     ),
     "no proof": ("proof", lambda _: None, "no proof"),
 }  # fmt: skip

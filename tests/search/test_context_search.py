@@ -85,7 +85,7 @@ def test_a_given_configuration_exchanges_as_a_search_would() -> None:
     ("fields", "text"),
     [
         ({"cp_comm_type": "a2a", "framework": "torchtitan"}, "torchtitan has all_gather"),
-        ({"cp_comm_type": "a2a", "cp_sizes": (2, 2)}, "with the exchange a2a+p2p alone"),
+        ({"cp_comm_type": "a2a", "cp_sizes": (2, 2)}, "only with the exchange a2a+p2p"),
         ({"cp_comm_type": "a2a+p2p", "cp_sizes": (4,)}, "two numbers"),
     ],
 )

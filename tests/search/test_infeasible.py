@@ -71,7 +71,7 @@ def test_conflict_names_the_choice_and_the_memory(tight: WhyNothingFits) -> None
     assert tight.proven
     text = tight.conflict[1].text
     assert "stage 0 needs 91." in text
-    assert "without recompute; 79.1 GiB are there" in text
+    assert "without recompute; 79.1 GiB are available" in text
 
 
 def test_no_choice_is_guilty_where_nothing_fits_without_any(packed: WhyNothingFits) -> None:
@@ -286,7 +286,7 @@ def test_layers_of_the_scarce_kind_are_counted() -> None:
     )
     roomy = replace(ctx, memory=MemoryNumbers(1, 17, (phase,)))
     # Enough room for each kind alone: no sum that would say otherwise.
-    assert capacities_text(roomy, [0, 1], model).endswith("in no split all of them")
+    assert capacities_text(roomy, [0, 1], model).endswith("but no split holds all of them")
     none = replace(ctx, memory=MemoryNumbers(1, 5, (phase,)))
     assert "each hold not even one" in capacities_text(none, [0, 1], model)
 

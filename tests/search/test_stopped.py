@@ -95,9 +95,7 @@ def test_what_is_said_of_memory_does_not_hang_on_the_time_limit() -> None:
     with pytest.raises(DoesNotFitError) as caught:
         find_plans(request, time_limit_s=1e-6, relaxed=False)
     even = likely_limit_bytes(request.resolve(), 0.8) / 2**30
-    assert (
-        f"({even:.1f} if it is to fit with a probability of 80 %)" in caught.value.why.sentences()
-    )
+    assert f"({even:.1f} to fit with a probability of 80 %)" in caught.value.why.sentences()
 
 
 def test_offloads_that_the_time_limit_came_before_are_not_called_worse() -> None:

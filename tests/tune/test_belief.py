@@ -173,12 +173,12 @@ def test_an_impossible_time_is_refused(seconds: float) -> None:
 
 
 def test_an_unknown_candidate_is_refused() -> None:
-    with pytest.raises(UsageError, match="'z' is no candidate"):
+    with pytest.raises(UsageError, match="'z' is not a candidate"):
         belief([0.0], np.eye(1)).observed([Observation("z", 1.0)])
 
 
 def test_a_belief_needs_candidates() -> None:
-    with pytest.raises(UsageError, match="one candidate at least"):
+    with pytest.raises(UsageError, match="at least one candidate"):
         Belief.of([])
 
 

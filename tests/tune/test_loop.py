@@ -81,7 +81,7 @@ def test_memory_is_an_observation(tmp_path: Path, storage: Any) -> None:
 @pytest.mark.parametrize(
     ("job", "kind", "words"),
     [
-        (FakeJob([(1.0, "step 1: loss nan, 1.0 s\n")], hangs=True), "not-a-number", "is no number"),
+        (FakeJob([(1.0, "step 1: loss nan, 1.0 s\n")], hangs=True), "not-a-number", "not a number"),
         (FakeJob([(1.0, "step 1: loss 1.0, 1.0 s\n")], hangs=True), "hang", "no line of log for"),
         (FakeJob([(1.0, "starting\n")], hangs=True), "time-over", "--trial-limit"),
         (FakeJob([(1.0, "KeyError: 'model'\n")], status=1), "failed", "KeyError: 'model'"),
@@ -104,7 +104,7 @@ def test_ends_of_the_plan(
         (FakeJob([]), "no-log", "must end when the training ends"),
         (FakeJob([(0.1, "Submitted batch job 7\n")]), "no-log", "after 1 line of log"),
         (FakeJob([(float(n), f"step: {n} loss: 7.1 memory: 9.1GiB(1%) tps: 5,120\n")
-                  for n in range(9)]), "foreign-log", "is one of torchtitan"),
+                  for n in range(9)]), "foreign-log", "is from torchtitan"),
         (FakeJob([(1.0, "RuntimeError: CUDA error: invalid device ordinal\n")], status=1),
          "too-few-gpus", "fewer GPUs than the plan"),
     ],

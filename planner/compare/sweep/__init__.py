@@ -1,1 +1,1 @@
-"""Sweeps: one search at every point of a grid, kept as they end, on one machine or many."""
+"""Sweeps: one search at every point of a grid, saved as each ends, on one machine or many."""

@@ -1,9 +1,10 @@
-"""The journal of a sweep, an SQLite file in which every search is written as it ends; and its
-results: rows in the order of the grid, and beside them where each was searched.
+"""The journal of a sweep, an SQLite file to which every search is written as it ends. It also
+writes the results: rows in the order of the grid, and a second table that says where each search
+ran.
 
-`header`: versions that all records depend on; `searches`: a key with its record, or with the reason
-of its failure, which a later run replaces. SQLite keeps interrupted writes (a crash, a full disk)
-out of the file; one process writes, under a lock.
+`header`: versions that all records depend on; `searches`: each key with its record, or with the
+reason of its failure, which a later run replaces. SQLite keeps interrupted writes (a crash, a full
+disk) out of the file; one process writes, under a lock.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS searches (key TEXT PRIMARY KEY, record TEXT, error TEXT);
 """
-# What all records depend on; another value of one of them would mix two models in one table.
+# All records depend on these; a different value would mix two models in one table.
 _SAME = ("planner", "sources")
 
 
 class Journal:
-    """`header`: what made the records; `done`: keys of searches; `failed`: key -> why."""
+    """`header`: versions that made the records; `done`: keys of searches that succeeded; `failed`:
+    key -> reason."""
 
     def __init__(self, path: Path, base: sqlite3.Connection, tables: str = "") -> None:
         self.path, self._base = path, base
@@ -48,7 +50,8 @@ class Journal:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """One transaction. OSError where the disk is at fault, UsageError for another file."""
+        """One transaction. OSError if the disk is at fault, UsageError if the file is not a
+        journal."""
         try:
             with self._base:
                 yield
@@ -57,7 +60,9 @@ class Journal:
             text = f"{error}; {kept}"
             raise OSError(errno.EIO, text, str(self.path)) from error
         except sqlite3.DatabaseError:
-            raise UsageError(f"{self.path} is no journal of a sweep; --force starts anew") from None
+            raise UsageError(
+                f"{self.path} is not the journal of a sweep; --force starts a new one"
+            ) from None
 
     def records(self, keys: Iterable[str]) -> Iterator[dict[str, Any] | None]:
         """The records of some searches; None for those that are not done."""
@@ -67,7 +72,8 @@ class Journal:
             yield None if text is None else json.loads(text)
 
     def begin(self, header: Mapping[str, str]) -> None:
-        """Write the header, or compare it. UsageError where another planner wrote it."""
+        """Write the header, or compare it with the existing one. UsageError if another version of
+        the planner wrote that."""
         if not self.header:
             with self._told():
                 self._base.executemany("INSERT INTO header VALUES (?, ?)", header.items())
@@ -81,8 +87,8 @@ class Journal:
                 )
 
     def add(self, records: Iterable[tuple[str, Mapping[str, Any] | str]]) -> None:
-        """Keep records (key, record) and failures (key, why), and wait for the disk. OSError leaves
-        the file as it was."""
+        """Save records (key, record) and failures (key, reason), and wait for the disk. An OSError
+        leaves the file unchanged."""
         rows = [
             (key, None, item) if isinstance(item, str) else (key, json.dumps(item), None)
             for key, item in records
@@ -99,7 +105,8 @@ class Journal:
 
 @contextmanager
 def opened(folder: Path, *, anew: bool = False) -> Iterator[Journal]:
-    """The journal of a folder, which is made; other processes are kept out. UsageError, OSError."""
+    """The journal of a folder, created if missing, locked against other processes. UsageError,
+    OSError. `anew`: set an earlier journal aside."""
     demand_installed("sweeps need", "sweep", "filelock", "pyarrow")
     from filelock import FileLock, Timeout
 
@@ -119,18 +126,18 @@ def opened(folder: Path, *, anew: bool = False) -> Iterator[Journal]:
 
 
 def _refuse_foreign(path: Path, lock_file: Path) -> None:
-    """UsageError for a link, and for files of these names with other contents."""
+    """Raise UsageError for links, and for files of these names that are not a sweep's."""
     for each in (path, path.with_name(f"{_NAME}-journal"), lock_file):
         if each.is_symlink() or (each.exists() and not each.is_file()):
-            raise UsageError(f"{each} is a link, or no file; give another folder to -o")
+            raise UsageError(f"{each} is a link, or not a file; give another folder to -o")
     if lock_file.exists() and lock_file.stat().st_size:
-        raise UsageError(f"{lock_file} is no lock of a sweep; give another folder to -o")
+        raise UsageError(f"{lock_file} is not the lock of a sweep; give another folder to -o")
     if path.exists() and not _tables(path) <= {"header", "searches"}:
         raise UsageError(f"{path} is a database of something else; give another folder to -o")
 
 
 def _tables(path: Path) -> set[str]:
-    """Names in a database; none if the file is damaged, or is no database."""
+    """Names of the tables in a database; empty if the file is damaged or not a database."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
         try:
             return {
@@ -141,7 +148,7 @@ def _tables(path: Path) -> set[str]:
 
 
 def _set_aside(path: Path) -> None:
-    """Keep an earlier journal under the first name that is free: it may hold days of work."""
+    """Rename an earlier journal to the first free name, because it may hold days of work."""
     names = (f".old{number or ''}" for number in count())
     ending = next(each for each in names if not os.path.lexists(f"{path}{each}"))
     for each in (path.with_name(f"{_NAME}-journal"), path):
@@ -150,15 +157,16 @@ def _set_aside(path: Path) -> None:
 
 
 def read_only(folder: Path, file: Path) -> Journal:
-    """The journal of a folder as it is now. UsageError, which names the sweep's file, where there
-    is none."""
+    """The journal of a folder as it is now. If there is none, UsageError names the sweep's file."""
     path = folder / _NAME
     if not path.is_file():
-        raise UsageError(f"--report: no sweep of {file} has run in {folder} yet; leave it out")
+        raise UsageError(
+            f"--report: no sweep of {file} has run in {folder} yet; leave --report out"
+        )
     return Journal(path, sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
 
 
-# Column -> its type in Arrow, its unit and what it means: of rows, and of where each was searched.
+# Column -> its Arrow type, unit and meaning: for results, and for their provenance.
 _COLUMNS = shipped_toml("planner.compare.sweep", "columns.toml")
 FIGURES, PROVENANCE = _COLUMNS["figures"], _COLUMNS["provenance"]
 _GROUP = 5_000
@@ -166,14 +174,14 @@ _NAMES = "results.parquet", "provenance.parquet"
 
 
 def rows(grid: Grid, journal: Journal) -> Iterator[dict[str, Any]]:
-    """A row for each search that is done and each price, in the order of the grid."""
+    """One row per finished search and price, in the order of the grid."""
     for labels, record in _done(grid, journal):
         for pricing, figures in zip(grid.pricings, record["rows"], strict=True):
             yield labels | dict(zip(grid.price_axes, pricing.labels, strict=True)) | figures
 
 
 def provenance(grid: Grid, journal: Journal) -> Iterator[dict[str, Any]]:
-    """Where and when each search that is done ran, in the order of the grid."""
+    """Where and when each finished search ran, in the order of the grid."""
     for labels, record in _done(grid, journal):
         yield labels | record["provenance"]
 
@@ -191,17 +199,18 @@ def columns(grid: Grid) -> list[str]:
 
 
 def _labels(grid: Grid) -> tuple[str, ...]:
-    """Axes that are no figure of the rows anyhow, as the currency is."""
+    """Axes that are not already among the figures of a row, as the currency is."""
     return tuple(name for name in (*grid.axes, *grid.price_axes) if name not in FIGURES)
 
 
 def refuse_results(folder: Path) -> None:
-    """UsageError where the results would replace what no sweep wrote; before any search."""
+    """Before any search, raise UsageError if the results would overwrite files that no sweep
+    wrote."""
     refuse_names(folder, _NAMES)
 
 
 def write(grid: Grid, journal: Journal, folder: Path) -> tuple[Path, Path]:
-    """results.parquet and provenance.parquet, each whole or not at all. OSError."""
+    """Write results.parquet and provenance.parquet, each completely or not at all. OSError."""
     paths = folder / _NAMES[0], folder / _NAMES[1]
     made_by = journal.header | {"fixed": grid.fixed}
     tables = (
@@ -218,7 +227,8 @@ def _parquet(
     figures: Mapping[str, Sequence[str]],
     made_by: Mapping[str, str],
 ) -> bytes:
-    """A Parquet file: the labels as text, then figures with unit and meaning in the schema."""
+    """A Parquet file: the labels as text, then the figures, with units and meanings in the
+    schema."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

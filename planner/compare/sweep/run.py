@@ -1,8 +1,8 @@
-"""The loop of a sweep (hand out what is not done, note what comes back, and count) and where its
-tasks run: processes of this machine, or a user's Ray or Dask cluster.
+"""The loop of a sweep (hand out what is not done, record what comes back, and count), and the
+places where its tasks run: processes of this machine, or a user's Ray or Dask cluster.
 
 Every engine hands out `concurrent.futures.Future`s, so one loop serves all. Ray and Dask run a task
-again where its worker died; here, the loop does.
+again if its worker died; for local processes, the loop does.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from planner.compare.sweep.work import (
 from planner.job.errors import CannotTellError, UsageError, demand_installed
 
 EngineName = Literal["local", "ray", "dask"]
-# A cluster that is there answers within this time.
+# A running cluster answers within this time.
 ANSWERS_WITHIN_S = 10.0
-# What listens there has let this process in within this time, if it is such a cluster at all.
+# A running cluster of the right kind lets this process join within this time.
 _LETS_IN_WITHIN_S = 40.0
-# Tasks handed out for each that runs on another machine, so that no worker waits for the next.
+# Tasks handed out per running one on another machine, so that no worker has to wait for the next.
 _AHEAD = 4
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`submit` starts a task; `window`: tasks to hand out before the first is back."""
+    """`submit` starts a task; `window`: number of tasks that may be out at the same time."""
 
     submit: Callable[[GridPoint], Future[TaskRecord]]
     window: int
@@ -58,8 +58,8 @@ class Engine:
 def started(
     name: EngineName, common: Common, *, address: str | None = None, processes: int = 1
 ) -> Iterator[Engine]:
-    """An engine, ended with the block. UsageError for what is not installed or not given,
-    CannotTellError for a cluster that does not answer."""
+    """An engine, ended with the block. UsageError for a missing package or address, CannotTellError
+    for a cluster that does not answer."""
     if name == "local":
         with _local(common, processes) as engine:
             yield engine
@@ -74,14 +74,15 @@ def started(
 
 
 def demand_answer(address: str) -> None:
-    """CannotTellError unless something listens at `HOST:PORT`, `tcp://HOST:PORT` or alike."""
+    """Raise CannotTellError unless something listens at the address (`HOST:PORT`, `tcp://HOST:PORT`
+    or similar)."""
     try:
         parts = urlsplit(address if "://" in address else f"tcp://{address}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None
     if not host or not port:
-        raise UsageError(f"--address {address}: write HOST:PORT, as 10.0.0.1:6379")
+        raise UsageError(f"--address {address}: write HOST:PORT, such as 10.0.0.1:6379")
     try:
         socket.create_connection((host, port), ANSWERS_WITHIN_S).close()
     except OSError as error:
@@ -96,8 +97,8 @@ def _silent(address: str, error: object) -> CannotTellError:
 
 
 def _let_in(connect: Callable[[], Any], address: str) -> Any:
-    """The result of `connect`, in time: both libraries may wait forever for a port that is open and
-    silent. CannotTellError."""
+    """The result of `connect`, with a time limit, because both libraries may wait forever for an
+    open port that stays silent. CannotTellError."""
     found: Future[Any] = Future()
 
     def attempt() -> None:
@@ -110,15 +111,15 @@ def _let_in(connect: Callable[[], Any], address: str) -> Any:
     try:
         return found.result(_LETS_IN_WITHIN_S)
     except TimeoutError:
-        raise _silent(address, f"no word within {_LETS_IN_WITHIN_S:.0f} s") from None
+        raise _silent(address, f"no answer within {_LETS_IN_WITHIN_S:.0f} s") from None
     except (OSError, RuntimeError) as error:
         raise _silent(address, error) from None
 
 
 @contextmanager
 def _local(common: Common, processes: int) -> Iterator[Engine]:
-    """Processes of this machine, each a separate pool: one that dies takes its task alone, and
-    another takes its place."""
+    """Processes of this machine, each a separate pool: one that dies loses only its own task and is
+    replaced."""
     context = multiprocessing.get_context("spawn")
     idle: SimpleQueue[ProcessPoolExecutor] = SimpleQueue()
 
@@ -171,14 +172,14 @@ def _dask(common: Common, address: str) -> Iterator[Engine]:
 
     connect = partial(distributed.Client, address, timeout=ANSWERS_WITHIN_S, set_as_default=False)
     with _let_in(connect, address) as client:
-        # One object for all workers, and results that nobody finds again by their arguments.
+        # One shared object for all workers, without caching of results by their arguments.
         shared = client.scatter(common, broadcast=True, hash=False)
         run: Any = partial(client.get_executor(pure=False).submit, search_point, shared)
         workers = len(client.scheduler_info(n_workers=-1)["workers"])
         yield Engine(run, _AHEAD * max(1, workers))
 
 
-# So many failures and nothing else: something is wrong with all of them.
+# After this many failures and no success, something is wrong with all searches.
 _ALL_FAIL = 20
 
 
@@ -187,7 +188,8 @@ Batch = list[tuple[GridPoint, TaskRecord | str]]
 
 @dataclass(frozen=True)
 class SearchCounts:
-    """Searches of a grid that are done, failed (and tried again by the next run), and left."""
+    """Numbers of searches of a grid that are done, failed (the next run tries them again), and
+    left."""
 
     total: int
     done: int
@@ -195,20 +197,20 @@ class SearchCounts:
 
     @property
     def left(self) -> int:
-        """Not yet tried."""
+        """Searches not tried yet."""
         return self.total - self.done - self.failed
 
 
 def count(grid: Grid, journal: Journal) -> SearchCounts:
-    """Where a sweep is, by its journal."""
+    """The progress of a sweep according to its journal."""
     keys = [grid.key(index) for index in range(len(grid))]
     done = sum(key in journal.done for key in keys)
     return SearchCounts(len(keys), done, sum(key in journal.failed for key in keys))
 
 
 def header(today: date) -> dict[str, str]:
-    """Everything that the figures of a sweep depend on beside its points; prices age with
-    the date."""
+    """Everything besides its points that the figures of a sweep depend on, including the date,
+    because prices age."""
     return {"planner": __version__, "sources": sources_hash(), "today": today.isoformat()}
 
 
@@ -219,11 +221,11 @@ def run(
     progress: Progress | None = None,
     time_limit_s: float | None = None,
 ) -> None:
-    """Search every point that is not done. Each is in the journal before the next is handed out;
-    after `time_limit_s` none is.
+    """Search every point that is not done. A result is in the journal before another point is
+    handed out; after `time_limit_s`, none is handed out.
 
-    CannotTellError where the cluster is lost, or nothing but failures come back; OSError where the
-    journal cannot be written; KeyboardInterrupt. What was noted before stays.
+    CannotTellError if the cluster is lost, or if the first searches all fail; OSError if the
+    journal cannot be written; KeyboardInterrupt. Earlier records stay.
     """
     tell = progress or (lambda _what, _done, _total: None)
     todo = [index for index in range(len(grid)) if grid.key(index) not in journal.done]
@@ -243,8 +245,8 @@ def run(
 
 
 def _outcomes(engine: Engine, points: Iterator[GridPoint]) -> Iterator[Batch]:
-    """Points with their records, or why they failed, as they end. What killed its process is tried
-    once more."""
+    """Points with their records, or with the reasons why they failed, as they end. A search whose
+    process was killed is tried once more."""
     waiting: dict[Future[TaskRecord], GridPoint] = {}
     deaths: set[str] = set()
 

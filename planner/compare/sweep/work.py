@@ -1,8 +1,9 @@
-"""The points of a sweep, one search each, and one task: the plan to take at a point, in days and
+"""The points of a sweep, one search each, and the task for one point: the plan to take, in days and
 money at every price.
 
-Nothing in a task looks at a clock to decide anything, so one that runs again, anywhere, gives the
-same figures. What differs (host, seconds) is the record's provenance, beside its rows.
+No decision in a task depends on a clock, so a task that runs again, anywhere, gives the same
+figures. Things that differ (host, seconds) are kept apart from its rows, as the record's
+provenance.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ from planner.job.written import picked
 from planner.predict.plan_text import configuration_text
 from planner.search.launchable import LaunchNotes
 
-# A label of an axis and the options that it stands for.
+# A label of an axis, and the options that it sets.
 Value = tuple[str, Mapping[str, Any]]
 
-# Names that a catalogue may lack come in lists of this length at most; numbers may come in longer.
+# Lists of names, which the catalogue may lack, have at most this length; lists of numbers may be
+# longer.
 _TRIED = 100
 
 
@@ -62,15 +64,15 @@ class Pricing:
 
     @property
     def text(self) -> str:
-        """A hash of everything that its figures depend on, except the date, which the
-        journal has."""
+        """A hash of everything that its figures depend on, except the date, which the journal
+        has."""
         settings = self.settings.model_dump_json(exclude={"today"})
         return _hash(repr((self.labels, self.tokens, settings)))
 
 
 @dataclass(frozen=True)
 class GridPoint:
-    """One search. `key`: the same for the same search of any grid with the same fixed part."""
+    """One search. `key`: equal for the same search in any grid with the same fixed part."""
 
     key: str
     labels: tuple[str, ...]
@@ -80,10 +82,11 @@ class GridPoint:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every combination of the values of the axes, the last axis fastest; made when asked for.
+    """Every combination of the axes' values, the last axis varying fastest; points are made when
+    they are needed.
 
-    `axes`: name -> values; `price_axes`: names of the labels of `pricings`; `build`: the job of a
-    combination's options and where it runs; `fixed`: what else the figures depend on.
+    `axes`: name -> values; `price_axes`: names of the labels of `pricings`; `build`: makes the job
+    and the offer from a combination's options; `fixed`: everything else that the figures depend on.
     """
 
     axes: Mapping[str, tuple[Value, ...]]
@@ -96,11 +99,11 @@ class Grid:
         return prod(len(values) for values in self.axes.values())
 
     def key(self, index: int) -> str:
-        """32 characters that name a search."""
+        """32 characters that identify a search."""
         return _hash(self.fixed + repr(sorted(repr(one) for _, one in self._values(index))))
 
     def labels(self, index: int) -> tuple[str, ...]:
-        """Labels of a combination, one an axis."""
+        """The labels of a combination, one per axis."""
         return tuple(label for label, _ in self._values(index))
 
     def point(self, index: int) -> GridPoint:
@@ -110,7 +113,7 @@ class Grid:
         )
 
     def on(self, today: date) -> Grid:
-        """The same with prices that are as old as they are on a day."""
+        """The same grid, with prices aged to the given day."""
         pricings = (
             replace(one, settings=one.settings.model_copy(update={"today": today}))
             for one in self.pricings
@@ -126,13 +129,13 @@ class Grid:
 
 
 def merged(values: Iterable[Value]) -> dict[str, Any]:
-    """The options of several values."""
+    """The options of several values in one dictionary."""
     return {key: value for _, options in values for key, value in options.items()}
 
 
 def check_grid(grid: Grid) -> None:
-    """UsageError for an error that every point has: the first values of each axis are tried on
-    every cluster, with the first values of the other axes; nothing is searched."""
+    """Raise UsageError for an error that every point has. Nothing is searched: the first values of
+    each axis are tried on every cluster, with the first values of the other axes."""
     clusters = grid.axes["cluster"]
     first = {name: values[0] for name, values in grid.axes.items()}
     for name, values in grid.axes.items():
@@ -150,7 +153,7 @@ def _entered(grid: Grid, chosen: Mapping[str, Value]) -> EnteredOffer:
     return enter(offer, with_batch(request)[0], None, None)
 
 
-# One search at a time in a process: workers with several threads would share its memory and cores.
+# One search at a time per process: workers with several threads would share its memory and cores.
 _alone = threading.Lock()
 
 
@@ -163,8 +166,8 @@ class TaskRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Common:
-    """The parts that all tasks share. `planner`, `sources`: of the planner with which the sweep
-    began."""
+    """The inputs that all tasks share. `planner`, `sources`: version and source hash of the planner
+    that began the sweep."""
 
     pricings: tuple[Pricing, ...]
     launch: LaunchNotes
@@ -173,8 +176,8 @@ class Common:
 
 
 def search_point(common: Common, point: GridPoint) -> TaskRecord:
-    """Search a point. CannotTellError if this machine has another planner; an error of the point
-    itself is a row with a reason."""
+    """Search a point. CannotTellError if this machine has another version of the planner; an error
+    of the point itself becomes a row with a reason."""
     started = time.perf_counter()
     with _alone:
         _demand_same(common)
@@ -200,7 +203,8 @@ def _searched(entry: EnteredOffer, common: Common) -> Outcome:
 
 
 def _demand_same(common: Common) -> None:
-    """Figures of different planners do not belong into one table."""
+    """Raise CannotTellError for another version of the planner: its figures do not belong in the
+    same table."""
     if (__version__, sources_hash()) != (common.planner, common.sources):
         raise CannotTellError(
             f"{socket.gethostname()} has trainplan {__version__}, sources {sources_hash()}; the "
@@ -210,7 +214,7 @@ def _demand_same(common: Common) -> None:
 
 @cache
 def sources_hash() -> str:
-    """Hash of all code and data that figures come from."""
+    """Hash of all code and data that figures are computed from."""
     digest = hashlib.sha256()
     for package in ("constraints", "hardware", "planner"):
         (folder,) = importlib.import_module(package).__path__
@@ -222,7 +226,8 @@ def sources_hash() -> str:
 
 @cache
 def _compile_once() -> None:
-    """Compile the cost core unless the node has it; other processes of the node wait for it."""
+    """Compile the cost core unless this node already has it; other processes of the node wait for
+    it."""
     from filelock import FileLock
 
     from planner.cost._machine_code import cache_folder, why_not_kept

@@ -1,1 +1,1 @@
-"""Calibration of physical parameters by a cluster's runs; readers of logs and traces."""
+"""Calibrate physical parameters from a cluster's runs; read logs and traces."""

@@ -1,13 +1,13 @@
-"""Micro-benchmarks as equations: the output of nccl-tests, tables of matrix products and of the
-probe.
+"""Micro-benchmarks as equations: the output of nccl-tests, and tables of matrix products or from
+the probe.
 
 A table is a CSV file with the column `kind`: `gemm` (m, n, k), `attention` (batch, seq, heads,
 head_dim, causal, backward), `copy` and `optimizer` (bytes read and written) or a collective
 (`all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`: bytes, gpus, nodes), and `time_s`.
-Without `kind` it holds products, and `time_us`, `time_ms` or `tflops` may stand for `time_s`.
+Without `kind` its rows are products, and `time_us`, `time_ms` or `tflops` may replace `time_s`.
 
 The model's rates of products are those of continuous load, so a short benchmark is compared with
-the share of the peak that short ones reach (`max_share`). Similar benchmarks share their errors:
+the share of the peak that short ones reach (`max_share`). Similar benchmarks share their errors, so
 the median of one kind and order of magnitude counts once.
 """
 
@@ -41,7 +41,7 @@ KINDS = ("gemm", "attention", "copy", "optimizer", *COLLECTIVES)
 _RANK = re.compile(r"^#\s*Rank\s+\d+\s.*?\bon\s+(\S+)\s+device")
 _TEST = re.compile(r"(all_reduce|all_gather|reduce_scatter|alltoall)(?:_perf)?")
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3, "time_us": 1e-6}
-# No kernel is shorter.
+# Shortest time of a kernel, s.
 _SHORTEST_S = 1e-9
 _NEEDED = {
     "gemm": ("m", "n", "k"),
@@ -53,7 +53,7 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One timed kernel or collective; `sizes` have the table's names."""
+    """One timed kernel or collective; `sizes` by the table's column names."""
 
     kind: str
     sizes: Mapping[str, float]
@@ -61,18 +61,18 @@ class Bench:
 
     @property
     def alike(self) -> tuple[str, int]:
-        """Kind and order of magnitude of its seconds."""
+        """The key of similar benchmarks: kind and order of magnitude of the seconds."""
         return self.kind, math.floor(math.log10(self.time_s))
 
 
 def is_nccl_output(path: Path) -> bool:
-    """Whether one of a file's first lines is nccl-tests'."""
+    """Whether one of a file's first lines is from nccl-tests."""
     beginnings = ("# nThread", "# nccl-tests", "# Collective test starting")
     return any(line.startswith(beginnings) for line in islice(text_lines(path), 2002))
 
 
 def is_bench_table(path: Path) -> bool:
-    """Whether a CSV file's header is that of a table of benchmarks."""
+    """Whether a CSV file has the header of a benchmark table."""
     header = next(iter(text_lines(path)), "").lower().strip().split(",")
     return "kind" in header or {"m", "n", "k"} <= set(header)
 
@@ -84,8 +84,8 @@ def _collective(text: str) -> str | None:
 
 
 def read_nccl(path: Path) -> list[Bench]:
-    """The rows of nccl-tests (out of place). The output or the file name says which collective;
-    tests of other collectives are skipped. UsageError."""
+    """Parse the rows of nccl-tests (out of place). The output or the file name tells the
+    collective; tests of other collectives are skipped. UsageError."""
     hosts: list[str] = []
     found: list[Bench] = []
     kind, told, time_at = _collective(path.name), False, 5
@@ -98,13 +98,13 @@ def read_nccl(path: Path) -> list[Bench]:
             kind, told = _collective(line), True
         elif line.startswith("#"):
             words = line.split()
-            # Old ones print no root before the time.
+            # Old versions print no root before the time.
             time_at = words.index("time") - 1 if {"size", "time"} <= set(words) else time_at
         elif (cells := line.split()) and len(cells) >= 8 and cells[0].isdecimal():
             if kind is None and not told:
                 raise UsageError(
                     f"{path}: nothing says which collective it is; name the file after its test, "
-                    "all_reduce_perf.txt"
+                    "for example all_reduce_perf.txt"
                 )
             found += _nccl_row(cells, kind, hosts, time_at)
     if not found:
@@ -119,7 +119,7 @@ def read_nccl(path: Path) -> list[Bench]:
 def _nccl_row(
     cells: Sequence[str], kind: str | None, hosts: Sequence[str], time_at: int
 ) -> Iterator[Bench]:
-    """The benchmark of a row, unless it has another test, no bytes or no time."""
+    """The benchmark in a row, unless it is of another test or has no bytes or no time."""
     sent, seconds = _finite(cells[0]), _finite(cells[time_at]) * 1e-6
     if kind and seconds > 0.0 and sent > 0.0:
         sizes = {"bytes": sent, "gpus": float(len(hosts)), "nodes": float(len(set(hosts)))}
@@ -127,7 +127,7 @@ def _nccl_row(
 
 
 def read_table(path: Path) -> list[Bench]:
-    """The rows of a table of benchmarks. UsageError names line and column."""
+    """Parse the rows of a benchmark table. UsageError names line and column."""
     try:
         rows = list(csv_table(read_text(path), str(path))[1])
     except HardwareError as error:
@@ -153,8 +153,8 @@ def _bench(path: Path, line: int, cells: Mapping[str, str]) -> Bench:
     seconds = _seconds(kind, sizes)
     if not _SHORTEST_S <= seconds < math.inf:
         raise UsageError(
-            f"{path} line {line}: needs time_s, time_ms or time_us, of a nanosecond or more, or "
-            "tflops of products"
+            f"{path} line {line}: needs time_s, time_ms or time_us of at least a nanosecond, "
+            "or tflops for a product"
         )
     return Bench(kind, sizes, seconds)
 
@@ -169,7 +169,7 @@ def _seconds(kind: str, sizes: Mapping[str, float]) -> float:
 
 
 def _finite(text: str) -> float:
-    """NaN for text that is no number, or for a number that no benchmark has."""
+    """A number; NaN for text that is not a number, or for a value that no benchmark has."""
     try:
         number = float(text)
     except ValueError:
@@ -178,7 +178,7 @@ def _finite(text: str) -> float:
 
 
 def predicted_s(bench: Bench, gpu: GpuInputs, links: LinkInputs) -> float:
-    """The model's seconds of a benchmark."""
+    """The model's seconds for a benchmark."""
     one = bench.sizes
     match bench.kind:
         case "gemm":
@@ -197,7 +197,7 @@ def predicted_s(bench: Bench, gpu: GpuInputs, links: LinkInputs) -> float:
 
 
 def bench_inputs(cluster: Cluster, factors: Factors) -> tuple[GpuInputs, LinkInputs]:
-    """Inputs for predicting benchmarks on a cluster: short products reach the maximum."""
+    """Inputs for predicting benchmarks on a cluster, with short products at their maximum rate."""
     gpu, half = cluster.gpu, half_precision(cluster.gpu)
     share = load_compute_curves(gpu).max_share(half)
     plain = gpu_inputs(gpu, half, "auto")

@@ -1,4 +1,4 @@
-"""Calibrate a cluster from its runs: factors on the model's figures, with intervals."""
+"""Calibrate a cluster from its runs: factors on the model's parameters, with intervals."""
 
 from __future__ import annotations
 
@@ -49,28 +49,29 @@ from planner.predict.uncertainty.intervals import conditions_of, family_of
 from planner.predict.uncertainty.measured_range import ranges
 from planner.predict.uncertainty.shipped import shipped_tables
 
-# The first round is linear across the prior's spreads, the others about the result before: the
-# model is linear enough that the third is the last.
+# The first round is linear across the prior's spreads, the others about the last result: the model
+# is so linear that the third is the last.
 _ROUNDS = 3
-# A factor that is nearer to 1 is no change.
+# A factor nearer to 1 than this counts as no change.
 _CHANGE = 1e-3
-# Runs determine a parameter where its posterior is narrower than this share of its prior.
+# Runs determine a parameter if its posterior is narrower than this share of its prior.
 DETERMINED = 0.8
 # A run that weighs less than this is an outlier: the fit leaves most of it aside, and says so.
 ODD = 0.3
-# Each run is compared with each other.
+# A limit, because each run is compared with every other.
 MOST_RUNS = 1_000
-# A measurement that is further off what is predicted is a slip of the pen, as milliseconds for
-# seconds are, or of another run.
+# A measurement further from its prediction is a mistake (such as milliseconds for seconds) or
+# belongs to another run.
 MOST_TIMES, _BEYOND = 100, 10.0
 
 
 @dataclass(frozen=True)
 class FigureFit:
-    """The fit of one figure to its runs. `posterior` predicts; `factors` says what each factor may
-    be. ln(measured / predicted) of the `runs`, (runs,): `before` calibration, `after` it, and
-    `left_out`, each as the others correct it (empty for one run). `share`: how much of the
-    correction the runs support; 0 is shown, and used, as a whole."""
+    """The fit of one figure (step time or memory) to its runs. `posterior` is for predictions;
+    `factors` says what each factor may be. ln(measured / predicted) of the `runs`, (runs,):
+    `before` calibration, `after` it, and `left_out`, each as corrected by the other runs (empty for
+    a single run). `share`: share of the correction that the runs support; if 0, the correction is
+    refused but kept in full."""
 
     figure: Figure
     runs: tuple[Prediction, ...]
@@ -83,7 +84,7 @@ class FigureFit:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the runs, each judged by the others, get no better."""
+        """Whether the correction fails to improve the runs when each is judged by the others."""
         return self.share == 0.0
 
     @property
@@ -98,7 +99,7 @@ class FigureFit:
 def fit_figure(
     predictions: Sequence[Prediction], figure: Figure, benches: Equations | None = None
 ) -> FigureFit | None:
-    """The factors that a figure's runs and benchmarks teach; None if there are neither."""
+    """Fit the factors of a figure to its runs and benchmarks; None if there are neither."""
     runs = tuple(one for one in predictions if measured_log(one, figure) is not None)
     more = benches if benches is not None and benches.figure == figure else no_equations(figure)
     if not runs and not len(more.residuals):
@@ -109,7 +110,7 @@ def fit_figure(
         if times > MOST_TIMES:
             raise UsageError(
                 f"{run.row.place}: its measured {figure} is over {MOST_TIMES:,} times off "
-                "what is predicted: mend its unit or its configuration, or leave it out"
+                "what is predicted: correct its unit or its configuration, or leave it out"
             )
     prior = shipped_prior(figure)
     like = np.zeros((len(runs) + len(more.residuals),) * 2)
@@ -121,9 +122,9 @@ def fit_figure(
         posterior = best_posterior(found.slopes, found.residuals, prior, like)
         about = _factors(found, posterior)
     factors = explain(found.slopes, found.residuals, prior, like)
-    # Benchmarks are no steps: what they teach of steps, runs alone can tell.
+    # Benchmarks are not steps: only runs can tell whether a correction improves steps.
     share = trust(before, posterior.left_out[: len(runs)])
-    # What is refused is shown, and taken where the user insists, as a whole.
+    # A refused correction is shown in full, and also used in full if the user insists.
     taken = 1.0 if share == 0.0 else share
     posterior = posterior.shrunk(taken, np.concatenate([before, more.residuals]))
     after = measured - predicted_logs(runs, figure, _factors(found, posterior), LearningModel)
@@ -141,8 +142,8 @@ def _factors(found: Equations, posterior: Posterior) -> dict[str, float]:
 def calibrate(
     predictions: Sequence[Prediction], sources: Sequence[str], benches: Equations | None = None
 ) -> list[FigureFit]:
-    """The fits of each figure to runs and benchmarks of one cluster. `sources`: the files they come
-    from. CannotTellError if no run can be predicted, UsageError if they are of several GPUs."""
+    """Fit each figure to runs and benchmarks of one cluster. `sources`: names of their files.
+    CannotTellError if no run can be predicted, UsageError if they ran on several kinds of GPU."""
     mapped = [one for one in predictions if one.mapped]
     if predictions and not mapped and benches is None:
         why = predictions[0].error
@@ -155,7 +156,7 @@ def calibrate(
     gpus = sorted({one.job.cluster.gpu.name for one in mapped})
     if len(gpus) > 1:
         raise UsageError(
-            f"runs on {' and '.join(gpus)}: a calibration is of one cluster; give each GPU's runs "
+            f"runs on {' and '.join(gpus)}: a calibration covers one cluster; give each GPU's runs "
             "in a file and to a command of their own"
         )
     fits = [fit for figure in FIGURES if (fit := fit_figure(mapped, figure, benches)) is not None]
@@ -170,7 +171,7 @@ def calibrate(
 def calibration_of(
     fits: Sequence[FigureFit], sources: Sequence[str], date: datetime | None = None
 ) -> Calibration:
-    """The calibration as a cluster file holds it."""
+    """The calibration as a cluster file stores it."""
     by_figure = {fit.figure: learnt_figure(fit) for fit in fits if fit.runs}
     runs = [run for fit in fits for run in fit.runs]
     return Calibration(
@@ -186,7 +187,7 @@ def calibration_of(
 
 
 def learnt_runs(fit: FigureFit) -> list[LearntRun]:
-    """The configuration of each run with its pull on similar runs, beyond all factors."""
+    """The configuration of each run with its `pull` on similar runs, beyond all factors."""
     if not fit.runs:
         return []
     found = run_configurations(fit.runs)
@@ -220,8 +221,8 @@ def learnt_figure(fit: FigureFit) -> LearntFigure:
 
 
 def bar_ends(runs: Sequence[Prediction], figure: Figure, without: str = "") -> Array:
-    """Half widths of the bars downwards and upwards, (2, runs), in ln, without calibration and
-    without one source."""
+    """Half widths of the error bars downwards and upwards, (2, runs), in ln, without calibration;
+    `without`: use the bars fitted without this source."""
     table = shipped_tables()[figure].without(without)
     each = [
         table.half_widths(family_of(run.job), run.conditions or conditions_of(run.job))

@@ -12,11 +12,11 @@ from planner.job.errors import UsageError
 from planner.job.written import picked, toml_text
 
 _HEADER = """\
-# A cluster and what its runs taught, by `planner calibrate`. Every command takes it:
+# A cluster calibrated from its runs by `planner calibrate`. Every command takes it:
 #     planner search --cluster {name} ...
-# Each factor multiplies what the model has without runs; 1 is no change. Delete a table to go back
-# to the catalogue's figure; `determined = false`: the runs hardly say anything of it. What is left
-# of each run counts for configurations like it: `pull` is its weight.
+# Each factor multiplies a figure of the model; 1 means no change. Delete a table to go back to the
+# catalogue's figure. `determined = false`: the runs say hardly anything about this factor.
+# `pull`: how much a run corrects the predictions of similar configurations beyond the factors.
 """
 
 
@@ -33,7 +33,7 @@ def machine_text(name: str, cluster: Cluster, base: Path | None) -> str:
 
 
 def _described(path: Path) -> str:
-    """The text of a cluster file without an earlier calibration, whose tables come last."""
+    """The text of a cluster file without its earlier calibration, whose tables come last."""
     load_cluster_file(path)
     lines = read_text(path).splitlines()
     headers = [index for index, line in enumerate(lines) if line.lstrip().startswith("[")]
@@ -49,7 +49,7 @@ def _described(path: Path) -> str:
 
 
 def _machine(cluster: Cluster, name: str) -> str:
-    """The catalogue's machine, stated in full."""
+    """The catalogue's machine, written out in full."""
     gigabytes = cluster.scale_up_bytes_per_s_per_gpu_per_direction / 1e9
     values: dict[str, object] = {
         "name": Path(name).stem,
@@ -70,7 +70,7 @@ def _machine(cluster: Cluster, name: str) -> str:
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """The tables [calibration] of a cluster file."""
+    """The [calibration] tables of a cluster file."""
     content = calibration.model_dump()
     content["factors"] = {factor.pop("name"): factor for factor in content["factors"]}
     if not content["phases"]:

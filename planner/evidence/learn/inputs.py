@@ -1,10 +1,10 @@
-"""Read what `planner calibrate` is given into measured rows and predictions.
+"""Read the inputs of `planner calibrate` into measured rows and predictions.
 
 A CSV file states the configuration of a run and its measurements. A log has only the measurement;
-its configuration is the plan file beside it (a folder of `planner launch`), or the caller passes
-it, because `planner.launch` is a room above. A profiler's trace has more: seconds of kernels, of
-the update and of exposed communication are separate equations, which tell apart what a step time
-alone mixes.
+its configuration is the plan file next to it (in a folder of `planner launch`), or the caller
+passes it, because `planner.launch` is a package above this one. A profiler's trace gives more:
+seconds of kernels, of the update and of exposed communication are separate equations, which tell
+apart effects that a step time mixes.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from planner.job.errors import UsageError
 from planner.job.quantities import GIB
 
 PLAN_FILE = "plan.json"
-# What a log is of; None where nothing tells.
+# Gives the configuration of a log; None if it is unknown.
 Configured = Callable[[TrainingLog], MappedRow | None]
-# So many first lines tell a trace from a trainer_state.json.
+# Number of first lines that tell a trace from a trainer_state.json.
 _BEGINNING = 10
-# Schedulers end the names of logs as they like (`job.o12345`), so all others are logs; what has no
+# Schedulers use any ending for logs (`job.o12345`), so all other names are logs; a name without an
 # ending may be standard input.
 _CSV_SUFFIXES = (".csv", "")
 
 
 @dataclass(frozen=True)
 class LearntFrom:
-    """Predicted runs, benchmarks, and sentences on what each file assumed or dropped."""
+    """Predicted runs, benchmarks, and sentences on the assumptions and omissions for each file."""
 
     predictions: tuple[Prediction, ...]
     benches: tuple[Bench, ...]
@@ -67,13 +67,13 @@ class LearntFrom:
 
 
 def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
-    """The runs of files and folders. `configuration` gives the configuration of a log. UsageError
-    for a file that is no evidence, or a log without a configuration."""
+    """Read the runs of files and folders. `configuration` gives the configuration of a log.
+    UsageError for a file of another kind, or a log without a configuration."""
     predictions: list[Prediction] = []
     benches: list[Bench] = []
     traced: list[Traced] = []
     notes: list[str] = []
-    # Traces in one folder are of ranks of one run.
+    # Traces in one folder are from the ranks of one run.
     ranks: dict[Path, list[RankTrace]] = defaultdict(list)
     for path in paths:
         for file in _files(path):
@@ -98,7 +98,7 @@ def read_runs(paths: Sequence[Path], configuration: Configured) -> LearntFrom:
 
 
 def _benches(path: Path) -> list[Bench] | None:
-    """The benchmarks of a file; None if it holds none."""
+    """The benchmarks in a file; None if it is not a benchmark file."""
     suffix = path.suffix.lower()
     if suffix in (".txt", ".log", ".out") and is_nccl_output(path):
         return read_nccl(path)
@@ -140,18 +140,19 @@ def is_trace(path: Path) -> bool:
 
 
 def _trace_steps(ranks: Sequence[RankTrace]) -> TrainingLog:
-    """The steps of a run's ranks, each of the median rank. UsageError if none is marked."""
+    """The steps of a run from its ranks' traces, each of the median rank. UsageError if a trace has
+    no marked step."""
     unmarked = next((rank.path for rank in ranks if not rank.marked), None)
     if unmarked is not None:
         raise UsageError(
-            f"{unmarked}: no step is marked, so that none has a time: call prof.step() after each"
+            f"{unmarked}: no step is marked, so none has a time: call prof.step() after each"
         )
     steps = [median(each) for each in zip(*(rank.steps for rank in ranks), strict=False)]
     return TrainingLog(ranks[0].path, "torch.profiler", LogFigures(steps))
 
 
 def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Prediction], list[str]]:
-    """The run of a log, and what was dropped from the log."""
+    """The run in a log, and a sentence on the steps that were dropped."""
     if (mapped := configuration(log)) is None:
         raise UsageError(
             f"{log.path}: a log does not say what ran; give --launch with the launch files, "
@@ -172,7 +173,7 @@ def _from_log(log: TrainingLog, configuration: Configured) -> tuple[list[Predict
 
 
 def plan_beside(log: TrainingLog) -> MappedRow | None:
-    """The configuration from the launch folder that a log lies in."""
+    """The configuration in the launch folder that contains a log; None without a plan file."""
     path = log.path.parent / PLAN_FILE
     return plan_configuration(path) if path.is_file() else None
 
@@ -183,12 +184,12 @@ def plan_configuration(path: Path) -> MappedRow:
 
 
 def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
-    """UsageError if the configuration's framework does not write such logs."""
+    """Raise UsageError if the configuration's framework does not write such logs."""
     writers = WRITERS.get(log.format)
     name = mapped.job.framework.name
     if writers is not None and not name.startswith(tuple(writers)):
         raise UsageError(
-            f"{log.path} is a log of {log.format}, the configuration one of {name}: give the "
+            f"{log.path} is a log of {log.format}, but the configuration is for {name}: give the "
             "launch files of the run that wrote the log"
         )
 
@@ -197,7 +198,7 @@ def _seconds(
     log: TrainingLog, mapped: MappedRow, calm: Steady, predicted_s: float
 ) -> tuple[float, str]:
     """Seconds of a step, and a remark if the log leaves the unit open: MLPerf's throughput counts
-    samples or tokens, and the one whose step is nearer to the prediction is taken."""
+    samples or tokens, so the unit whose step is nearer to the prediction is taken."""
     figures, seq, degrees = log.figures, mapped.job.seq, mapped.degrees
     gbs = figures.gbs or degrees.gbs
     match figures.kind:
@@ -233,7 +234,7 @@ def _cells(log: TrainingLog, mapped: MappedRow, seconds: float) -> dict[str, str
     return cells
 
 
-# A term below this share of the step, traced or predicted, says nothing.
+# A term below this share of the step, traced or predicted, is ignored.
 _LEAST_SHARE = 0.05
 # Columns of STEP_* that make up a term, with their signs: kernels run without the waits for the
 # CPU, which are idle time in a trace.
@@ -246,14 +247,14 @@ _TERMS: Mapping[str, Mapping[int, float]] = {
 
 @dataclass(frozen=True)
 class Traced:
-    """A predicted run and the seconds of its traced step by term."""
+    """A predicted run, and the seconds of its traced step by term."""
 
     prediction: Prediction
     seconds: Mapping[str, float]
 
 
 def traced_terms(ranks: Sequence[RankTrace]) -> dict[str, float]:
-    """Seconds a step (median rank) of the terms that are a fair share of it."""
+    """Seconds per step (median rank) of each term that is more than `_LEAST_SHARE` of the step."""
     updates = [rank.terms.get("optimizer", 0.0) for rank in ranks]
     kernels = [math.fsum(rank.terms.values()) for rank in ranks]
     found = {
@@ -266,8 +267,8 @@ def traced_terms(ranks: Sequence[RankTrace]) -> dict[str, float]:
 
 
 def traced_equations(runs: Sequence[Traced]) -> Equations:
-    """One equation of the step time's parameters for each term that is a fair share of a traced
-    step and of its prediction."""
+    """One equation in the step time's parameters for each term that is more than `_LEAST_SHARE` of
+    both the traced step and its prediction."""
     return reduce(Equations.and_also, (_term_equations(runs, term) for term in _TERMS))
 
 
@@ -293,7 +294,7 @@ def _share(run: Traced, term: str) -> float:
 
 
 def _term_seconds(prediction: Prediction, term: str) -> float:
-    """Predicted seconds of a term in a step of the degrees."""
+    """Predicted seconds of a term, for a step of the configuration's degrees."""
     if prediction.step is None:
         return math.nan
     return math.fsum(sign * float(prediction.step[at]) for at, sign in _TERMS[term].items())

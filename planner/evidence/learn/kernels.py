@@ -1,4 +1,4 @@
-"""Seconds of single kernels and collectives, as the cost model has them."""
+"""Seconds of single kernels and collectives according to the cost model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as linear equations: how far off each prediction is, and how it follows each parameter."""
+"""Runs as linear equations: the error of each prediction, and its derivatives by the parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.job.job import Job
 from planner.predict.calibrated import Configurations, configurations, covariance
 from planner.predict.cost_model import Columns, CostModel
 
-# Change of a log at which derivatives are taken: far above rounding, near linear.
+# Step in a logarithm for derivatives: far above rounding, nearly linear.
 _STEP = 0.05
 
 Factors = Mapping[str, float]
@@ -25,8 +25,8 @@ ModelOf = Callable[[Job, Factors], CostModel]
 
 
 class LearningModel(CostModel):
-    """The cost model of a job with the given factors in place of its cluster's; `constants`
-    multiplies constants of `planner.evidence.runs.constants`."""
+    """The cost model of a job with given factors instead of its cluster's; `constants` are factors
+    on constants of `planner.evidence.runs.constants`."""
 
     def __init__(self, job: Job, learnt: Factors, constants: Factors | None = None) -> None:
         super().__init__(job, constants or {})
@@ -38,7 +38,7 @@ class LearningModel(CostModel):
         return self._learnt
 
     def learnt_logs(self, columns: Columns) -> Array:
-        """Zeros: runs teach factors, without what similar runs add."""
+        """Zeros: while factors are fitted, the correction from similar runs is left out."""
         return np.zeros(len(columns["tp"]))
 
 
@@ -52,7 +52,7 @@ class Equations:
     slopes: Array
 
     def and_also(self, others: Equations) -> Equations:
-        """These, then others of the same figure."""
+        """These equations, followed by others of the same figure."""
         return Equations(
             self.figure,
             np.concatenate([self.residuals, others.residuals]),
@@ -72,14 +72,14 @@ def measured_log(prediction: Prediction, figure: Figure) -> float | None:
 
 
 def measured_logs(runs: Sequence[Prediction], figure: Figure) -> Array:
-    """`measured_log` of every run, (runs,); nan where there is none."""
+    """`measured_log` of every run, (runs,); nan if there is none."""
     logs = (measured_log(run, figure) for run in runs)
     return np.array([math.nan if log is None else log for log in logs])
 
 
 def likeness(runs: Sequence[Prediction], figure: Figure) -> Array:
-    """Covariance that similar runs share, (runs, runs); zero for memory, whose account is exact
-    where its terms are."""
+    """Covariance that similar runs share, (runs, runs); zero for memory, which the model counts
+    exactly wherever it has the terms."""
     if figure == "memory" or not runs:
         return np.zeros((len(runs), len(runs)))
     found = run_configurations(runs)
@@ -87,7 +87,7 @@ def likeness(runs: Sequence[Prediction], figure: Figure) -> Array:
 
 
 def run_configurations(predictions: Sequence[Prediction]) -> Configurations:
-    """The configurations of runs, in order."""
+    """The configurations of runs, in their order."""
     mapped = [one.mapped for one in predictions if one.mapped]
     found = [configurations(one.job, one.columns) for one in mapped]
     numbers, words = zip(*found, strict=True)
@@ -101,7 +101,7 @@ def equations(
     at: Factors | None = None,
     widths: Array | None = None,
 ) -> Equations:
-    """The equations of runs that all have the figure, linear about the factors `at`, or across the
+    """The equations of runs that all have the figure, linearised at the factors `at`, or across the
     `widths` of their logs (parameters,)."""
     if not predictions:
         return no_equations(figure)
@@ -124,12 +124,12 @@ def tangent(
     widths: Array | None = None,
 ) -> tuple[Array, Array]:
     """Predicted logs under the factors `about`, and their mean slopes by the log of each factor
-    across its width (at least `_STEP`). A wide step matters: traffic that is hidden, or bound by
-    other links, shows its own rates only where it no longer is."""
+    across its width (at least `_STEP`). A wide step matters for traffic that is hidden or limited
+    by other links: its own rate shows only once that is no longer so."""
     at = dict(about or {})
     steps = np.maximum(_STEP, np.zeros(len(parameters_of(figure))) if widths is None else widths)
     base = logs_of(at)
-    # Faster links and shorter waits rather than longer ones: shares have upper limits.
+    # Steps go towards faster links and shorter waits, because shares have upper limits.
     trials = (
         at | {one.name: at.get(one.name, 1.0) * math.exp(-step)}
         for one, step in zip(parameters_of(figure), steps, strict=True)

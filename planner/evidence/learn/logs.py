@@ -1,8 +1,8 @@
 """Read training logs line by line, in bounded memory, into step times; then find the steady step
 time without warm-up and disturbances.
 
-The lines of a log tell its format, not its name. Figures are seconds of a step, tokens per second
-and GPU, or samples per second, which the run's configuration turns into seconds.
+The format is recognised from the lines, not from the file name. Figures are seconds of a step,
+tokens per second and GPU, or samples per second, which the run's configuration turns into seconds.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from hardware.files import (
 from planner.job.errors import UsageError
 from planner.job.quantities import GIB, share
 
-# A line beyond is cut: no framework prints its figures so far to the right.
+# Longer lines are cut: no framework prints its figures so far to the right.
 LONGEST_LINE = 1 << 16
-# So many last steps of a log are kept.
+# Number of last steps of a log that are kept.
 MOST_STEPS = 100_000
 _KINDS = ("step_s", "tokens_per_s_per_gpu", "samples_per_s", "steps_per_s")
-# Colours, and what mpirun --tag-output puts before a line.
+# Colours, and the tag that mpirun --tag-output puts before a line.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAG = re.compile(r"\[\d+,\d+\]<\w+>:")
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _BYTES = {"mib": 2.0**20, "gib": GIB}
-# What a pattern's N stands for.
+# Replaces the N in a pattern.
 _NUMBER = r"(?:[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 
 
 @dataclass
 class LogFigures:
     """Figures from the lines of one format, in the order of steps; peak bytes; and the global batch
-    with its unit and, if it was rounded, the number of places."""
+    with its unit and, if it was rounded, its number of significant digits."""
 
     values: list[float] = field(default_factory=list)
     kind: str = "step_s"
@@ -59,7 +59,7 @@ class LogFigures:
     averaged: bool = False
 
     def add(self, kind: str, value: float) -> None:
-        """Add a step. Figures of a more direct kind replace those of another."""
+        """Add a step. Figures of a more direct kind replace those of a less direct one."""
         if kind != self.kind:
             if self.values and _KINDS.index(kind) > _KINDS.index(self.kind):
                 return
@@ -69,7 +69,7 @@ class LogFigures:
         self.values.append(value)
 
     def peak(self, size_bytes: float, kind: str) -> None:
-        """Keep the largest peak of memory."""
+        """Keep the largest memory peak."""
         if math.isfinite(size_bytes) and size_bytes > (self.peak_bytes or 0.0):
             self.peak_bytes, self.memory_kind = size_bytes, kind
 
@@ -82,7 +82,7 @@ _PATTERNS = {
 
 
 def _take(match: re.Match[str], found: LogFigures) -> None:
-    """Take what the groups of a matched line say."""
+    """Store the figures in the groups of a matched line."""
     parts_s: list[float] = []
     for name, text in match.groupdict().items():
         if text is None:
@@ -105,7 +105,7 @@ def _take(match: re.Match[str], found: LogFigures) -> None:
 
 
 def _bounded(value: float, name: str) -> float:
-    """A figure that a run can have. ValueError names it otherwise, also for nan."""
+    """The figure, if a run can have it. Otherwise, and for nan, ValueError names it."""
     if not abs(value) <= LARGEST_INTEGER:
         shown = f"{value:g}" if isinstance(value, float) else "a number of many digits"
         raise ValueError(f"{name} is {shown}; no run has that")
@@ -113,7 +113,7 @@ def _bounded(value: float, name: str) -> float:
 
 
 def mlperf(line: str, found: LogFigures) -> None:
-    """MLPerf Training's `:::MLLOG` lines: `train_step_time` or samples per second of
+    """Parse a `:::MLLOG` line of MLPerf Training: `train_step_time` or samples per second of
     `tracked_stats`; `global_batch_size`."""
     _, mark, text = line.partition(":::MLLOG")
     try:
@@ -137,7 +137,8 @@ def mlperf(line: str, found: LogFigures) -> None:
 
 
 READERS = (*_PATTERNS, "MLPerf")
-# Python writes losses and gradient norms that are no number so, which JSON has no word for.
+# Python writes losses and gradient norms that are not numbers in this way, for which JSON has no
+# word.
 _NOT_A_NUMBER = re.compile(r"(:\s*)(?:NaN|-?Infinity)\b")
 TRAINER_STATE = "Hugging Face trainer_state.json"
 WRITERS: Mapping[str, Sequence[str]] = _TABLES["writers"]
@@ -145,7 +146,7 @@ WRITERS: Mapping[str, Sequence[str]] = _TABLES["writers"]
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """A log: its format, and the figures of its steps."""
+    """A log: its format and the figures of its steps."""
 
     path: Path
     format: str
@@ -153,7 +154,8 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> TrainingLog:
-    """The format that most lines have. UsageError if no line tells a step time."""
+    """Parse a log in the format that most of its lines have. UsageError if no line gives a step
+    time."""
     if path.suffix == ".json":
         return _trainer_state(path)
     found = {name: LogFigures() for name in READERS}
@@ -167,7 +169,7 @@ def read_log(path: Path) -> TrainingLog:
     name = likeliest(found)
     if not found[name].values:
         raise UsageError(
-            f"{path}: none of {lines:,} lines tells how long a step took; read are logs of "
+            f"{path}: none of {lines:,} lines tells how long a step took; the formats read are "
             f"{', '.join(READERS)} and {TRAINER_STATE} (a Megatron-LM log needs --log-throughput "
             "or its usual `elapsed time per iteration`, DeepSpeed wall_clock_breakdown)"
         )
@@ -175,12 +177,12 @@ def read_log(path: Path) -> TrainingLog:
 
 
 def likeliest(found: Mapping[str, LogFigures]) -> str:
-    """The format that most lines were of."""
+    """The format that most lines have."""
     return max(found, key=lambda one: len(found[one].values))
 
 
 def take_line(line: str, found: Mapping[str, LogFigures]) -> None:
-    """Take what a line says in each format. ValueError for a figure that no run has."""
+    """Parse a line in every format. ValueError for a figure that no run has."""
     mlperf(line, found["MLPerf"])
     for name, patterns in _PATTERNS.items():
         for pattern in patterns:
@@ -189,8 +191,8 @@ def take_line(line: str, found: Mapping[str, LogFigures]) -> None:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Lines of a text of any size, each cut at `LONGEST_LINE`, without colours and tags. UsageError
-    or HardwareError for a missing file, a folder, or binary data."""
+    """The lines of a text file of any size, each cut at `LONGEST_LINE`, without colours and tags.
+    UsageError or HardwareError for a missing file, a folder, or binary data."""
     try:
         demand_file(path, path.stat())
         with path.open("rb") as stream:
@@ -202,7 +204,7 @@ def text_lines(path: Path) -> Iterator[str]:
 def _decoded(stream: IO[bytes], path: Path) -> Iterator[str]:
     while line := stream.readline(LONGEST_LINE):
         if b"\0" in line:
-            raise UsageError(f"{path} is not a text file: it holds a zero byte")
+            raise UsageError(f"{path} is not a text file: it contains a zero byte")
         yield plain_line(line)
 
 
@@ -216,14 +218,14 @@ def plain_line(line: bytes) -> str:
 
 
 def _trainer_state(path: Path) -> TrainingLog:
-    """Transformers' `trainer_state.json`, whose last entry has the mean over all steps."""
+    """Parse Transformers' `trainer_state.json`, whose last entry has the mean over all steps."""
     try:
         content = json_content(_NOT_A_NUMBER.sub(r"\1null", read_text(path)), str(path))
     except HardwareError as error:
         raise UsageError(str(error)) from None
     history = content.get("log_history") if isinstance(content, dict) else None
     if not isinstance(history, list):
-        raise UsageError(f"{path}: no 'log_history': this is no trainer_state.json")
+        raise UsageError(f"{path}: no 'log_history': this is not a trainer_state.json")
     figures = LogFigures(averaged=True)
     for entry in history:
         # Trainer rounds its rate to three places; steps over seconds are exact.
@@ -242,11 +244,13 @@ def _trainer_state(path: Path) -> TrainingLog:
     return TrainingLog(path, TRAINER_STATE, figures)
 
 
-# The first steps compile, allocate and fill caches: those beyond this times the later median.
+# The first steps compile, allocate and fill caches: drop those that take longer than this times the
+# later median.
 _WARM = 1.15
-# In a run of at least this number of steps, the first is always dropped.
+# In a run with at least this number of steps, the first is always dropped.
 _ENOUGH = 3
-# Odd steps lie farther from the median than both limits: in scaled absolute deviations, as a share.
+# Odd steps are farther from the median than both limits: in scaled absolute deviations, and as a
+# share.
 _DEVIATIONS, _LEAST_SHARE = 4.0, 0.05
 # A normal distribution's standard deviation over its median absolute deviation.
 _SCALE = 1.4826
@@ -254,9 +258,9 @@ _SCALE = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """`value`: median of the `kept` steps. Dropped are `warm_up`, `odd` (checkpoints, evaluation,
-    garbage collection) and `unusable` steps (no positive number). `spread`: scaled median absolute
-    deviation over the median."""
+    """`value`: median of the `kept` steps. The dropped ones are `warm_up`, `odd` (checkpoints,
+    evaluation, garbage collection) and `unusable` (not a positive number). `spread`: scaled median
+    absolute deviation divided by the median."""
 
     value: float
     kept: int
@@ -267,7 +271,7 @@ class Steady:
 
     @property
     def text(self) -> str:
-        """`median of 94 steps ±1.2 %; dropped: 3 of warm-up, 2 odd ones`."""
+        """The summary, as `median of 94 steps ±1.2 %; dropped: 3 of warm-up, 2 odd ones`."""
         counts = {
             "of warm-up": self.warm_up,
             "odd ones": self.odd,
@@ -281,7 +285,7 @@ class Steady:
 
 
 def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = False) -> Steady:
-    """The steady figure of steps in order. UsageError if none is a positive number."""
+    """The steady figure of successive steps. UsageError if none is a positive number."""
     usable = np.array([value for value in values if math.isfinite(value) and value > 0.0])
     if not len(usable):
         raise UsageError(f"{origin}: none of {len(values):,} steps has a time above 0")
@@ -310,7 +314,8 @@ def undisturbed(seconds: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def _warm_up(seconds: np.ndarray) -> int:
-    """How many first steps are slower than the later half; at least one if there are enough."""
+    """The number of first steps that are slower than the later half; at least one if there are
+    enough steps."""
     limit = _WARM * float(np.median(seconds[len(seconds) // 2 :]))
     slow = seconds[: len(seconds) // 2] > limit
     calm = np.flatnonzero(~slow)

@@ -4,15 +4,16 @@
     g ~ N(0, (v·L)²), alike for like runs (L²: `planner.predict.calibrated`)
     s² ~ scaled inverse χ² of `_NOISE_RUNS` degrees about `noise²`
 
-y: ln(measured / predicted) of the runs; θ: logs of the factors; A: derivatives of ln(predicted);
-g: what no factor takes up, the model's discrepancy (Kennedy & O'Hagan 2001, Bayesian calibration of
-computer models, J. R. Statist. Soc. B 63(3), section 4).
-Solved in the runs' space (Rasmussen & Williams 2006, eq. 2.11), for runs are fewer than parameters,
+y: ln(measured / predicted) of the runs; θ: logs of the factors; A: derivatives of ln(predicted); g:
+the part that no factor explains, the model's discrepancy (Kennedy & O'Hagan 2001, Bayesian
+calibration of computer models, J. R. Statist. Soc. B 63(3), section 4). It is solved in the space
+of the runs (Rasmussen & Williams 2006, eq. 2.11), because there are fewer runs than parameters,
 with weights for the tails (iteratively reweighted; Gelman et al., Bayesian Data Analysis, 3rd ed.,
 section 17.2) and s² at its conditional mode in each round. Few runs leave s near its wide prior, so
-that one odd run moves little. u and v are unknown too: pairs of them are solved, and each counts by
-its odds and by how likely it finds each run, given the others (pseudo-Bayes factors: Geisser & Eddy
-1979, J. Am. Stat. Assoc. 74; averaged as by Yao et al. 2018, Bayesian Analysis 13(3), section 3).
+one odd run moves little. u and v are unknown too: several pairs are solved, and each is weighted by
+its prior odds and by how well it predicts each run from the others (pseudo-Bayes factors: Geisser &
+Eddy 1979, J. Am. Stat. Assoc. 74; averaged as by Yao et al. 2018, Bayesian Analysis 13(3), section
+3).
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ _ROUNDS = 15
 # Noise of an unknown cluster's runs over the scatter of published ones about their fits, with many
 # runs and with one. Chosen by `planner.evidence.learn.study`: with less, single runs mislead.
 _DOUBT, _DOUBT_OF_ONE = 0.8, 2.5
-# Pairs of u and v that say what factors may be: as on published clusters or beyond (u = 2), and
-# whatever is left to likeness, so that it does not take the credit of a factor.
+# Pairs of u and v for the range of factors: as on published clusters or wider (u = 2), with any
+# amount of likeness, so that likeness does not explain away a factor.
 _EXPLAINING = tuple((u, v) for u in (1.0, 2.0) for v in (1.0, 0.25, 0.0))
-# Those that predict, and the logs of their odds. Whole steps tell one factor from another so badly,
-# and on most clusters so few differ (u = 0.2), that the full spreads alone make single clusters
-# worse by a half. Odds below e⁻¹⁰ leave published clusters as they are, and find made-up factors.
+# Pairs for predictions, and the logs of their odds. Whole steps tell factors apart so badly, and on
+# most clusters so few differ (u = 0.2), that the full spreads alone make single clusters worse by a
+# half. Odds below e⁻¹⁰ leave published clusters as they are, and still find made-up factors.
 _PREDICTING = ((0.2, 1.0), *_EXPLAINING)
 _ODDS = (0.0, 0.0, *(-12.0 for _ in _EXPLAINING[1:]))
-# Two more runs count among those that judge a calibration, for published clusters gain: the logs of
-# their errors fall by these (34 clusters: by 0.2 of three runs, 0.5 of ten, the mean), errors below
-# `_SMALL` being alike; and by how much they lower the sum of errors. A calibration is taken whole
-# where the mean gain is `_SURE` standard errors.
+# Two pseudo-runs are added to those that judge a calibration, because published clusters gain from
+# one: the logs of their errors fall by these amounts (34 clusters: by 0.2 of three runs, 0.5 of
+# ten, the mean). Errors below `_SMALL` count as equal. `_SUM` is added to the sum of errors before
+# they are compared. A calibration is taken in full if the mean gain is `_SURE` standard errors.
 _GAINS, _SMALL, _SUM, _SURE = (0.0, 0.6), 0.02, 0.04, 2.0
-# Repeats of one configuration scatter by 4 % (standard deviation, median of 11 published clusters):
-# of runs that are nearer to their predictions a share is taken by how far they are off, at least
+# Repeats of one configuration scatter by 4 % (standard deviation, median of 11 published clusters).
+# Of runs nearer to their predictions, a share is taken that depends on their distance, at least
 # `_LEAST`.
 _SCATTER, _LEAST, _NOTHING = 0.04, 0.5, 1e-9
-# What a run shows of the width of bars counts at most so many variances.
+# A run's squared error, in variances, is limited to this when the width of bars is estimated.
 _MOST_SHOWN = 25.0
 
 
@@ -68,17 +69,18 @@ class Prior:
     noise: float
 
     def doubted(self, runs: int) -> float:
-        """Noise to start from with this number of runs."""
+        """The noise to start from with this number of runs; larger for fewer runs."""
         return float(self.noise * np.sqrt(_DOUBT**2 + (_DOUBT_OF_ONE**2 - _DOUBT**2) / runs))
 
 
 @dataclass(frozen=True)
 class Posterior:
     """Mean (parameters,) and covariance (parameters, parameters) of the logs of factors. `noise`:
-    standard deviation of a run beside them; `weights` (runs,): below 1 for odd runs; `pull`
-    (runs,): the inverse of the runs' covariance times their residuals, which multiplies the
-    likeness to them; `left_out` (runs,): ln(measured / predicted) of each run as all others correct
-    it, and `expected` (runs,): its variance (Rasmussen & Williams 2006, eq. 5.12)."""
+    standard deviation of a run about them; `weights` (runs,): below 1 for odd runs; `pull` (runs,):
+    v² times the inverse of the runs' covariance times their residuals; a configuration is corrected
+    by its likeness to the runs times this. `left_out` (runs,): ln(measured / predicted) of each run
+    as corrected by all others, and `expected` (runs,): its variance (Rasmussen & Williams 2006, eq.
+    5.12)."""
 
     mean: Array
     covariance: Array
@@ -89,25 +91,26 @@ class Posterior:
     expected: Array
 
     def shrunk(self, share: float, before: Array) -> Posterior:
-        """The posterior with a share of its correction; `before` (runs,): ln(measured / predicted)
-        without it."""
+        """The posterior with only a share of its correction; `before` (runs,): ln(measured /
+        predicted) without any correction."""
         left = before - share * (before - self.left_out)
         return replace(self, mean=share * self.mean, pull=share * self.pull, left_out=left)
 
 
 def bar_width(left_out: Array, halves: Array, shared: float) -> float:
-    """Width of the bar of a further run of a cluster, over that without the cluster's runs.
+    """Width of the error bar of a further run on a cluster, divided by its width before the cluster
+    had any runs.
 
     ln(measured / predicted) of a run is half(job) · (source + noise) with Student's tails
     (`planner.predict.uncertainty.residuals`); `shared` is the source's share s of the variance, 1 -
-    s the noise of a run. After n runs the source's level is known up to the variance s·(1 - s) /
+    s that of a run's noise. After n runs the source's level is known up to the variance s·(1 - s) /
     ((1 - s) + n·s), so a further run has (1 - s) plus that. Student's tails are a scale of the
-    cluster, inverse χ² of `DEGREES`, to which each run adds a degree and what it showed as the
-    others correct it (`left_out`, (runs,), over `halves`, that of its bar on its side).
+    cluster, inverse χ² of `DEGREES`. Each run adds a degree, and its squared error as corrected by
+    the others (`left_out`, (runs,), divided by `halves`, the half width of its bar on its side).
 
-    A single run cannot tell its noise from the level and narrows nothing: held out, bars that one
-    run does not narrow hold 86 % and score 0.707, narrowed as above 76 % and 0.718 (117 clusters,
-    mean of today's errors and of those at first sight).
+    A single run cannot tell its noise from the level and narrows nothing. Held out, bars that one
+    run does not narrow have a coverage of 86 % and a score of 0.707, narrowed as above 76 % and
+    0.718 (117 clusters, mean of today's errors and of those at first sight).
     """
     runs, noise, usual = len(left_out), 1.0 - shared, at_90(DEGREES)
     expected, further = (
@@ -121,8 +124,9 @@ def bar_width(left_out: Array, halves: Array, shared: float) -> float:
 
 
 def best_posterior(slopes: Array, residuals: Array, prior: Prior, like: Array) -> Posterior:
-    """The posterior that predicts best. Shapes: (runs, parameters), (runs,), (runs, runs):
-    covariance that similar runs share. One run cannot tell full spreads from usual ones."""
+    """The posterior that predicts best. Shapes: (runs, parameters), (runs,), and (runs, runs) for
+    `like`, the covariance that similar runs share. A single run cannot tell which spreads are
+    right, so it uses the first pair."""
     if len(residuals) == 1:
         return solve(slopes, residuals, prior, like, *_PREDICTING[0])
     return _averaged(slopes, residuals, prior, like, _PREDICTING, _ODDS)
@@ -142,7 +146,8 @@ def _averaged(
     pairs: Sequence[tuple[float, float]],
     odds: Sequence[float],
 ) -> Posterior:
-    """The average of the posteriors of pairs of u and v; `odds`: their logs."""
+    """The average of the posteriors of several pairs of u and v; `odds`: logs of their prior
+    odds."""
     each = [solve(slopes, residuals, prior, like, u, v) for u, v in pairs]
     shares = _shares(each, odds)
     averages: dict[str, Any] = {
@@ -156,10 +161,11 @@ def _averaged(
 
 
 def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
-    """The weight of each posterior, up to a factor: how well it predicts runs from the others."""
+    """The weight of each posterior, up to a factor: its odds times how well it predicts each run
+    from the others."""
     logs = np.array(odds)
     for place, one in enumerate(each):
-        # Student's density of `_TAIL` degrees, but for its constant.
+        # Student's density with `_TAIL` degrees, without its constant.
         tails = 0.5 * (_TAIL + 1.0) * np.log1p(one.left_out**2 / (_TAIL * one.expected))
         logs[place] -= float((0.5 * np.log(one.expected) + tails).sum())
     return np.asarray(np.exp(logs - logs.max()))
@@ -168,10 +174,11 @@ def _shares(each: Sequence[Posterior], odds: Sequence[float]) -> Array:
 def expectation(
     slopes: Array, residuals: Array, prior: Prior, like: Array, more: int
 ) -> tuple[Array, float]:
-    """The unknown part of configurations beyond the first `len(residuals)`, which have run:
-    covariance of their ln(measured / predicted) without noise, averaged over the posteriors that
-    predict, and the variance of noise once `more` of them have run. Slopes and `like` are of both.
-    With fewer than two runs the odds stay as they are."""
+    """The uncertainty of configurations that have not run. The first `len(residuals)` rows of
+    `slopes` and `like` are runs, the rest are these configurations. Returns the covariance of their
+    ln(measured / predicted) without noise, averaged over the posteriors for predictions, and the
+    variance of noise once `more` of them have run. With fewer than two runs the prior odds are used
+    unchanged."""
     runs = len(residuals)
     known, found, noises = slice(runs), [], []
     each = []
@@ -200,7 +207,7 @@ def solve(
     for _ in range(_ROUNDS):
         each = noise / weights
         inverse = np.linalg.inv(kernel + np.diag(each))
-        # What is fitted has the variance K - K·C⁻¹·K = E - E·C⁻¹·E, of which the diagonal is taken.
+        # The fitted part has the variance K - K·C⁻¹·K = E - E·C⁻¹·E, of which the diagonal is used.
         fitted = each - each**2 * np.diag(inverse)
         squares = (each * (inverse @ residuals)) ** 2 + np.maximum(fitted, 0.0)
         weights = (_TAIL + 1.0) / (_TAIL + squares / noise)
@@ -215,10 +222,11 @@ def solve(
 
 
 def trust(before: Array, left_out: Array) -> float:
-    """Share of a calibration to take, 0 to 1, from ln(measured / predicted) of its runs without it
-    and of each as the others correct it, (runs,): the mean fall of the logs of errors, over `_SURE`
-    of its standard errors, and less if most errors are within the scatter of repeats. 0, a refusal,
-    if the errors do not fall at all; 1 for a single run or none, which cannot tell."""
+    """The share of a calibration to apply, 0 to 1. It compares ln(measured / predicted) of the runs
+    without calibration with that of each run as corrected by the others, (runs,). The share is the
+    mean reduction of the logs of errors, over `_SURE` of its standard errors, and smaller if most
+    errors are within the scatter of repeats. It is 0, a refusal, if the errors do not shrink at
+    all, and 1 for no or one run, which cannot tell."""
     if len(before) < 2:
         return 1.0
     errors, rest = np.abs(before), np.abs(left_out)
@@ -226,7 +234,7 @@ def trust(before: Array, left_out: Array) -> float:
         return 0.0
     gains = np.append(np.log((errors + _SMALL) / (rest + _SMALL)), _GAINS)
     sure = _SURE * float(gains.std(ddof=1)) / math.sqrt(len(gains))
-    # What runs show each other far more exactly than repeats agree is no noise.
+    # If runs predict each other far better than repeats agree, the scatter is smaller than usual.
     scatter = min(_SCATTER, 2.0 * float(rest.mean()) + _NOTHING)
     real = min(1.0, max(_LEAST, float(np.median(errors)) / scatter))
     return real * min(1.0, max(0.0, float(gains.mean())) / sure)

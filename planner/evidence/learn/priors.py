@@ -1,11 +1,10 @@
 """How far clusters differ from the catalogue: the prior spread of each parameter.
 
-Runs of one source, GPU and framework are a cluster. Every cluster's factors are taken to be drawn
-from one distribution about 1; its standard deviations and the noise of a run are those under which
-the clusters' runs are likeliest (expectation maximisation of the linear model of
-`planner.evidence.learn.posterior`). Runs are predicted by constants that leave their source out, so
-that the spread is what a stranger's cluster will show. `tests.fit.learning_prior_fit` writes those
-that ship.
+The runs of one source on one GPU under one framework are a cluster. The factors of all clusters are
+taken as drawn from one distribution about 1. Its standard deviations and the noise of a run are
+those that make the clusters' runs most likely (expectation maximisation of the linear model of
+`planner.evidence.learn.posterior`). Runs are predicted with constants fitted without their source,
+so the spread is that of a new cluster. `tests.fit.learning_prior_fit` writes the shipped ones.
 """
 
 from __future__ import annotations
@@ -33,17 +32,18 @@ from planner.evidence.runs.rows import grouped, spread_out
 
 _FILE = "data/learning_priors.toml"
 FIGURES: tuple[Figure, ...] = ("time", "memory")
-# Spread before any cluster is seen; and limits: beyond, the linear picture is no guide.
+# Spread before any cluster is seen, and its limits: beyond them the linear model is not valid.
 _START, _LEAST, _MOST = 0.15, 1e-3, 0.5
 _NOISE = 0.1
 _ROUNDS = 60
 _TAIL = 4.0
-# Smaller clusters say little of spreads; at most this number of runs of a cluster, evenly spread.
+# Smaller clusters say little about spreads; of larger ones at most this number of runs is used,
+# evenly spread.
 _FEWEST, _MOST_RUNS = 3, 40
 
 
 class CalibratedCluster(NamedTuple):
-    """The cluster of one calibration."""
+    """The identity of a cluster in a calibration."""
 
     source: str
     gpu: str
@@ -68,13 +68,13 @@ class Published:
     clusters: tuple[CalibratedCluster, ...]
 
     def by_cluster(self, *, without: str = "") -> dict[CalibratedCluster, list[int]]:
-        """Runs of every cluster, without those of one source."""
+        """The runs of every cluster, leaving out one source."""
         kept = (index for index, one in enumerate(self.clusters) if one.source != without)
         return grouped(kept, self.clusters.__getitem__)
 
 
 def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
-    """Equations of the runs that have the figure, each by constants without its source."""
+    """Equations of the runs that have the figure, each with constants fitted without its source."""
     kept = [one for one in predictions if measured_log(one, figure) is not None]
     places = grouped(range(len(kept)), lambda index: kept[index].row.source)
     residuals, slopes = np.zeros(len(kept)), np.zeros((len(kept), len(parameters_of(figure))))
@@ -86,13 +86,13 @@ def published(predictions: Iterable[Prediction], figure: Figure) -> Published:
 
 
 def model_without(source: str) -> ModelOf:
-    """Cost models with the constants that leave a source out."""
+    """Cost models with the constants fitted without a source."""
     factors = left_out_factors().get(source, {})
     return lambda job, learnt: LearningModel(job, learnt, multiplied(job, factors))
 
 
 def fitted_prior(runs: Published, *, without: str = "") -> Prior:
-    """The likeliest spreads of clusters and noise of a run, without one source."""
+    """The most likely spreads of clusters and noise of a run, leaving out one source."""
     chosen = [
         list(spread_out(indices, _MOST_RUNS))
         for indices in runs.by_cluster(without=without).values()

@@ -1,7 +1,7 @@
-"""Benchmark the machine at hand with torch: what a job's plan needs, and nothing else.
+"""Benchmark this machine with torch: only the kernels and collectives that a job's plan needs.
 
-Only this module imports torch, and only when asked. Each figure is the median of repeated runs
-between CUDA events, after a warm-up; a probe takes some minutes. Collectives need a process for
+Only this module imports torch, and only when needed. Each figure is the median of repeated runs
+between CUDA events, after a warm-up; a probe takes a few minutes. Collectives need a process for
 each GPU (torchrun); the rest runs on the first GPU.
 """
 
@@ -26,12 +26,13 @@ from planner.predict.cost_tables import half_precision, job_pieces
 
 Progress = Callable[[str, int, int], None]
 _WARM, _TIMED = 5, 20
-# Bytes of the copies. Each takes longer than its launch from Python, 16 us on an H200's host.
+# Bytes of the copies. Each takes longer than its launch from Python, which is 16 us on an H200's
+# host.
 _COPIES = (2**26, 2**28, 2**31)
-# Weights that one update changes, likewise (85 us). fp32: AdamW reads weight, gradient and two
-# moments and writes all but the gradient.
+# Weights that one update changes, for the same reason (85 us). fp32: AdamW reads weight, gradient
+# and two moments and writes all but the gradient.
 _UPDATES, _UPDATE_BYTES = (2**25, 2**28), 28
-# Bytes of collectives: from latency to bandwidth.
+# Bytes of collectives, from latency-bound to bandwidth-bound.
 _EXCHANGES = (2**16, 2**20, 2**24, 2**28)
 COLUMNS = (
     "kind", "m", "n", "k", "batch", "seq", "heads", "head_dim", "causal", "backward", "bytes",
@@ -40,8 +41,8 @@ COLUMNS = (
 
 
 def wanted(mapped: MappedRow, world: int, nodes: int) -> list[Bench]:
-    """The benchmarks of a configuration, without times: products and attention of its layers,
-    copies, updates, and collectives among `world` GPUs."""
+    """The benchmarks that a configuration needs, without times: matrix products and attention of
+    its layers, copies, updates, and collectives among `world` GPUs."""
     job, degrees = mapped.job, mapped.degrees
     tokens = float(degrees.mbs * job.seq // degrees.cp)
     shapes = {
@@ -73,8 +74,8 @@ def wanted(mapped: MappedRow, world: int, nodes: int) -> list[Bench]:
 
 
 def usual_configuration(torch: Any, world: int) -> MappedRow:
-    """Llama 3 8B, whole on each of `world` GPUs: measured if no plan is given. UsageError for a GPU
-    that the catalogue lacks."""
+    """The configuration measured if no plan is given: Llama 3 8B, unsplit on each of `world` GPUs.
+    UsageError for a GPU that the catalogue lacks."""
     name = torch.cuda.get_device_name().removeprefix("NVIDIA ")
     try:
         gpu = load_gpu(name)
@@ -87,7 +88,7 @@ def usual_configuration(torch: Any, world: int) -> MappedRow:
 
 
 def usual_cells(name: str, half: str) -> dict[str, str]:
-    """A run of `usual.toml`, in the 16-bit type of its GPU."""
+    """The cells of a run from `usual.toml`, in the 16-bit type of its GPU."""
     cells = dict(shipped_toml("planner.evidence.learn", "usual.toml")[name])
     return cells | {"precision": cells["precision"].replace("bf16", half)}
 
@@ -103,7 +104,7 @@ def _products(op: Any, tokens: float, tp: int) -> Iterator[tuple[float, float, f
 
 
 def load_torch() -> Any:
-    """torch with a GPU. CannotTellError where either is missing."""
+    """torch with a GPU. CannotTellError if either is missing."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:
@@ -120,7 +121,7 @@ def load_torch() -> Any:
 
 
 def run_benches(torch: Any, benches: Sequence[Bench], progress: Progress) -> list[Bench]:
-    """The benchmarks with their times, without those that need more memory than there is."""
+    """The benchmarks with their times, without those that do not fit in memory."""
     found = []
     for number, bench in enumerate(benches):
         progress(f"measuring {bench.kind}", number, len(benches))
@@ -133,7 +134,7 @@ def run_benches(torch: Any, benches: Sequence[Bench], progress: Progress) -> lis
 
 
 def start_group(torch: Any) -> tuple[int, int, bool]:
-    """(processes, nodes, whether this one writes), after joining the group of torchrun."""
+    """Join torchrun's group; returns (processes, nodes, whether this process writes the result)."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return 1, 1, True
@@ -160,7 +161,7 @@ def _timed(torch: Any, work: Callable[[], Any]) -> float:
 
 
 def _work(torch: Any, bench: Bench) -> Callable[[], Any]:
-    """The call that a benchmark times, its tensors made."""
+    """The function that a benchmark times, with its tensors allocated."""
     one = {name: int(value) for name, value in bench.sizes.items()}
     match bench.kind:
         case "gemm":
@@ -210,7 +211,7 @@ def _collective(torch: Any, kind: str, one: dict[str, int]) -> Callable[[], Any]
 
 
 def raw_csv(benches: Sequence[Bench]) -> str:
-    """The measurements as the table that `planner calibrate --from` reads."""
+    """The measurements as a table for `planner calibrate --from`."""
     return csv_text(
         COLUMNS, ({"kind": one.kind, "time_s": repr(one.time_s), **one.sizes} for one in benches)
     )

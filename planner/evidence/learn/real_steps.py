@@ -1,8 +1,8 @@
-"""Train GPT-2 for a few real steps on the machine at hand, to measure its memory.
+"""Train GPT-2 for a few real steps on this machine, to measure its memory.
 
-The small and the medium GPT-2 as nanoGPT trains them on one GPU, in plain torch: autocast to bf16,
-or to fp16 with scaled losses on a GPU without it, fused AdamW on fp32 weights, torch's attention.
-The longest batch is 16 sequences of 1,024 tokens, about 20 GiB.
+Small and medium GPT-2 as nanoGPT trains them on one GPU, in plain torch: autocast to bf16, or on a
+GPU without it to fp16 with scaled losses, fused AdamW on fp32 weights, torch's attention. The
+largest batch is 16 sequences of 1,024 tokens, about 20 GiB.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def real_steps(torch: Any, gpu: Gpu, progress: Progress) -> list[Cells]:
 def _cells(
     gpu: Gpu, layers: int, width: int, heads: int, mbs: int, seconds: float, held: float
 ) -> Cells:
-    """The row as `docs/measured_runs.md` has it."""
+    """A row in the columns of `docs/measured_runs.md`."""
     return usual_cells("gpt2", half_precision(gpu)) | {
         "layers": str(layers), "hidden": str(width), "ffn": str(4 * width), "heads": str(heads),
         "kv_heads": str(heads), "gpu": gpu.name, "mbs": str(mbs), "gbs": str(mbs),
@@ -56,8 +56,9 @@ def _cells(
 def _measured(
     torch: Any, layers: int, width: int, heads: int, mbs: int, half: str
 ) -> tuple[float, float]:
-    """(Median seconds of a step, bytes of the GPU in use after the last)."""
-    # What benchmarks or the model before left in cycles would count as this one's.
+    """(Median seconds of a step, bytes in use on the whole GPU after the last one.)"""
+    # Memory that benchmarks or the previous model left in reference cycles would count as this
+    # one's.
     gc.collect()
     torch.cuda.empty_cache()
     model = gpt(torch, layers, width, heads).to("cuda")
@@ -89,7 +90,7 @@ def _steps(torch: Any, model: Any, optimizer: Any, mbs: int, half: str) -> Itera
 
 
 def gpt(torch: Any, layers: int, width: int, heads: int) -> Any:
-    """A decoder of GPT-2's shape as a module of torch: token ids [batch, seq] to logits."""
+    """A decoder with GPT-2's shape as a torch module: token ids [batch, seq] to logits."""
     nn = torch.nn
 
     class Model(nn.Module):  # type: ignore[misc,name-defined]

@@ -1,14 +1,14 @@
-"""The gain of calibrating with k runs: clusters calibrated with some of their runs and judged by
-the rest.
+"""How much calibrating with k runs gains: clusters are calibrated with some of their runs and
+judged by the rest.
 
 A cluster is the runs of one source on one GPU under one framework. Constants and priors are fitted
-without the source. k runs of each cluster are drawn repeatedly; the others are predicted without
-them, by one overall factor (the median of measured over predicted of the k), and as calibrated, as
-far as the k runs, each judged by the others, support it (`trust`). The calibrated prediction is the
-linear one, plus the correction from similar runs.
+without the source. k runs of each cluster are drawn repeatedly. The other runs are predicted in
+three ways: without the k, with one overall factor (the median of measured over predicted of the k),
+and calibrated, by the share that the k runs support when each is judged by the others (`trust`).
+The calibrated prediction is the linear one, plus the correction from similar runs.
 
-Then k runs are chosen for a third of the others, drawn at random, as `planner calibrate --suggest`
-chooses them (`planner.evidence.learn.suggest`), whatever they cost, and that third is judged.
+In addition, a random third of the runs is judged after k runs were chosen among the rest as
+`planner calibrate --suggest` chooses them (`planner.evidence.learn.suggest`), ignoring their cost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from planner.evidence.learn.suggest import Unknown, most_telling
 from planner.predict.uncertainty.shipped import shipped_tables
 
 Indices = NDArray[np.int64]
-# With fewer runs, a cluster's remaining ones are too few to judge by.
+# With fewer runs, too few would remain for judging.
 FEWEST_RUNS = 12
 DRAWS = 40
 _SEED = 19
@@ -46,7 +46,7 @@ class Learnt:
     """Median |predicted / measured - 1| of a cluster's runs that were not learnt from, mean over
     draws: `before` any run, with one overall `factor`, `after` calibrating with random runs, and
     with `chosen` ones. `refused`: share of draws whose calibration was refused; `covered`: share of
-    runs in the others' 80 % intervals."""
+    the judged runs inside their 80 % intervals."""
 
     cluster: CalibratedCluster
     runs: int
@@ -59,7 +59,7 @@ class Learnt:
 
 
 def study(runs: Published, count: int, draws: int = DRAWS) -> list[Learnt]:
-    """The gain of learning from `count` runs of each cluster with enough runs, largest cluster
+    """The gain from learning `count` runs of each cluster that has enough runs, largest cluster
     first."""
     found = []
     priors: dict[str, Prior] = {}
@@ -113,7 +113,7 @@ class _ClusterRuns:
     shared: float
 
     def draw(self, known: Indices) -> tuple[float, float, float, float, float]:
-        """(before, factor, after, refused, covered) of the others, learning from `known`."""
+        """(before, factor, after, refused, covered) of the other runs, learning from `known`."""
         others = np.setdiff1d(np.arange(len(self.residuals)), known)
         rest = self.residuals[others]
         left, width, share = self._corrected(known, others)
@@ -123,7 +123,7 @@ class _ClusterRuns:
         return before, factor, after, float(share == 0.0), covered
 
     def draw_chosen(self, order: Indices, count: int) -> float:
-        """Median error of the first third, learning from runs chosen among the rest."""
+        """Median error of the first third of `order`, learning from runs chosen among the rest."""
         third = min(len(order) // 3, len(order) - count)
         judged, others = order[:third], order[third:]
         nothing = expectation(self.slopes, np.zeros(0), self.prior, self.like, count)
@@ -132,7 +132,8 @@ class _ClusterRuns:
 
     def _corrected(self, known: Indices, judged: Indices) -> tuple[Array, float, float]:
         """ln(measured / predicted) of the judged runs, calibrated by the known ones; the width of
-        their bars over that without; and the share of the calibration that was taken."""
+        their bars relative to that without calibration; and the share of the calibration that was
+        applied."""
         like, before = self.like[np.ix_(known, known)], self.residuals[known]
         posterior = best_posterior(self.slopes[known], before, self.prior, like)
         share = trust(before, posterior.left_out)
@@ -143,11 +144,11 @@ class _ClusterRuns:
         return left, bar_width(posterior.left_out, known_half, self.shared), share
 
     def _half(self, logs: Array, at: Indices) -> Array:
-        """Half widths of the bars, on the side that the logs lie on."""
+        """Half widths of the bars, on the side on which each log lies."""
         half: Array = np.where(logs > 0.0, self.ends[1, at], self.ends[0, at])
         return half
 
 
 def median_error(residuals: Array) -> float:
-    """Median |predicted / measured - 1| of ln(measured / predicted)."""
+    """Median |predicted / measured - 1|, from ln(measured / predicted)."""
     return float(np.median(np.abs(np.expm1(-residuals))))

@@ -1,13 +1,13 @@
-"""Suggest the next run: the short ones that tell most about the plans at hand.
+"""Suggest the next runs: short ones that reduce the uncertainty of the given plans most.
 
-Candidates are the plans themselves, on fewer GPUs and with fewer micro-batches. The error bar of a
-plan is the uncertainty of its step time.
+Candidates are the plans themselves and their forms on fewer GPUs or with fewer micro-batches. The
+error bar of a plan is the uncertainty of its step time.
 
-Configurations' ln(measured / predicted) have a covariance K, from the factors and from similarity,
-by the prior or after earlier runs (`posterior.expectation`). Running i leaves K - K_i·K_iᵀ / (K_ii
-+ s²) (Kalman's update; s: a run's noise). Runs are chosen one after the other (active learning
-after Cohn 1996, Neural Networks 9(6)). Their outcomes do not change the covariance that is left, so
-all can be named before the first.
+ln(measured / predicted) of the configurations has a covariance K, from the factors and from
+similarity, by the prior or after earlier runs (`posterior.expectation`). Running i leaves K -
+K_i·K_iᵀ / (K_ii + s²) (Kalman's update; s: a run's noise). Runs are chosen one after the other
+(active learning after Cohn 1996, Neural Networks 9(6)). The remaining covariance does not depend on
+their outcomes, so all can be named before the first one runs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from planner.predict.configuration import decided_request
 from planner.predict.plan import Degrees, Plan
 
 MOST_RUNS = 3
-# Plans of a file that are decided between.
+# Number of a file's plans that are compared.
 _PLANS = 4
-# Steps of a short run, and what starting it takes.
+# Steps of a short run, and the seconds that starting it takes.
 _STEPS, _START_S = 50, 300.0
 # A cheaper run is chosen if it shrinks the error bars by this share of the best one's shrinkage.
 _NEARLY = 0.8
-# One that leaves more than this of the error bar is not worth its start.
+# A run that leaves more than this share of the error bar is not worth its start.
 _WORTH = 0.98
 
 
@@ -60,13 +60,13 @@ class Suggestion:
 def suggest(
     request: Request, plans: Sequence[Plan], known: FigureFit | None = None
 ) -> list[Suggestion]:
-    """The runs to make next, most telling first; `known`: what earlier runs taught."""
+    """The runs to make next, most informative first; `known`: the fit to earlier runs."""
     row = MeasuredRow("suggested", 1, {})
     mapped = [
         planned_row(row, decided_request(request, plan).resolve(), plan) for plan in plans[:_PLANS]
     ]
     targets = _costed(mapped)
-    # Those that fit, each configuration once.
+    # Candidates that fit, each configuration once.
     unique = {_text(shape): shape for one in mapped for shape in _shorter(one)}
     candidates = [one for one in _costed(unique.values()) if one.fits is not False]
     unknown = _unknown(known.runs if known else (), [*targets, *candidates])
@@ -93,7 +93,7 @@ def suggest(
 
 
 def _unknown(runs: Sequence[Prediction], configurations: Sequence[Prediction]) -> Unknown:
-    """The uncertainty of the configurations' step times after the runs."""
+    """The uncertainty of the configurations' step times, given the runs."""
     both = [*runs, *configurations]
     found, prior = equations(both, "time"), shipped_prior("time")
     residuals = found.residuals[: len(runs)]
@@ -101,13 +101,13 @@ def _unknown(runs: Sequence[Prediction], configurations: Sequence[Prediction]) -
 
 
 def _bar(deviation: float) -> float:
-    """Half width, as a share, of step times whose logs have the standard deviation."""
+    """Half width of an error bar, as a share, for a standard deviation of ln(step time)."""
     return math.expm1(WIDTH * deviation)
 
 
 def smaller_degrees(degrees: Degrees) -> Iterator[Degrees]:
-    """Replicas halved as long as they are even, largest first, each with all micro-batches and with
-    as many as keep the pipeline full for as long as it fills and drains."""
+    """The degrees themselves and smaller ones. Replicas are halved while they are even, largest
+    first, each with all micro-batches and with at most twice as many as pipeline stages."""
     for halvings in range((degrees.dp & -degrees.dp).bit_length()):
         replicas = degrees.dp >> halvings
         inner = replicas * degrees.cp * degrees.tp
@@ -118,7 +118,7 @@ def smaller_degrees(degrees: Degrees) -> Iterator[Degrees]:
 
 
 def _shorter(mapped: MappedRow) -> Iterator[MappedRow]:
-    """The configuration on fewer GPUs and with fewer micro-batches."""
+    """The configuration and its forms on fewer GPUs and with fewer micro-batches."""
     for degrees in smaller_degrees(mapped.degrees):
         job = replace(mapped.job, cluster=mapped.job.cluster.with_gpus(degrees.gpus))
         yield replace(mapped, job=job, degrees=degrees)
@@ -136,7 +136,7 @@ def _suggestion(candidate: Prediction, step_s: float) -> Suggestion:
 
 
 def usd_per_gpu_hour(gpu: str) -> float | None:
-    """Median on-demand list price of the catalogue; None without one."""
+    """The median on-demand list price in the catalogue; None without one."""
     found = []
     for price in load_prices():
         if price.gpu == gpu and price.kind == "on_demand":
@@ -171,11 +171,11 @@ class Unknown:
     noise: float
 
     def deviation(self, judged: Indices) -> float:
-        """Mean standard deviation of the judged ones."""
+        """Mean standard deviation of the judged configurations."""
         return float(np.sqrt(np.maximum(np.diag(self.covariance)[judged], 0.0)).mean())
 
     def deviations_after(self, judged: Indices) -> Array:
-        """The same, (n,), once each configuration has run."""
+        """The same mean, (n,), after each configuration in turn has run."""
         variances = np.diag(self.covariance)
         gains = self.covariance[judged] ** 2 / (variances + self.noise)
         return np.asarray(np.sqrt(np.maximum(variances[judged, None] - gains, 0.0)).mean(0))
@@ -188,7 +188,8 @@ class Unknown:
 
 
 def most_telling(unknown: Unknown, candidates: Indices, judged: Indices, count: int) -> list[int]:
-    """The `count` candidates that tell most of the judged configurations, each once."""
+    """The `count` candidates that reduce the uncertainty of the judged configurations most, each
+    once."""
     left, chosen = [int(index) for index in candidates], list[int]()
     for _ in range(count):
         after = unknown.deviations_after(judged)

@@ -1,10 +1,10 @@
-"""Upper bounds that tests of a framework assert, and whether a prediction keeps them.
+"""Upper bounds that a framework's tests assert, and whether a prediction keeps them.
 
-A bound is no measurement: a prediction above it is wrong, one below proves nothing. If the lengths
-of samples are unknown, a prediction is wrong only if even short samples, the lower end of their
-range, lie above the bound. Such tables name recipes, whose kind their names tell: reinforcement
-learning, distillation of a teacher into a student that samples (`distillation-TEACHER-to-...`), or
-training alone (`sft`, `dpo`).
+A bound is not a measurement: a prediction above it is wrong, one below proves nothing. If the
+lengths of samples are unknown, a prediction is wrong only if even short samples, the lower end of
+their range, take longer than the bound. Such tables name recipes, and the name tells the kind:
+reinforcement learning, distillation of a teacher into a student that samples
+(`distillation-TEACHER-to-...`), or training only (`sft`, `dpo`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from planner.evidence.rl.rows import Figure, RlRow
 from planner.job.quantities import GIB
 from planner.predict.rl.plan import PhaseName
 
-# Nodes of four GPUs in these tests are GB200's, of eight H100's.
+# In these tests, nodes with four GPUs have GB200s, nodes with eight H100s.
 _GPUS = {4: "GB200", 8: "H100"}
 _FRAMEWORK = "NeMo-RL"
-# Of adapters, as its recipes have it (examples/configs/sft.yaml, lora_cfg).
+# Rank of adapters in its recipes (examples/configs/sft.yaml, lora_cfg).
 _RANK = 8
 _OF_TRAINING: tuple[PhaseName, ...] = ("update", "reference", "reward")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """One bound: `bound` in seconds or bytes; `predicted` None where nothing is, for `error`.
-    `least`: predicted of the shortest samples that are likely, where no length is stated and the
-    usual ones lie above the bound."""
+    """One bound: `bound` and `predicted` in seconds or bytes; `error`: why `predicted` is None.
+    `least`: the prediction for the shortest likely samples, if no length is stated and usual ones
+    exceed the bound."""
 
     name: str
     figure: Figure
@@ -49,25 +49,25 @@ class Bounded:
 
     @property
     def is_kept(self) -> bool:
-        """Whether some length of samples that are possible keeps it."""
+        """Whether the prediction keeps the bound for some possible length of samples."""
         lowest = self.predicted if self.least is None else self.least
         return lowest is None or lowest <= self.bound
 
     @property
     def by_length(self) -> bool:
-        """Whether only samples shorter than usual keep it."""
+        """Whether only samples shorter than usual keep the bound."""
         return self.least is not None and self.is_kept
 
 
 def bounded(rows: Iterable[RlRow], cost: Cost = cost_run) -> list[Bounded]:
-    """Every bound of some rows beside its prediction; those without one have it all the same."""
+    """Every bound of some rows with its prediction, including those that cannot be predicted."""
     predictions = predict_rl(map(run_of, rows), cost, usual_alone=True)
     return [_at_least(each, one, cost) for one in predictions for each in _bounds(one)]
 
 
 def _at_least(one: Bounded, prediction: RlPrediction, cost: Cost) -> Bounded:
-    """A bound that the usual lengths break, with the prediction for the shortest lengths if none is
-    stated."""
+    """The bound, with the prediction for the shortest lengths if usual ones break it and no length
+    is stated."""
     if one.is_kept or prediction.mapped is None:
         return one
     shorter = [value for value in open_values(prediction.mapped) if value.fact == RESPONSE_LENGTH]
@@ -78,7 +78,7 @@ def _at_least(one: Bounded, prediction: RlPrediction, cost: Cost) -> Bounded:
 
 
 def run_of(row: RlRow) -> RlRow:
-    """The run that a bound is of, in the columns of measured runs."""
+    """The run that a bound belongs to, in the columns of measured runs."""
     name = _name(row)
     per_node = row.integer("gpus_per_node") or 8
     alone, teacher = {"reference": "n"}, {"reward": f"model:{_teacher(name)}", "reference": "n"}
@@ -99,7 +99,7 @@ def run_of(row: RlRow) -> RlRow:
             "minibatches": "1",
         }
     elif not name.startswith("grpo"):
-        # Log-probabilities of a reference are read ahead of the timer of a step
+        # The reference's log-probabilities are computed before the timer of a step starts
         # (nemo_rl/algorithms/dpo.py, add_ref_logprobs_to_data).
         cells |= (_of_pairs(row, batch) if name.startswith("dpo") else _alone(batch)) | alone
     if "lora" in name:
@@ -108,12 +108,12 @@ def run_of(row: RlRow) -> RlRow:
 
 
 def _alone(samples: int) -> dict[str, str]:
-    """A trainer on samples that nobody generates."""
+    """Cells for a trainer on samples that are not generated."""
     return {"algorithm": "trainer step only", "train_global_batch": str(samples)}
 
 
 def _of_pairs(row: RlRow, batch: int) -> dict[str, str]:
-    """A trainer on pairs, each of two samples: in a batch and in a micro-batch
+    """Cells for a trainer on pairs, which count as two samples each in a batch and in a micro-batch
     (nemo_rl/algorithms/dpo.py, dpo_train)."""
     rows = 2 * (row.integer("train_mbs") or 1)
     return _alone(2 * batch) | {"train_mbs": str(rows)}

@@ -1,4 +1,5 @@
-"""Costs of measured runs by the planner's own model: of a step, or of the part that was run."""
+"""Costs of measured runs by the planner's own model: of a step, or of the part of it that was
+run."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 @dataclass(frozen=True, slots=True)
 class Costed:
     """Costs of a run: phases in order on both sides, seconds of a step (None if only a part of one
-    was run), whether it fits and the bytes of one GPU. `binding`: the phases that add up to the
-    step."""
+    was run), whether it fits, and the usable bytes of a GPU. `binding`: the phases that add up to
+    the step."""
 
     phases: tuple[Phase, ...]
     step_s: float | None
@@ -31,7 +32,8 @@ class Costed:
     binding: tuple[Phase, ...] = ()
 
     def seconds(self, names: Iterable[PhaseName]) -> float:
-        """Seconds of phases together; those of the hand-over once, which both sides list."""
+        """Seconds of phases together. The transfer of weights, which both sides list, counts
+        once."""
         wanted = set(names)
         by_name: dict[tuple[str, int], Phase] = {}
         for at, phase in enumerate(self.phases):
@@ -56,7 +58,7 @@ def cost_layout(job: RlJob, layout: RlLayout) -> Costed:
 
 
 def costed_step(step: RlStep) -> Costed:
-    """The costs of a step that is predicted."""
+    """The costs of a predicted step."""
     usable = min(step.usable_bytes.values())
     return Costed(step.phases, step.step_s, step.fits, usable, _binding(step, step.layout))
 
@@ -72,7 +74,7 @@ def _binding(step: RlStep, layout: RlLayout) -> tuple[Phase, ...]:
 def _transfer_alone(mapped: RlMapped) -> Costed:
     job, layout = mapped.job, mapped.layout
     way = layout.way or usual_way(job, colocated=layout.placement == "colocated")
-    # A trainer shards or splits all weights of the policy.
+    # The trainer shards or splits all of the policy's weights.
     shard_bytes = 2.0 * parameter_count(job.policy).total / layout.trainer_gpus
     moved = transfer(job, layout.engine, way, shard_bytes)
     phase = with_bar(Phase("transfer", "trainer", moved.seconds, moved.terms, {}), job)
@@ -80,7 +82,7 @@ def _transfer_alone(mapped: RlMapped) -> Costed:
 
 
 def _trainer_alone(mapped: RlMapped, training: Training) -> Costed:
-    """The update by itself, with the models beside it, on GPUs that nothing else is on."""
+    """The update by itself, with the models that it needs, on GPUs with nothing else on them."""
     phases = tuple(
         with_bar(one, mapped.job)
         for one in training.phases

@@ -1,4 +1,5 @@
-"""Measured runs of reinforcement learning beside predictions as plain records: --json, --csv."""
+"""Measured runs of reinforcement learning with their predictions as plain records for --json and
+--csv."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ Record = dict[str, Any]
 
 
 def row_record(prediction: RlPrediction) -> Record:
-    """A row's columns, then each figure's prediction with the ends of its 80 % interval, whether it
-    fits, and what was assumed and is open; of a refused row all but `error` is empty."""
+    """A row's columns; then each figure's prediction with the ends of its 80 % interval, whether it
+    fits, the assumptions and the open facts. For a refused row all of these but `error` are empty.
+    """
     mapped, costed = prediction.mapped, prediction.costed
     return {
         **prediction.row.cells,
@@ -51,7 +53,8 @@ def _columns(figure: Figure) -> tuple[str, str, str]:
 
 
 def rl_document(predictions: Sequence[RlPrediction], bounded: Sequence[Bounded] = ()) -> Record:
-    """Everything: a record a row, the summary, the comparisons of placements, upper bounds."""
+    """Everything: a record for each row, the summary, the comparisons of placements, the upper
+    bounds."""
     found: Record = {"rows": [row_record(one) for one in predictions]}
     if predictions:
         kept = trusted(predictions)

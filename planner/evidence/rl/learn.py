@@ -1,9 +1,9 @@
-"""Calibrate a cluster by its runs of reinforcement learning: a factor for each kind of phase.
+"""Calibrate a cluster from its runs of reinforcement learning: one factor for each kind of phase.
 
-A run is a row of a table of measured runs, or a log beside the plan that it ran. Every time of a
+A run is a row of a table of measured runs, or a log next to the plan that it ran. Every time of a
 phase gives ln(measured / predicted); those of one kind (`planner.predict.rl.errors.KINDS`) have one
 factor. A log counts as one run however long it is, because its steps repeat each other. It is
-predicted at the lengths in the log, so that earlier assumptions about them are no error.
+predicted at the lengths in the log, so that earlier assumptions about them do not count as errors.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from planner.evidence.rl.rows import Timed
 from planner.job.errors import CannotTellError, UsageError
 from planner.predict.rl.errors import KINDS, learnt
 
-# A measurement that is further off what is predicted is a slip of the pen, or of another run.
+# A measurement further from its prediction is a mistake or belongs to another run.
 _MOST_TIMES = 100.0
-# A time counts for a kind of phase that makes up at least this share of it.
+# A time belongs to a kind of phase that makes up at least this share of it.
 _LEAST_SHARE = 0.6
 
 
@@ -48,8 +48,9 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class LearntPhases:
-    """The result for some runs: a factor for each kind of phase, the times behind it, and sentences
-    on each file; `lengths`: of the last log, as `--lengths` takes them, empty if unknown."""
+    """The result of learning from some runs: a factor for each kind of phase, the times behind it,
+    and sentences on each file; `lengths`: from the last log, in the form of `--lengths`, empty if
+    unknown."""
 
     phases: tuple[LearntPhase, ...]
     times: tuple[PhaseTime, ...]
@@ -57,7 +58,7 @@ class LearntPhases:
     lengths: str = ""
 
     def calibration(self, base: Calibration | None, sources: Sequence[str]) -> Calibration:
-        """A calibration with these phases, and the earlier ones of the cluster."""
+        """The cluster's earlier calibration `base`, if any, with its phases replaced by these."""
         known = {} if base is None else base.model_dump(exclude={"phases"})
         day = f"{datetime.now(UTC):%Y-%m-%d}"
         told = (*known.get("sources", ()), *sources)
@@ -67,7 +68,7 @@ class LearntPhases:
 
 
 def times_of_rows(predictions: Iterable[RlPrediction]) -> list[PhaseTime]:
-    """The times of measured rows, each figure of one kind of phase."""
+    """The times of measured rows that belong to one kind of phase."""
     found = []
     for one in predictions:
         for each in compared(one):
@@ -78,12 +79,13 @@ def times_of_rows(predictions: Iterable[RlPrediction]) -> list[PhaseTime]:
 
 
 def times_of_log(log: RlLog, costed: Costed) -> list[PhaseTime]:
-    """The times of a log beside the costs of its run."""
+    """The times of a log, compared with the costs of its run."""
     return times_of(log.timed, log.path.name, costed)
 
 
 def times_of(times: Iterable[Timed], run: str, costed: Costed) -> list[PhaseTime]:
-    """Measured times of phases beside the costs of the run, those of one kind each."""
+    """Measured times of phases compared with the costs of the run, for times that belong to one
+    kind of phase."""
     found = []
     for timed in times:
         if not timed.phases:
@@ -97,7 +99,8 @@ def times_of(times: Iterable[Timed], run: str, costed: Costed) -> list[PhaseTime
 
 
 def _kind(parts: Iterable[tuple[str, float]]) -> str | None:
-    """The kind of phase that most of a time is; None for a mixture. `parts`: kinds with seconds."""
+    """The kind of phase that takes most of a time; None for a mixture. `parts`: kinds with
+    seconds."""
     found: dict[str, float] = defaultdict(float)
     for kind, seconds in parts:
         found[kind] += seconds
@@ -109,13 +112,13 @@ def _kind(parts: Iterable[tuple[str, float]]) -> str | None:
 
 
 def learn(times: Sequence[PhaseTime], notes: Sequence[str], lengths: str = "") -> LearntPhases:
-    """Factors from times; those of one run and kind count as one. CannotTellError if there are
-    none, UsageError for an impossible time."""
+    """Fit factors to times; those of the same run and kind count as one. CannotTellError if there
+    are none, UsageError for an impossible time."""
     for one in times:
         if abs(one.log) > math.log(_MOST_TIMES):
             raise UsageError(
                 f"{one.run}: its measured {one.kind} of {one.measured_s:g} s is over "
-                f"{_MOST_TIMES:g} times off what is predicted ({one.predicted_s:g} s): mend its "
+                f"{_MOST_TIMES:g} times off what is predicted ({one.predicted_s:g} s): correct its "
                 "unit or its configuration, or leave it out"
             )
     if not times:
@@ -130,7 +133,7 @@ def learn(times: Sequence[PhaseTime], notes: Sequence[str], lengths: str = "") -
 
 
 def lengths_text(log: RlLog) -> str:
-    """The lengths of a log as `--lengths` takes them; "" where it tells no mean."""
+    """The lengths in a log in the form of `--lengths`; "" if it has no mean."""
     mean = log.lengths.get("response_mean")
     if not mean:
         return ""
@@ -142,12 +145,12 @@ def lengths_text(log: RlLog) -> str:
 
 
 def demand_one_gpu(clusters: Iterable[Cluster]) -> Cluster | None:
-    """The cluster of all runs, the largest; UsageError where they ran on several kinds of GPU."""
+    """The largest cluster among the runs; UsageError if they ran on several kinds of GPU."""
     found = list(clusters)
     names = sorted({one.gpu.name for one in found})
     if len(names) > 1:
         raise UsageError(
-            f"runs on {' and '.join(names)}: a calibration is of one cluster; give each GPU's runs "
-            "to a command of their own"
+            f"runs on {' and '.join(names)}: a calibration covers one cluster; give each GPU's "
+            "runs to a command of their own"
         )
     return max(found, key=lambda one: one.num_gpus, default=None)

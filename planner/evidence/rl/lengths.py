@@ -1,9 +1,9 @@
 """Lengths of prompts and answers of a measured run: stated, counted, or open within a range.
 
-Tables seldom state the mean length of answers, but often a figure that counts the tokens: tokens a
-second with the seconds, or the share of the peak (MFU) that an update of known seconds reached.
-Without such a figure, answers have the mean of published runs with the same limit, and the bar
-widens by how much those differ.
+Tables seldom state the mean length of answers, but often give a figure from which tokens can be
+counted: tokens per second with the seconds, or the share of the peak (MFU) that an update of known
+duration reached. Without such a figure, the mean is taken from published runs with the same limit,
+and their scatter widens the error bar.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from planner.predict.ops.table import parameter_count
 # mean grows with the power 0.52 of the limit, 170 tokens at 300; runs differ by this much in ln.
 _AT, _MEAN_AT, _POWER = 300.0, 170.0, 0.52
 OPEN_DEVIATION = 0.75
-# The most of a limit that answers take on average.
+# Largest mean length of answers, as a share of the limit.
 _MOST = 0.8
-# Prompts where no mean is stated: questions of school and contest mathematics.
+# Mean prompt length if none is stated: questions of school and contest mathematics.
 _PROMPT = 150
 _PROMPT_SIGMA = 0.4
-# Spread of answers about their mean, and others that suit as well.
+# The usual spread of answers about their mean, and two other plausible ones.
 SIGMAS = (0.6, USUAL_SIGMA, 1.1)
 # E(l²)/E(l) over the mean of answers of the usual spread.
 _ATTENDED = exp(USUAL_SIGMA**2)
 _LONGEST_PROMPT = 4
-# Limits are powers of two. An unknown limit of samples with a counted mean is the smallest one that
-# exceeds the mean by this factor, and no less than the usual one of recipes.
+# Limits are powers of two. If a mean was counted but no limit stated, the limit is the smallest one
+# that exceeds the mean by this factor, and at least the recipes' usual one.
 _LEAST_OF_COUNTED, _USUAL_LIMIT = 1.2, 4096
 
 
 @dataclass(frozen=True, slots=True)
 class RlLengths:
-    """Lengths of one run: means, and the most that either may have; `counted`: how the mean of
-    answers is known (`stated`, `counted`, or `open`)."""
+    """Lengths of one run: means, and the maximum of prompts and of answers; `counted`: how the mean
+    of answers is known (`stated`, `counted`, or `open`)."""
 
     prompt: int
     longest_prompt: int
@@ -53,18 +53,19 @@ class RlLengths:
 
     @property
     def text(self) -> str:
-        """As `--lengths` takes it."""
+        """The lengths in the form of `--lengths`."""
         prompt = _lognormal(self.prompt, _PROMPT_SIGMA, self.longest_prompt)
         return f"prompt={prompt},response={self.response_text}"
 
     @property
     def response_text(self) -> str:
-        """The answers' part of it."""
+        """The lengths of answers in that form."""
         return _lognormal(self.response, self.sigma, self.longest_response)
 
     def scaled(self, scale: float, *, cut: bool) -> RlLengths:
-        """Answers of another mean length within the limit. Of a data set, whose samples nothing
-        `cut`s there, the longest of shorter ones is shorter too."""
+        """The lengths with the mean of answers scaled, within the limit. If `cut` is False (a data
+        set, whose samples are not cut at the limit), a smaller scale also lowers the longest
+        answer."""
         longest = self.longest_response
         longest = longest if cut else min(longest, max(1, round(scale * longest)))
         response = max(1, min(round(scale * self.response), longest))
@@ -77,7 +78,7 @@ class RlLengths:
 
 
 def lengths_of(row: RlRow, samples: int | None, model: ModelSpec, cluster: Cluster) -> RlLengths:
-    """The lengths of a run; `samples`: of a step, None if unknown."""
+    """The lengths of a run; `samples`: number in a step, None if unknown."""
     if row.is_trainer_alone and not _noted_limit(row):
         return _of_packs(row)
     total = _total_limit(row)
@@ -98,17 +99,17 @@ def lengths_of(row: RlRow, samples: int | None, model: ModelSpec, cluster: Clust
 
 
 def _next_limit(mean: float) -> int:
-    """The limit of prompt and answer together, by their mean."""
+    """The likely limit of prompt and answer together, given their mean."""
     return max(_USUAL_LIMIT, int(2 ** ceil(log2(max(2.0, _LEAST_OF_COUNTED * mean)))))
 
 
 def usual_mean(limit: int) -> float:
-    """Mean length of answers of published runs with a limit."""
+    """Mean length of answers in published runs with this limit."""
     return float(min(_MOST * limit, _MEAN_AT * (limit / _AT) ** _POWER))
 
 
 def _of_packs(row: RlRow) -> RlLengths:
-    """Samples of a trainer that is measured alone: each fills its pack."""
+    """Lengths for a trainer that is measured alone: each sample fills its pack."""
     tokens = row.integer("max_tokens_per_gpu") or 0
     stated = row.noted(r"sequence length Nk")
     tokens = round(1024 * stated) if stated else tokens
@@ -125,7 +126,7 @@ def _noted_limit(row: RlRow) -> float | None:
 
 
 def _total_limit(row: RlRow) -> int:
-    """Tokens of prompt and answer together, at most."""
+    """Most tokens of prompt and answer together."""
     if noted := _noted_limit(row):
         return round(noted)
     return (row.integer("prompt_len_max") or 1024) + (row.integer("response_len_max") or 2048)
@@ -138,7 +139,7 @@ def _usual_prompt(row: RlRow, total: int) -> int:
 def _counted(
     row: RlRow, samples: int | None, model: ModelSpec, cluster: Cluster, prompt: int
 ) -> tuple[float | None, str]:
-    """Mean of the answers from the row's figures on all tokens of a step."""
+    """Mean of the answers, from the row's figures on all tokens of a step, and how it is known."""
     if total := row.noted(r"avg total seq len \(prompt\+response\) N"):
         return total - prompt, "stated"
     if not samples:
@@ -149,8 +150,8 @@ def _counted(
 
 
 def _tokens(row: RlRow, model: ModelSpec, cluster: Cluster) -> Iterator[float]:
-    """Tokens of a step: by tokens a second and its seconds, else by the FLOP of its update, which
-    frameworks count as 6 a parameter and token and 12 a layer, width and attended token
+    """Tokens of a step: from tokens per second and its seconds, else from the FLOP of its update,
+    which frameworks count as 6 per parameter and token plus 12 per layer, width and attended token
     (verl/utils/flops_counter.py)."""
     rate, step, gpus = row.number("tokens_per_s_per_gpu"), row.number("step_s"), cluster.num_gpus
     if rate and step and not row.resamples:
@@ -163,7 +164,8 @@ def _tokens(row: RlRow, model: ModelSpec, cluster: Cluster) -> Iterator[float]:
 
 
 def _tokens_of_flop(flop: float, model: ModelSpec, row: RlRow) -> float:
-    """Tokens of an update with this FLOP; a few rounds, since attention grows with the mean."""
+    """Tokens of an update with this FLOP, found by iteration, because attention grows with the mean
+    length."""
     samples = (row.integer("prompts_per_step") or 1) * (row.integer("samples_per_prompt") or 1)
     width = model.heads * model.head_dim * model.layers
     tokens = 0.0
@@ -174,13 +176,14 @@ def _tokens_of_flop(flop: float, model: ModelSpec, row: RlRow) -> float:
 
 
 def cut_lognormal(mean: int, most: int) -> str:
-    """Lengths of the usual spread that, cut at a limit, have a mean, as `--lengths` takes them."""
+    """Lengths with the usual spread that have this mean after being cut at a limit, in the form of
+    `--lengths`."""
     return _lognormal(mean, USUAL_SIGMA, most)
 
 
 @cache
 def _lognormal(mean: int, sigma: float, most: int) -> str:
-    """The lognormal of a spread that, cut at a limit, has a mean."""
+    """The lognormal with this spread that has this mean after being cut at a limit."""
     if mean >= 0.97 * most:
         return str(most)
     low, high = float(mean), 20.0 * mean

@@ -1,9 +1,9 @@
-"""Logs of steps of reinforcement learning: seconds of each phase, and lengths of samples.
+"""Logs of reinforcement-learning steps: seconds of each phase, and lengths of samples.
 
-Frameworks print a step as names with numbers: on one line of the console, as a dictionary, as a
-JSON object a line, or as a block of lines. `log_names.toml` gives the meaning of names. The first
-steps compile and warm up, and some are disturbed, so of every figure the median of the undisturbed
-steps counts (`planner.evidence.learn.logs.steady`).
+Frameworks print a step as names with numbers: on one line of the console, as a dictionary, as one
+JSON object per line, or as a block of lines. `log_names.toml` gives the meaning of the names. The
+first steps compile and warm up, and some are disturbed, so the median of the undisturbed steps is
+taken for every figure (`planner.evidence.learn.logs.steady`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _PAIR = re.compile(
     r"""(?P<name>[A-Za-z_][\w./ :-]*?)['"]?\s*[:=]\s*(?:np\.float\d+\(|tensor\()?"""
     r"""(?P<value>[-+]?\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?)(?![\w.]*/)"""
 )
-# Names are looked for behind what else separates them.
+# Separators, after which a name may start.
 _BETWEEN = re.compile(r"""\s-\s|[,{}]\s*['"]?|•\s*|['"]\s*data['"]\s*:\s*\{""")
-# More steps than these of a log say nothing new.
+# Most steps that are read from a log; more say nothing new.
 _MOST_STEPS = 100_000
 
 
 @dataclass(frozen=True)
 class Part:
-    """A time that a framework logs: the figure, its names and the phases that it is of."""
+    """A time that a framework logs: its figure, its names and the phases that it covers."""
 
     figure: Figure
     names: tuple[str, ...]
@@ -80,8 +80,8 @@ def _names(framework: str, table: Mapping[str, Any]) -> Names:
 
 @dataclass(frozen=True)
 class RlLog:
-    """A log read: whose it is, its steady times, and mean and longest lengths where it has them;
-    `steps`: of which it was read; `told`: what was dropped, in words."""
+    """A parsed log: its framework, its steady times, and mean and longest lengths if it has them;
+    `steps`: number of steps with a time; `told`: a sentence on the dropped steps."""
 
     path: Path
     framework: str
@@ -92,8 +92,8 @@ class RlLog:
 
 
 def read_rl_log(path: Path) -> RlLog | None:
-    """A log of steps of reinforcement learning; None for a file that is no such log. UsageError for
-    one of which no step has a time."""
+    """Parse a log of reinforcement-learning steps; None for other files. UsageError if no step has
+    a time."""
     values: dict[str, list[float]] = {}
     for line in text_lines(path):
         for name, value in pairs_of(line):
@@ -105,12 +105,12 @@ def read_rl_log(path: Path) -> RlLog | None:
 
 
 def names_in(values: Mapping[str, Sequence[float]]) -> Names | None:
-    """The framework whose names a log has; None where no framework has them."""
+    """The framework whose names occur in a log; None if there is none."""
     return next((one for one in known_names() if any(mark in values for mark in one.marks)), None)
 
 
 def pairs_of(line: str) -> Iterator[tuple[str, float]]:
-    """Names with their numbers on a line, in their order."""
+    """The names with their numbers on a line, in order."""
     if ":" not in line and "=" not in line:
         return
     for piece in _BETWEEN.split(line):
@@ -137,7 +137,7 @@ def _log(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> RlL
 
 
 def times_in(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> Iterator[Timed]:
-    """The steady times in the part of a file that was read so far."""
+    """The steady times in the part of a file read so far."""
     if step := next((values[name] for name in names.step if name in values), None):
         yield Timed("step", steady(step, str(path)).value)
     seen: set[tuple[str, tuple[PhaseName, ...]]] = set()
@@ -155,8 +155,8 @@ def times_in(path: Path, names: Names, values: Mapping[str, Sequence[float]]) ->
 
 
 def _sum(values: Mapping[str, Sequence[float]], name: str) -> list[float] | None:
-    """The values of a name, or of several that are added up step by step; None where one of them
-    is not logged."""
+    """The values of a name, or the step-by-step sum for names joined with +; None if one of them is
+    not logged."""
     each = [values.get(one.strip()) for one in name.split(" + ")]
     if any(one is None for one in each):
         return None

@@ -1,4 +1,4 @@
-"""From a measured run of reinforcement learning to a job and the layout that it ran in."""
+"""Map a measured run of reinforcement learning to a job and the layout that it ran in."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ from planner.predict.configuration import Configuration, even_layout
 from planner.predict.plan import Degrees
 from planner.predict.rl.plan import RlLayout
 
-# Frameworks as tables name them, by the one whose loop they share.
+# Frameworks as tables name them, and the modelled framework whose training loop they share.
 _FRAMEWORKS = (
     # AReaL, ROLL, SkyRL, RLinf and EasyR1 have verl's trainers and engines.
     ("verl|rllm|areal|^roll\\b|skyrl|rlinf|easyr1", "verl"),
     ("nemo-?(rl|aligner)", "nemo-rl"),
-    # DeepSpeed beside vLLM's Ray engines.
+    # DeepSpeed with vLLM's Ray engines.
     ("openrlhf|open-?instruct", "openrlhf"),
     ("slime|vime", "slime"),
     ("trl", "trl"),
     ("prime-?rl", "prime-rl"),
 )
-# What trains, as tables name it, by the framework's word.
+# Trainers as tables name them, and the framework's word for them.
 _TRAINERS = (
     ("megatron-?fsdp", ""),
     ("megatron", "megatron"),
@@ -88,19 +88,19 @@ _PADDED_UNTIL = "2025-01-01"
 # of `gradient_checkpointing_kwargs`, which is null (single_controller/base/megatron/worker.py).
 _USUAL_RECOMPUTE = "full"
 _SWITCHED = "gradient checkpointing"
-# Notes that have all of a recipe and no packing among it.
+# Notes that give a complete recipe without packing.
 _UNPACKED = r"^(?!.*(sequence packing|dynamic batching)).*logprob mbs"
-# Rows of one sample each, which Megatron's profiles do not list.
+# Packings with rows of one sample each, which Megatron's profiles do not list.
 _OF_SAMPLES = ("padding-free", "limit", "longest")
-# The batch of a run that moves or trains only, whose samples say nothing.
+# Batch for a run that only transfers weights or only trains; its samples do not matter.
 _ANY_SAMPLES = 2
 _ANY_PROMPTS = 64
 
 
 @dataclass(frozen=True)
 class RlMapped:
-    """The job of a row and the layout that it ran in; `lengths` of its samples; `assumed`: what the
-    row leaves out and is taken as it usually is, in words."""
+    """The job of a row and the layout that it ran in; `lengths` of its samples; `assumed`: usual
+    values taken for facts that the row leaves out, in words."""
 
     row: RlRow
     job: RlJob
@@ -109,7 +109,7 @@ class RlMapped:
     assumed: tuple[str, ...] = ()
 
     def learnt(self, cluster: Cluster | None) -> RlMapped:
-        """The same with what runs of a cluster taught, where it ran on that cluster's GPU."""
+        """The same run with a cluster's calibration, if it ran on that cluster's GPU."""
         own = self.job.trainer.cluster
         if cluster is None or own.gpu.name != cluster.gpu.name:
             return self
@@ -169,8 +169,8 @@ def _mapped(row: RlRow, taken: Taken) -> RlMapped:
 
 
 def _trained(row: RlRow, request: RlRequest, job: RlJob) -> Job:
-    """The update as it was measured: Megatron-Bridge's benchmarks of trainers alone train on the
-    next token, with its own loss."""
+    """The update as it was measured: Megatron-Bridge's benchmarks of the trainer alone train on the
+    next token, with the framework's own loss."""
     if not (row.is_trainer_alone and row.says("software", "megatron-bridge")):
         return job.trainer
     tokens = round(job.trainer.batch.sequences * job.trainer.row_tokens)
@@ -179,8 +179,8 @@ def _trained(row: RlRow, request: RlRequest, job: RlJob) -> Job:
 
 
 def _packed_as(packing: Packing, job: Job) -> Job:
-    """The job with rows of one sample each where its framework of reinforcement learning makes such
-    rows and the profile of its trainer says nothing of them."""
+    """The job with this packing if the trainer's profile does not list it but the
+    reinforcement-learning framework makes such rows (of one sample each)."""
     if packing == job.samples.packing or job.samples.lengths is None:
         return job
     samples = replace(job.samples, packing=packing, packer="none")
@@ -194,7 +194,7 @@ def _model_names() -> tuple[tuple[str, str], ...]:
 
 
 def model_of(row: RlRow) -> ModelSpec:
-    """The model of a row, from the catalogue. UnpredictableRowError."""
+    """The catalogue's model for a row. UnpredictableRowError."""
     text = row.text("model") or ""
     plain = re.sub(r"\s*\([^)]*\)$", "", text.rpartition("/")[2] if "/" in text[:20] else text)
     for name in (text, plain):
@@ -203,7 +203,7 @@ def model_of(row: RlRow) -> ModelSpec:
             plain = known
             break
     if not plain:
-        raise UnpredictableRowError(f"model {text!r} is not one that can be told")
+        raise UnpredictableRowError(f"model {text!r} cannot be identified")
     try:
         return load_model(plain).spec
     except UsageError:
@@ -211,13 +211,14 @@ def model_of(row: RlRow) -> ModelSpec:
 
 
 def _demand_no_tools(row: RlRow) -> None:
-    """UnpredictableRowError for samples that wait for tools, whose seconds no column states."""
+    """Raise UnpredictableRowError for samples that wait for tools, because no column states their
+    seconds."""
     if row.says("algorithm", r"agent|multi-turn|\bswe\b") or row.says("reward", "environment"):
-        raise UnpredictableRowError("turns of tools, and their seconds, are not stated")
+        raise UnpredictableRowError("the turns of tools and their seconds are not stated")
 
 
 def _batch(row: RlRow) -> tuple[int, int]:
-    """(prompts, samples of each) of a step. UnpredictableRowError."""
+    """(prompts, samples per prompt) of a step. UnpredictableRowError."""
     if row.is_transfer_alone:
         return _ANY_PROMPTS, _ANY_SAMPLES
     if row.is_trainer_alone:
@@ -232,8 +233,8 @@ def _batch(row: RlRow) -> tuple[int, int]:
 
 
 def _prompts(row: RlRow, samples: int | None) -> int | None:
-    """Prompts by the batches of a step's updates, which verl counts in prompts, others in samples;
-    None where a row does not say how many updates a step has."""
+    """Prompts of a step from the batch and number of its updates. verl counts the batch in prompts,
+    others in samples. None if the row does not state both."""
     batch, updates = row.integer("train_global_batch"), row.integer("minibatches")
     if batch is None or updates is None:
         return None
@@ -242,7 +243,7 @@ def _prompts(row: RlRow, samples: int | None) -> int | None:
 
 
 def _packs(row: RlRow) -> int:
-    """Packs of one step of a trainer that is measured alone."""
+    """Packs in one step of a trainer that is measured alone."""
     if batch := row.integer("train_global_batch"):
         return batch
     each = row.noted(r"N micro-batches of")
@@ -255,19 +256,20 @@ def _packs(row: RlRow) -> int:
 
 
 def _gpus(row: RlRow) -> tuple[int, int]:
-    """GPUs that train, and others that sample. UnpredictableRowError."""
+    """(GPUs that train, separate GPUs that sample). UnpredictableRowError."""
     total = row.integer("num_gpus")
     trained = row.integer("train_gpus") or (None if row.is_separate else total)
     sampled = row.integer("rollout_gpus") if row.is_separate else 0
     if row.is_transfer_alone and trained is None:
         trained, sampled = (total // 2, total // 2) if total else _gpus_of_degrees(row)
     if not trained or (row.is_separate and sampled is None and not row.is_trainer_alone):
-        raise UnpredictableRowError("GPUs that train, and that sample, are not stated")
+        raise UnpredictableRowError("the numbers of GPUs that train and that sample are not stated")
     return trained, sampled or 0
 
 
 def _gpus_of_degrees(row: RlRow) -> tuple[int | None, int | None]:
-    """GPUs of a hand-over whose table has only the degrees of both sides."""
+    """(trainer GPUs, engine GPUs) of a measured weight transfer whose table has only the degrees of
+    both sides."""
     found = [row.integer(f"train_{name}") for name in ("tp", "pp", "cp", "ep", "dp")]
     engine = row.integer("rollout_tp")
     if not any(found) or engine is None:
@@ -293,7 +295,7 @@ def _request(
     cluster: Cluster,
     taken: Taken,
 ) -> RlRequest:
-    """The row as `--rl` and its options would say it."""
+    """The request that `--rl` and its options would give for the row."""
     algorithm = named_cell(_ALGORITHMS, row, "algorithm")
     packing, limit = packing_of(row, framework, lengths)
     model = model_of(row)
@@ -331,12 +333,12 @@ def _request(
 
 
 def _with_positions(model: ModelSpec, tokens: int) -> ModelSpec:
-    """The model as it ran: whoever ran it at more positions than it was made for could."""
+    """The model with enough positions for the run, even if it was made for fewer."""
     return model.model_copy(update={"max_positions": max(model.max_positions, tokens)})
 
 
 def _profile(row: RlRow, framework: RlFramework) -> str:
-    """The profile of the trainer."""
+    """The name of the trainer's profile."""
     if not row.text("train_backend") and row.is_transfer_alone:
         return framework.usual_trainer
     word = _trainer_word(row, framework)
@@ -347,8 +349,8 @@ def _profile(row: RlRow, framework: RlFramework) -> str:
 
 
 def _trainer_word(row: RlRow, framework: RlFramework) -> str:
-    """The trainer: as stated; otherwise, if degrees split layers or pipelines, Megatron, else the
-    framework's first one."""
+    """The trainer: as stated; otherwise Megatron if degrees split layers, pipelines or experts,
+    else the framework's first one."""
     if row.text("train_backend"):
         return named_cell(_TRAINERS, row, "train_backend")
     split = any((row.integer(f"train_{name}") or 1) > 1 for name in ("tp", "pp", "ep"))
@@ -357,9 +359,9 @@ def _trainer_word(row: RlRow, framework: RlFramework) -> str:
 
 
 def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[Packing, int]:
-    """How samples become the rows of a micro-batch, and the tokens of one.
+    """How samples become the rows of a micro-batch, and the tokens of one row.
 
-    The limit of a row is of one GPU; ranks of context parallelism (Ulysses) share a micro-batch
+    A row's limit is for one GPU; ranks of context parallelism (Ulysses) share a micro-batch
     (verl/utils/seqlen_balancing.py; openrlhf/utils/seqlen_balancing.py). If neither a limit nor a
     number of samples is stated, the limit is the longest sample, as in verl's recipes
     (recipe/dapo/run_dapo_qwen2.5_32b.sh).
@@ -374,7 +376,8 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
     if (nemo and not row.notes_say(_UNPACKED)) or (not nemo and row.is_trainer_alone):
         return "pack-varlen", lengths.longest
     if nemo and row.is_trainer_alone:
-        # To the longest of the batch, which of unknown samples is any up to the limit.
+        # Padded to the longest of the batch, which may have any length up to the limit if samples
+        # are unknown.
         return "longest", lengths.longest
     padded = nemo or (row.text("date") or _PADDED_UNTIL) < _PADDED_UNTIL
     by_samples = row.text("train_mbs") or row.notes_say("no dynamic batching")
@@ -385,7 +388,7 @@ def packing_of(row: RlRow, framework: RlFramework, lengths: RlLengths) -> tuple[
 
 
 def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
-    """The trainer's configuration. UnpredictableRowError where its degrees are not stated."""
+    """The trainer's configuration. UnpredictableRowError if its degrees are not stated."""
     degrees = _degrees(row, job)
     if degrees.cp > 1 and not job.framework.parallelism.context:
         job = replace(job, context_kinds=("a2a",))
@@ -398,7 +401,7 @@ def _trainer(row: RlRow, job: Job, taken: Taken) -> Configuration:
 
 
 def _recomputation(row: RlRow, job: Job) -> str:
-    """The row's recomputation, with the effect that it has in its framework."""
+    """The row's recomputation, as it takes effect in its framework."""
     said = row.text("recompute")
     null = job.framework.name.startswith("megatron") and row.says("framework", "verl")
     if null and (said is None or _SWITCHED in said):
@@ -439,12 +442,12 @@ def _critic(job: RlJob, trainer: Configuration) -> Configuration | None:
 
 
 def _assumed(row: RlRow, lengths: RlLengths) -> list[str]:
-    """Assumptions for facts that the row leaves out, in words."""
+    """Sentences on the values assumed for facts that the row leaves out."""
     texts = []
     if lengths.counted == "open":
         texts.append(f"answers of {lengths.response:,} tokens on average")
     if not row.text("rollout_tp") and not row.is_trainer_alone:
-        texts.append("engines of the fewest GPUs")
+        texts.append("engines with the fewest GPUs")
     if not row.text("kv_fraction"):
         texts.append("the framework's share for the engine")
     return texts

@@ -1,9 +1,9 @@
-"""Published comparisons of placements: engines beside the trainer or on separate GPUs, samples of
-the newest weights or of older ones. Does the prediction put the two in the right order?
+"""Published comparisons of placements: engines sharing the trainer's GPUs or on separate ones,
+samples of the newest weights or of older ones. Does the prediction put the two in the right order?
 
-Two runs are compared if a source made both with one version of its software, one model, one kind of
-GPU and one batch. On equal numbers of GPUs the faster step wins; otherwise the one whose samples
-cost fewer GPU-seconds, as a table of tokens a second and GPU has it.
+Two runs are compared if a source made both with the same version of its software, model, kind of
+GPU and batch. On equal numbers of GPUs the faster step wins; otherwise the run whose samples cost
+fewer GPU-seconds, as in a table of tokens per second and GPU.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from planner.evidence.rl.rows import RlRow
 from planner.evidence.runs.rows import grouped
 from planner.job.quantities import stated
 
-# Two runs closer than this are a tie, as repeats of one configuration are (5 % within a batch of
-# jobs); a prediction of a tie is right within what repeats on other days show.
+# Two runs closer than `TIE` count as equal, like repeats of one configuration (5 % within a batch
+# of jobs); the prediction of a tie is right within `NEAR`, the scatter of repeats on other days.
 TIE, NEAR = math.log(1.05), math.log(1.16)
 _SAME = (
     "source", "software", "model", "gpu", "prompts_per_step", "samples_per_prompt",
@@ -28,10 +28,11 @@ _SAME = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two runs: `first` beside the trainer or of the newest weights, `second` the other way.
+    """Two runs: `first` is colocated or samples with the newest weights, `second` is the
+    alternative.
 
-    `what`: in which they differ; `by_gpu`: GPU-seconds a sample are compared, not seconds.
-    `measured`, `predicted`: ln(second / first); None: not predicted.
+    `what`: the difference between them (placement or asynchrony); `by_gpu`: GPU-seconds per sample
+    are compared, not seconds. `measured`, `predicted`: ln(second / first); None: not predicted.
     """
 
     first: RlRow
@@ -43,7 +44,7 @@ class Pair:
 
     @property
     def is_right(self) -> bool | None:
-        """Whether the prediction has the order that was measured; None where there is none."""
+        """Whether the predicted order is the measured one; None without a prediction."""
         if self.predicted is None:
             return None
         if abs(self.measured) < TIE:
@@ -65,8 +66,8 @@ def _key(row: RlRow) -> Hashable:
 
 
 def seconds_a_sample(row: RlRow) -> float | None:
-    """Seconds of a step over its samples, as far as a row tells; of a row without its batch, of a
-    step."""
+    """Seconds of a step per sample; if the batch is not stated, of a whole step. None if the row
+    states no time."""
     if step := row.number("step_s"):
         return step / (
             (row.integer("prompts_per_step") or 1) * (row.integer("samples_per_prompt") or 1)
@@ -76,8 +77,8 @@ def seconds_a_sample(row: RlRow) -> float | None:
 
 
 def _pairs(members: Sequence[RlPrediction]) -> Iterator[Pair]:
-    """Each run with GPUs of their own beside the nearest colocated one, and each asynchronous one
-    beside the synchronous one of the same split."""
+    """Each run with separate engine GPUs paired with the nearest colocated one, and each
+    asynchronous run paired with a synchronous one of the same split."""
     for second in members:
         if second.row.is_separate:
             colocated = [one for one in members if one.row.text("placement") == "colocated"]
@@ -91,7 +92,8 @@ def _pairs(members: Sequence[RlPrediction]) -> Iterator[Pair]:
 
 
 def _behind(row: RlRow) -> bool:
-    """Whether samples are of older weights: a pipeline of staleness 0 waits for the newest."""
+    """Whether samples come from older weights: a pipeline with staleness 0 waits for the newest
+    ones."""
     return row.is_asynchronous and not row.says("asynchrony", r"staleness 0\)")
 
 
@@ -100,7 +102,7 @@ def _split(row: RlRow) -> Hashable:
 
 
 def _nearest(some: Sequence[RlPrediction], other: RlPrediction) -> RlPrediction | None:
-    """The run of the most like number of GPUs; of equals one that can be predicted."""
+    """The run with the nearest number of GPUs; among equals, one that can be predicted."""
     gpus = other.row.integer("num_gpus") or 1
     alike = [one for one in some if one is not other]
     return min(

@@ -1,8 +1,8 @@
 """Predict measured runs of reinforcement learning over the facts that their rows leave open.
 
-A row is predicted with the usual values; then once for each other value of each open fact, by
-itself. The spread of these predictions, in ln, is the deviation that the fact causes; those of
-several facts add up in squares, and widen the bar beside the errors of the kind of phase.
+A row is predicted with the usual values; then once for each other value of each open fact, one at a
+time. The spread of these predictions, in ln, is the deviation that the fact causes. Deviations of
+several facts add up in squares, and widen the error bar in addition to the errors of the phases.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from planner.job.quantities import GIB
 from planner.predict.rl.errors import KINDS, Ends, joined, kind_ends, learnt_phase, rl_errors
 from planner.predict.rl.plan import Phase
 
-# Of a normal distribution, three values of the same mean and variance: the middle one with a weight
-# of two thirds, the others so many standard deviations from it (Gauss and Hermite's of order 3).
+# Three values with the mean and variance of a normal distribution: the middle one with a weight of
+# two thirds, the others this many standard deviations from it (Gauss-Hermite quadrature of order
+# 3).
 _OUTER, _MIDDLE_WEIGHT = math.sqrt(3.0), 2.0 / 3.0
 RESPONSE_LENGTH = "response length"
-# Beyond this a prediction of a value that a row may have had is of no run that worked.
+# Differences in ln are limited to this: no run with a larger one would have worked.
 _MOST_LOG = 3.0
 _BESIDE_TORCH = ("context", "communication", "process", "beside torch")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenValue:
-    """A value of an open fact beside the usual one: what is taken, its weight among all."""
+    """A value of an open fact other than the usual one: what is assumed, and its weight among all
+    values."""
 
     fact: str
     words: str
@@ -44,8 +46,8 @@ class OpenValue:
 
 @dataclass(frozen=True)
 class RlPrediction:
-    """A row and its prediction; `error`: why there is none. `others`: costs with the other values
-    of each open fact, with their weights."""
+    """A row and its prediction; `error`: why there is none. `others`: for each open fact, its other
+    values with their weights and costs."""
 
     row: RlRow
     mapped: RlMapped | None = None
@@ -61,9 +63,9 @@ class RlPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of one run: predicted and measured in seconds or bytes, the 80 % interval, and the
-    standard deviation in ln from open facts, by fact. `parts`: kinds of phase with their seconds.
-    """
+    """One figure of one run: predicted and measured in seconds or bytes, the 80 % interval, and for
+    each open fact the standard deviation in ln that it causes. `parts`: kinds of phase with their
+    seconds."""
 
     figure: Figure
     predicted: float
@@ -74,7 +76,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Signed, relative to the measured value."""
+        """Signed error relative to the measured value."""
         return self.predicted / self.measured - 1.0
 
     @property
@@ -94,12 +96,12 @@ class Compared:
 
     @property
     def high(self) -> float:
-        """The upper end."""
+        """The upper end of its interval."""
         return self.predicted * math.exp(self.ends.high)
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds the measured value."""
+        """Whether the interval contains the measured value."""
         return self.low <= self.measured <= self.high
 
 
@@ -114,14 +116,14 @@ def predict_rl(
     cluster: Cluster | None = None,
 ) -> list[RlPrediction]:
     """A prediction per row, in order. `cost`: the model that costs a run; `usual_alone`: do not try
-    other values of open facts; `cluster`: what its own runs taught holds for rows on its GPU."""
+    other values of open facts; `cluster`: its calibration applies to rows on its GPU."""
     return [_predicted(row, cost, cluster, usual_alone=usual_alone) for row in rows]
 
 
 def predicted_of(
     row: RlRow, cost: Cost = cost_run, taken: Taken = USUAL, cluster: Cluster | None = None
 ) -> RlPrediction:
-    """A row with the values that are `taken` for its open facts."""
+    """The prediction of a row with the values that are `taken` for its open facts."""
     try:
         mapped = map_rl(row, taken).learnt(cluster)
         return RlPrediction(row, mapped, cost(mapped))
@@ -144,7 +146,7 @@ def _predicted(
 
 
 def open_values(mapped: RlMapped) -> list[OpenValue]:
-    """Values that the row's open facts may have beside the usual ones."""
+    """Values other than the usual ones that the row's open facts may have."""
     row, alone = mapped.row, mapped.row.is_trainer_alone
     found: list[OpenValue] = []
     if row.is_transfer_alone:
@@ -169,7 +171,7 @@ def open_values(mapped: RlMapped) -> list[OpenValue]:
 
 
 def _trainers(mapped: RlMapped) -> list[OpenValue]:
-    """Recomputation and offload, where the row says nothing of them."""
+    """Other values of recomputation and offload, if the row does not state them."""
     row, layout = mapped.row, mapped.layout
     found = []
     if not row.text("recompute"):
@@ -190,7 +192,7 @@ def _gpus(row: RlRow) -> list[OpenValue]:
 
 
 def compared(prediction: RlPrediction) -> list[Compared]:
-    """Every figure of a row that is both measured and predicted, beside its interval."""
+    """Every figure of a row that is both measured and predicted, with its interval."""
     if prediction.costed is None or prediction.mapped is None:
         return []
     mapped, costed = prediction.mapped, prediction.costed
@@ -212,7 +214,8 @@ def _compared_time(
 
 
 def _bar(mapped: RlMapped, kind: str) -> Ends:
-    """The bar of a kind of phase: by own runs of the row's cluster, else by other sources."""
+    """The error bar of a kind of phase: from the cluster's own runs if it has any, else from other
+    sources."""
     if learnt_phase(mapped.job, kind) is not None:
         return kind_ends(mapped.job, kind)
     return rl_errors().ends(kind, mapped.row.source)
@@ -235,7 +238,7 @@ def _seconds(costed: Costed, timed: Timed) -> float | None:
 
 
 def _parts(costed: Costed, timed: Timed) -> list[tuple[str, float]]:
-    """Kinds of the phases that a figure is of, with their seconds."""
+    """The phases that a figure covers, as kinds with their seconds."""
     if not timed.phases:
         chosen: Sequence[Phase] = costed.binding or costed.phases
     else:
@@ -246,7 +249,7 @@ def _parts(costed: Costed, timed: Timed) -> list[tuple[str, float]]:
 def _deviations(
     prediction: RlPrediction, base: float, of: Callable[[Costed], float | None]
 ) -> dict[str, float]:
-    """Standard deviation of ln(figure) over each open fact's values."""
+    """Standard deviation of ln(figure) over the values of each open fact."""
     found = {}
     for fact, values in prediction.others.items():
         logs = [
@@ -262,7 +265,8 @@ def _deviations(
 
 
 def _compared_memory(prediction: RlPrediction, costed: Costed) -> Compared | None:
-    """Peak memory, by its kind; totals that a source computed were not measured."""
+    """The comparison of peak memory; None for totals that the source computed rather than
+    measured."""
     row, predicted = prediction.row, memory_bytes(prediction.row, costed)
     measured = row.number("peak_mem_gib")
     if not measured or not predicted or row.says("mem_kind", "computed"):
@@ -273,8 +277,8 @@ def _compared_memory(prediction: RlPrediction, costed: Costed) -> Compared | Non
 
 
 def memory_bytes(row: RlRow, costed: Costed) -> float:
-    """Predicted bytes of the kind that a row measured: of the update where it says so, of torch's
-    allocator, else all of the fullest GPU's."""
+    """Predicted bytes of the kind that a row measured: in the update only if the row says so, only
+    torch's allocator if it says so, otherwise everything on the fullest GPU."""
     kind = row.fact("mem_kind")
     training = "training" in kind or row.is_trainer_alone
     phases = [one for one in costed.phases if not training or one.name == "update"]
@@ -282,7 +286,7 @@ def memory_bytes(row: RlRow, costed: Costed) -> float:
 
 
 def _held(phase: Phase, kind: str) -> float:
-    """Bytes that one phase holds; torch counts no contexts and communicators."""
+    """Bytes in use in one phase; torch does not count contexts and communicators."""
     torch = "torch" in kind
     return math.fsum(
         size

@@ -1,5 +1,5 @@
-"""Predicted against measured runs of reinforcement learning: errors by figure and source, bars,
-what fits, the order of placements."""
+"""Predicted against measured runs of reinforcement learning: errors by figure and source, error
+bars, memory fit, and the order of placements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.predict.uncertainty.interval_score import interval_scores
 @dataclass(frozen=True, slots=True)
 class RlErrors:
     """Errors of one figure over some rows, as shares: median and mean of |predicted/measured - 1|,
-    signed median, share in the 80 % bar, mean width of the bars in ln and interval score."""
+    signed median, share inside the 80 % bar, mean width of the bars in ln and interval score."""
 
     rows: int
     median: float
@@ -34,7 +34,7 @@ class RlErrors:
 
 @dataclass(frozen=True, slots=True)
 class RlSource:
-    """One source: rows, those refused, errors by figure."""
+    """One source: its rows, the refused ones, errors by figure."""
 
     source: str
     rows: int
@@ -44,8 +44,8 @@ class RlSource:
 
 @dataclass(frozen=True, slots=True)
 class RlSummary:
-    """All rows. `mean_of_sources`: of each figure the mean over sources of each one's median error,
-    of its coverage, width and score; `sources_of`: how many sources each figure has."""
+    """All rows. `mean_of_sources`: for each figure, means over sources of each source's median
+    error, coverage, width and score; `sources_of`: number of sources with each figure."""
 
     rows: int
     refused: int
@@ -59,27 +59,27 @@ class RlSummary:
 
     @property
     def judged(self) -> int:
-        """Comparisons of which both runs are predicted."""
+        """The number of comparisons with predictions for both runs."""
         return sum(one.is_right is not None for one in self.pairs)
 
     @property
     def right(self) -> int:
-        """Judged comparisons in the order that was measured."""
+        """The number of judged comparisons that are predicted in the measured order."""
         return sum(one.is_right is True for one in self.pairs)
 
 
-# Rows of which the source itself says that they are not as they should be.
+# Rows that their own source calls wrong.
 _DOUBTED = "abnormal|probably wrong|one figure for two sizes"
 
 
 def trusted(predictions: Sequence[RlPrediction]) -> list[RlPrediction]:
-    """Without the rows of which the source says that they are not right."""
+    """The predictions without rows that their own source calls wrong."""
     return [one for one in predictions if not one.row.says("doubt", _DOUBTED)]
 
 
 def open_facts(predictions: Sequence[RlPrediction]) -> list[tuple[str, int, float]]:
-    """Facts that rows leave open: how many rows, and the median deviation in ln that each leaves of
-    a row's figures; the widest first."""
+    """Facts that rows leave open: the number of rows, and the median deviation in ln that each
+    causes in a row's figures; the largest deviation first."""
     found: dict[str, list[float]] = {}
     for one in predictions:
         of_row: dict[str, float] = {}
@@ -129,7 +129,7 @@ def _source(name: str, members: Sequence[RlPrediction]) -> RlSource:
 
 
 def errors_of(found: Sequence[Compared]) -> dict[Figure, RlErrors]:
-    """Errors by figure, in the order of `FIGURES`; those that some rows have."""
+    """Errors by figure, in the order of `FIGURES`, for the figures that some row has."""
     return {
         figure: _errors(some)
         for figure in FIGURES
@@ -152,7 +152,7 @@ def _errors(some: Sequence[Compared]) -> RlErrors:
 
 
 def fit_of(predictions: Sequence[RlPrediction]) -> FitConfusion:
-    """Whether runs that ran are predicted to fit, and runs that ran out of memory not to."""
+    """How often runs that ran are predicted to fit, and runs that ran out of memory not to."""
     known = [(one.row.ran_out, one.costed.fits) for one in predictions if one.costed]
     ran = [fits for out, fits in known if out is False]
     died = [fits for out, fits in known if out is True]

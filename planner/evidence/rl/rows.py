@@ -1,8 +1,8 @@
-"""Measured runs of reinforcement learning: one CSV row a run, in the columns of
+"""Measured runs of reinforcement learning: one CSV row per run, in the columns of
 `docs/measured_rl.md`.
 
-The framework and words in the notes decide the meaning of a row's numbers, and only this module
-reads them: whether a time of generation includes the hand-over of weights, whether the time of an
+The meaning of a row's numbers depends on the framework and on words in the notes, which only this
+module reads: whether a time of generation includes the transfer of weights, whether the time of an
 asynchronous run is the trainer's wait, which passes a time of log-probabilities covers.
 """
 
@@ -19,24 +19,24 @@ from planner.evidence.runs.rows import MeasuredRow
 from planner.job.errors import UsageError
 from planner.predict.rl.plan import PhaseName
 
-# Columns by which a table of such runs is known, and one of upper bounds.
+# Columns that identify a table of such runs, and a table of upper bounds.
 RUN_COLUMNS = ("framework", "model", "num_gpus", "rollout_tp", "generation_s", "step_s")
 BOUND_COLUMNS = ("model", "step_s_bound", "mem_gb_bound", "rollout_tp")
 Figure = Literal["step", "generation", "training", "logprobs", "transfer", "memory"]
 FIGURES: tuple[Figure, ...] = (
     "step", "generation", "training", "logprobs", "transfer", "memory"
 )  # fmt: skip
-# The runs that ship.
+# The shipped runs.
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "rl_runs"
 
 _NUMBER = r"([\d.]+)"
-# A whole rollout, with the hand-over of weights before it and the engine's sleep behind it.
+# A whole rollout, including the transfer of weights before it and the engine's sleep after it.
 _ROLLOUT: tuple[PhaseName, ...] = ("transfer", "wake", "generation", "sleep")
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds that a row measured, of these phases together; none of them: of a whole step."""
+    """Measured seconds of these phases together; of a whole step if `phases` is empty."""
 
     figure: Figure
     seconds: float
@@ -48,7 +48,7 @@ class RlRow(MeasuredRow):
     """One run."""
 
     def noted(self, pattern: str) -> float | None:
-        """The number that the notes give by a pattern, whose N stands for it."""
+        """The number at the N of a pattern in the notes; None without a match."""
         found = re.search(pattern.replace("N", _NUMBER), self.text("notes") or "")
         return float(found[1].rstrip(".")) if found else None
 
@@ -58,31 +58,31 @@ class RlRow(MeasuredRow):
 
     @property
     def is_separate(self) -> bool:
-        """Whether trainer and engine have GPUs of their own."""
+        """Whether trainer and engine run on separate GPUs."""
         return self.text("placement") == "separate"
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether samples may be of weights that are behind."""
+        """Whether samples may come from older weights."""
         return "async" in self.fact("asynchrony")
 
     @property
     def is_trainer_alone(self) -> bool:
-        """Whether the trainer was measured alone, on samples that nobody generated."""
+        """Whether the trainer was measured alone, on samples that were not generated."""
         return self.says("algorithm", "trainer step only|training phase only")
 
     @property
     def is_transfer_alone(self) -> bool:
-        """Whether only the hand-over of weights was measured."""
+        """Whether only the transfer of weights was measured."""
         return self.says("algorithm", "weight sync only")
 
     @property
     def resamples(self) -> bool:
-        """Whether a step holds several batches of generation."""
+        """Whether a step contains several batches of generation."""
         return self.notes_say("several generation batches")
 
     def seconds(self, column: str) -> float | None:
-        """A time; None where empty. UsageError for one below 0."""
+        """A time; None if the cell is empty. UsageError for a negative one."""
         value = self.number(column)
         if value is not None and value < 0.0:
             raise UsageError(
@@ -92,7 +92,7 @@ class RlRow(MeasuredRow):
         return value
 
     def timed(self) -> Iterator[Timed]:
-        """Every time that the row states and that has a meaning here."""
+        """Every time in the row that this module can interpret."""
         step = self.seconds("step_s")
         if step and not self.is_trainer_alone:
             yield Timed("step", step)
@@ -105,14 +105,15 @@ class RlRow(MeasuredRow):
             yield Timed("transfer", seconds, ("transfer",))
 
     def _generation(self) -> Timed | None:
-        """The time of generation; an asynchronous run states the trainer's wait, which is no
-        generation."""
+        """The time of generation. None for an asynchronous run, which states the trainer's wait
+        instead."""
         seconds = self.seconds("generation_s")
         if not seconds or self.is_asynchronous or self.notes_say("exposed|wait for samples"):
             return None
         whole = self.noted(r"rollout phase incl\. weight resharding/wake N s")
         if self.resamples and whole:
-            # The timer of one of several batches, or of all: their sum is in the rollout's.
+            # The timer covers one of several batches, or all of them; the rollout's timer covers
+            # their sum.
             return Timed("generation", whole, _ROLLOUT)
         if pure := self.noted(r"pure generate N s inside gen"):
             return Timed("generation", pure, ("generation",))
@@ -120,12 +121,12 @@ class RlRow(MeasuredRow):
             return Timed("generation", seconds, (*_ROLLOUT, "old_logprobs"))
         if self.notes_say("is pure generate time"):
             return Timed("generation", seconds, ("generation",))
-        # verl's timer `gen` holds waking and the hand-over until 2026.
+        # verl's timer `gen` includes waking and the transfer of weights until 2026.
         is_verl = self.says("framework", "verl")
         return Timed("generation", seconds, _ROLLOUT if is_verl else ("generation",))
 
     def _logprobs(self) -> Iterator[Timed]:
-        """NeMo's timer counts policy and reference together."""
+        """Times of log-probabilities. NeMo's timer counts policy and reference together."""
         old, reference = self.seconds("logprob_s"), self.seconds("ref_s")
         both = self.says("framework", "nemo")
         if old:
@@ -136,7 +137,8 @@ class RlRow(MeasuredRow):
 
 
 def is_rl_table(path: Path) -> bool:
-    """Whether a CSV file holds such runs, or bounds of them, by its header."""
+    """Whether a CSV file has the header of a table of measured reinforcement-learning runs, or of
+    upper bounds on them."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as stream:
@@ -151,12 +153,12 @@ def rl_tables(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_bounds_table(path: Path) -> bool:
-    """Whether a table of such runs holds upper bounds."""
+    """Whether a table of such runs contains upper bounds."""
     return _has(read_text(path).partition("\n")[0].strip().split(","), BOUND_COLUMNS)
 
 
 def read_rl_rows(path: Path) -> list[RlRow]:
-    """The rows of one table. UsageError for one without a run, or without its columns."""
+    """Parse the rows of one table. UsageError for a table without a run or without its columns."""
     header, rows = csv_table(read_text(path), str(path))
     needed = BOUND_COLUMNS if _has(header or (), BOUND_COLUMNS) else RUN_COLUMNS
     missing = [name for name in needed if name not in (header or ())]

@@ -21,13 +21,14 @@ _GRAPHS_SINCE = "2025-08-01"
 _WEIGHTS_OF_ROOM = 0.7
 # verl took vLLM's second engine in July 2025, and its asynchronous scheduler with 2026.
 _SECOND_SINCE, _ASYNC_SINCE = "2025-07-01", "2026-01-01"
-# Sequences that verl's engines ran at once until it asked for fewer (rollout.yaml).
+# Sequences that verl's engines ran at once in old versions (rollout.yaml).
 _SEQUENCES_OF_OLD = 1024
-# What vLLM takes where its engine is neither that of `LLM` nor of its server: SchedulerConfig's
-# defaults (vllm/config/scheduler.py, engine/arg_utils.py, _set_default_args), as in NeMo-RL's
-# asynchronous workers (models/generation/vllm/vllm_worker_async.py, AsyncLLM.from_engine_args).
+# vLLM's defaults if its engine is neither that of `LLM` nor that of its server: those of
+# SchedulerConfig (vllm/config/scheduler.py, engine/arg_utils.py, _set_default_args), as in
+# NeMo-RL's asynchronous workers (models/generation/vllm/vllm_worker_async.py,
+# AsyncLLM.from_engine_args).
 _BARE_SEQUENCES, _BARE_CHUNK = 128, 2048
-# Words of notes, and the way of the weights that they mean.
+# Patterns in notes, and the way of transferring weights that they mean.
 _WAYS: Mapping[str, str] = {
     r"\bdelta\b": "delta",
     "without checkpoint engine|full broadcast": "broadcast",
@@ -38,10 +39,11 @@ _WAYS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Values for facts that a row leaves open, in place of the usual ones; None: usual.
+    """Values assumed for facts that a row leaves open; None: the usual value.
 
-    `response_scale`: on the mean of answers; `sigma`: their spread; `batches` of generation in a
-    step; `leaves`: the trainer's tensors go to the host; `recompute`, `gpu`: by their names.
+    `response_scale`: factor on the mean length of answers; `sigma`: their spread; `batches`: of
+    generation in a step; `leaves`: whether the trainer's tensors move to the host; `recompute`,
+    `gpu`: by name.
     """
 
     response_scale: float = 1.0
@@ -53,7 +55,7 @@ class Taken:
 
 
 USUAL = Taken()
-# The usual GPU of unstated ones, before the date below and since.
+# The usual GPU if none is stated, before the date below and since.
 _GPUS = ("A100", "H100")
 _SINCE = "2025-07-01"
 
@@ -69,12 +71,12 @@ def named_cell(table: tuple[tuple[str, str], ...], row: RlRow, column: str) -> s
 
 
 def usual_gpu(row: RlRow) -> str:
-    """The GPU that most runs of the time used."""
+    """The GPU that most runs used at the row's date."""
     return _GPUS[(row.text("date") or _SINCE) >= _SINCE]
 
 
 def other_gpus(row: RlRow) -> tuple[str, ...]:
-    """Other GPUs that a row without a stated GPU may have used."""
+    """Other GPUs that a row may have used if it states none."""
     return tuple(name for name in _GPUS if name != usual_gpu(row))
 
 
@@ -84,7 +86,8 @@ def tuning_text(row: RlRow) -> str:
 
 
 def generated_batches(row: RlRow) -> float:
-    """Batches of prompts that dynamic sampling generated for one that was trained on."""
+    """Batches of prompts that dynamic sampling generates for one that is trained on; 3 if the notes
+    do not tell."""
     generated = row.noted(r"gen batch N prompts")
     prompts = row.integer("prompts_per_step") or 1
     return max(1.0, generated / prompts) if generated else 3.0
@@ -102,7 +105,7 @@ def reference_word(row: RlRow) -> str | None:
 
 
 def judge(row: RlRow) -> str:
-    """The judge of samples: a named model, or a rule."""
+    """The judge of samples: the name of a reward model, or `rule`."""
     named = re.fullmatch(r"model:([\w.-]+)", row.text("reward") or "")
     return named[1] if named else "rule"
 
@@ -115,7 +118,8 @@ def engine_name(row: RlRow) -> str | None:
 
 
 def reads_again(row: RlRow) -> bool | None:
-    """Asynchronous runs of verl take them from the engine (`rollout_correction.bypass_mode`)."""
+    """Whether the trainer recomputes the log-probabilities of samples; None: as is usual.
+    Asynchronous runs of verl take them from the engine (`rollout_correction.bypass_mode`)."""
     stated = row.number("logprob_s")
     if stated is not None or row.is_trainer_alone:
         return bool(stated)
@@ -123,27 +127,28 @@ def reads_again(row: RlRow) -> bool | None:
 
 
 def fuses_rotary(row: RlRow) -> bool:
-    """Whether packed samples are rotated by one kernel: in verl with Megatron where it is said."""
+    """Whether one kernel rotates packed samples: in verl only if the notes say so."""
     return not row.says("framework", "verl") or row.notes_say("apply_rope_fusion|all optimization")
 
 
 def attention_kernel(row: RlRow) -> str:
-    """The trainer's fused attention, by transformers' name for it; `auto`: the GPU's usual one."""
+    """The trainer's fused attention kernel, if the notes have transformers' name for one; otherwise
+    `auto`, the GPU's usual one."""
     kernels = {"flash_attention_2": "flash2", "flash_attention_3": "flash3_or_cudnn"}
     return next((kernel for name, kernel in kernels.items() if row.notes_say(name)), "auto")
 
 
 def updated_on_host(row: RlRow) -> float:
-    """Share of the optimizer that the CPU updates: Megatron's offload, of which a row gives the
-    fraction. What merely leaves between phases comes back for the update."""
+    """Share of the optimizer that the CPU updates: the fraction that a row states for Megatron's
+    offload. Tensors that only leave between phases come back for the update."""
     said = f"{row.fact('train_offload')} {row.text('notes') or ''}"
     found = re.search(r"offload[ _]fraction[= ](\d(?:\.\d+)?)", said)
     return min(1.0, float(found[1])) if found else 0.0
 
 
 def read_limit(row: RlRow, trainer: Configuration) -> int | None:
-    """Tokens of a micro-batch that is only read, over all ranks that share it, or of that number of
-    longest samples; None: as trained."""
+    """Tokens of a micro-batch in passes that only read, over all ranks that share it, or the stated
+    number of longest samples; None: as in training."""
     tokens = row.noted(r"logprob max tokens N ?[kK]")
     if tokens:
         return round(1000 * tokens) * trainer.degrees.cp
@@ -154,7 +159,7 @@ def read_limit(row: RlRow, trainer: Configuration) -> int | None:
 def engine_of(
     row: RlRow, framework: RlFramework, model: ModelSpec, cluster: Cluster, gpus: int
 ) -> EngineLayout:
-    """Degrees of the engines; of a row that does not state them the fewest GPUs that hold weights
+    """Degrees of the engines; if the row does not state them, the fewest GPUs that hold the weights
     and leave room for a cache."""
     usual = framework.kv_share_separate if row.is_separate else framework.kv_share_colocated
     share, pp = row.number("kv_fraction") or usual, row.integer("rollout_pp") or 1
@@ -169,7 +174,8 @@ def engine_of(
 
 
 def _fewest(model: ModelSpec, room_bytes: float, gpus: int) -> int:
-    """GPUs of an engine, a power of two, of which weights fill no more than most of the room."""
+    """GPUs of an engine: the smallest power of two with which weights fill at most
+    `_WEIGHTS_OF_ROOM` of the room."""
     weights, tp = 2.0 * parameter_count(model).total, 1
     while weights / tp > _WEIGHTS_OF_ROOM * room_bytes and 2 * tp <= gpus:
         tp *= 2
@@ -193,12 +199,13 @@ def _sequences(row: RlRow, framework: RlFramework) -> int:
 
 
 def is_before(row: RlRow, day: str, versions: str) -> bool:
-    """Whether what ran is from before a day: by versions that its software names, else by date."""
+    """Whether the software is from before a day: by the versions that the row names, else by its
+    date."""
     return row.says("software", versions) or (row.text("date") or day) < day
 
 
 def uses_graphs(row: RlRow) -> bool:
-    """Whether decoding runs as CUDA graphs: verl's engines did not unless told so until mid-2025
+    """Whether decoding runs as CUDA graphs. Until mid-2025, verl's engines did so only on request
     (`rollout.enforce_eager`)."""
     if row.notes_say(r"enforce_eager=\w"):
         return row.notes_say("enforce_eager=False")
@@ -207,7 +214,7 @@ def uses_graphs(row: RlRow) -> bool:
 
 
 def engine_versions(row: RlRow) -> str:
-    """The generation of the engine's versions, by the row's date; "" for the usual one."""
+    """The generation of the engine's software, from the row's date; "" for the usual one."""
     date = row.text("date") or ""
     if not row.says("framework", "verl") or row.says("rollout_engine", "sglang") or not date:
         return ""
@@ -217,7 +224,7 @@ def engine_versions(row: RlRow) -> str:
 
 
 def staleness_of(row: RlRow) -> int:
-    """Updates by which samples may be behind; parts of one count as one."""
+    """The number of updates by which samples may be behind, rounded up."""
     said = row.fact("asynchrony")
     if not row.is_asynchronous:
         return 0
@@ -226,7 +233,7 @@ def staleness_of(row: RlRow) -> int:
 
 
 def trainer_leaves(row: RlRow, framework: RlFramework, taken: Taken) -> bool:
-    """Whether the trainer's tensors go to the host while the engine samples."""
+    """Whether the trainer's tensors move to the host while the engine samples."""
     if row.is_separate:
         return False
     if taken.leaves is not None:
@@ -238,7 +245,7 @@ def trainer_leaves(row: RlRow, framework: RlFramework, taken: Taken) -> bool:
 
 
 def way_of(row: RlRow) -> str:
-    """The way of the weights that the notes name; "" for the framework's usual one."""
+    """The way of transferring weights that the notes name; "" for the framework's usual one."""
     if not row.is_transfer_alone or row.notes_say("nccl collective|nccl sync"):
         return ""
     return next((way for words, way in _WAYS.items() if row.notes_say(words)), "")

@@ -1,12 +1,14 @@
 """Judge error bars by width, coverage and interval score, by family of runs.
 
 The families are those of the error bars (framework profile, GPU architecture, inside one scale-up
-domain or beyond, dense or mixture). Each has the mean over its runs, and the mean over its sources
-of each source's mean, since a source of 200 runs is one witness. The same runs have three views:
+domain or beyond, dense or mixture). Each has a mean over its runs, and a mean over its sources of
+each source's mean, so that a source with 200 runs does not dominate. The same runs have three
+views:
 
-* known: predicted with today's constants; * left out: predicted with constants fitted without the
-run's source; * at first sight: what was predicted before anything was changed for the run
-(`first_sight_*`).
+* known: predicted with today's constants;
+* left out: predicted with constants fitted without the run's source;
+* at first sight: as predicted before anything was changed because of the run
+  (`first_sight_*`).
 
 In every view the interval comes from the runs of other sources.
 """
@@ -38,8 +40,8 @@ class FamilyBars:
 
 
 def family_bars(predictions: Sequence[Prediction], figure: Figure) -> list[FamilyBars]:
-    """The bars of a figure by family, those with most sources first, then of all runs; empty if
-    nothing was measured."""
+    """The bars of a figure by family, those with most sources first, followed by the bars of all
+    runs; empty if nothing was measured."""
     found = [(one, run) for one in predictions if (run := comparison(one, figure)) is not None]
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""Defaults for what a row must state to be predicted but does not.
+"""Defaults for facts that a row leaves out and that its prediction needs.
 
 They are used only for rows that would otherwise be refused, and each is named in `assumed`.
 """
@@ -28,26 +28,26 @@ _MICRO_BATCHES_PER_STAGE = 4
 # Mixed-precision AdamW without sharding: weights, gradients, master weights and moments.
 _STATE_BYTES_PER_PARAMETER = 18.0
 _OPTIMIZER_BYTES = 12.0
-# Left for activations and buffers.
+# Share of HBM that the training state may fill; the rest is for activations and buffers.
 _STATE_SHARE_OF_HBM = 0.6
 _LARGEST_TP = 8
-# Of a stage, where Megatron-Core's layout is unknown: the fewest that interleave.
+# Chunks per stage if Megatron-Core's layout is unknown: the fewest that interleave.
 _USUAL_CHUNKS = 2
 
-# Of hybrids whose layers have a mixer and a feed-forward block each, layers to one with attention:
-# Granite 4's and Bamba's.
+# For hybrids whose layers have a mixer and a feed-forward block each: one layer in this many has
+# attention, as in Granite 4 and Bamba.
 _USUAL_PERIOD = 10
 
-# The card on which most who state one fine-tune; memory depends little on which it is.
+# The most frequent GPU of fine-tuning runs that state one; memory depends little on the GPU.
 _USUAL_GPU, _ITS_GB = "A100-80GB", "80"
-# Text beside the images of a sample of which nothing but their tokens is known.
+# Text tokens of a sample with images, if only the tokens of the images are known.
 _USUAL_TEXT = 128
-# Column, value, and how it reads.
+# Column, value, and its words in `assumed`.
 Default = tuple[str, str, str]
 
 
 class Completed(NamedTuple):
-    """A row with its gaps filled, and what filled them, in words."""
+    """A row with its gaps filled, and the defaults that filled them, in words."""
 
     row: MeasuredRow
     assumed: tuple[str, ...]
@@ -68,7 +68,7 @@ def _plain(column: str, value: int) -> Default:
 
 
 def _sequence(row: MeasuredRow) -> Iterator[Default]:
-    # How long padded samples are, nothing usual tells.
+    # There is no usual length for padded samples.
     if row.text("seq") is None and not row.says("sequences", "padded|longest|single sample"):
         yield _plain("seq", _USUAL_SEQ)
 
@@ -81,14 +81,15 @@ def _text_beside_images(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _card(row: MeasuredRow) -> Iterator[Default]:
-    """The usual card, for a row that states memory but not on which card."""
+    """The usual GPU, for a row that states memory but no GPU."""
     if row.text("gpu") is None and row.measurement("peak_mem_gib") is not None:
         yield "gpu", _USUAL_GPU, f"memory as on {_USUAL_GPU}"
         yield "gpu_mem_gb", _ITS_GB, f"{_ITS_GB} GB of it"
 
 
 def _hybrid(row: MeasuredRow) -> Iterator[Default]:
-    """A hybrid whose layers are not stated is the catalogue's hybrid of its depth and width."""
+    """The layers of a hybrid that does not state them: those of the catalogue's hybrid with its
+    depth and width; for fine-tuning otherwise the usual spacing of attention layers."""
     if not row.says("mixer", "mamba") or row.says("mixer", "pattern"):
         return
     depth = row.integer("layers"), row.integer("hidden")
@@ -107,7 +108,7 @@ def _hybrid(row: MeasuredRow) -> Iterator[Default]:
 
 
 def hybrid_columns(model: ModelSpec) -> dict[str, str]:
-    """The columns of a hybrid with Mamba-2."""
+    """A Mamba-2 hybrid as columns of a row; empty for other models."""
     space = model.state_space
     if space is None:
         return {}
@@ -147,15 +148,15 @@ def _heads(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _experts(row: MeasuredRow) -> Iterator[Default]:
-    """Experts of the catalogue's model of this shape; otherwise the usual top-k."""
+    """The experts of the catalogue's model with this shape; otherwise the usual top-k."""
     text = experts_text(row)
     if text is None:
         return
     shape = tuple(row.integer(name) for name in ("hidden", "heads", "ffn"))
-    # A hybrid's experts lie between mixers of its own, and are no other model's.
+    # A hybrid has its own experts between mixers, unlike any other model.
     mixtures = (one for one in _catalogue() if one.moe and one.state_space is None)
     alike = [one for one in mixtures if (one.hidden, one.heads, one.ffn) == shape]
-    # Where only one model has the shape.
+    # Only if a single model has the shape.
     if len(alike) == 1 and alike[0].moe is not None and "expert ffn" not in text:
         known, experts = alike[0], alike[0].moe
         dense = sum(kind.ffn == "dense" for kind in known.layer_kinds)
@@ -178,10 +179,10 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
     gpus = row.integer("num_gpus") or 1
     if any(row.text(name) for name in ("tp", "pp", "dp")) or parameters is None or hbm_gib is None:
         return
-    # What the stated ZeRO stage shards is shared by nearly all GPUs.
+    # Nearly all GPUs share the state that the stated ZeRO stage shards.
     state = _bytes_at(zero_stage_named(row.text("zero") or "") or 0, gpus)
     wanted = parameters * state / (_STATE_SHARE_OF_HBM * hbm_gib)
-    # No replica without a sequence.
+    # Every replica needs a sequence.
     wanted = max(wanted, gpus / (row.integer("gbs") or gpus))
     layers = row.integer("layers") or 1
     tp = 1
@@ -198,8 +199,8 @@ def _degrees(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _sharding(row: MeasuredRow) -> Iterator[Default]:
-    """For ZeRO without a stage, the lowest stage whose share of the training state leaves room in
-    HBM; stage 1 with a pipeline, which accumulates gradients."""
+    """For ZeRO without a stage: the lowest stage whose share of the training state leaves room in
+    HBM; with a pipeline, which accumulates gradients, stage 1."""
     text = row.text("zero") or ""
     if zero_stage_named(text) is not None or not row.says("zero", r"zero|shard|^y(es)?$"):
         return
@@ -213,13 +214,13 @@ def _sharding(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _bytes_at(stage: int, ranks: int) -> float:
-    """Bytes of training state of a parameter on each of the ranks that share it."""
+    """Bytes of training state per parameter on each of the ranks that share it."""
     sharded = (0.0, _OPTIMIZER_BYTES, _STATE_BYTES_PER_PARAMETER - 2.0, _STATE_BYTES_PER_PARAMETER)
     return _STATE_BYTES_PER_PARAMETER - sharded[stage] * (1.0 - 1.0 / max(1, ranks))
 
 
 def _gpus(row: MeasuredRow) -> Iterator[Default]:
-    """As many replicas as give each pipeline the usual number of micro-batches."""
+    """The number of GPUs with which each pipeline gets the usual number of micro-batches."""
     gbs = row.integer("gbs")
     if row.text("num_gpus") is not None or gbs is None:
         return
@@ -241,7 +242,7 @@ def _batch(row: MeasuredRow) -> Iterator[Default]:
     yield _plain("gbs", dp * (_MICRO_BATCHES_PER_STAGE * pp if pp > 1 else 1))
 
 
-# In this order: later ones read what earlier ones filled in.
+# The order matters: later defaults read cells that earlier ones filled in.
 _DEFAULTS: tuple[Callable[[MeasuredRow], Iterator[Default]], ...] = (
     _text_beside_images,
     _sequence,

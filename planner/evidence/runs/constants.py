@@ -1,7 +1,7 @@
-"""The constants that were fitted on whole training steps and on their peaks of memory.
+"""The constants that were fitted to whole training steps and to their memory peaks.
 
-`constants.toml` lists them. `tests.fit.constants_fit` fits all constants of a figure at once, on
-all runs and without each source; `planner.evidence.runs.left_out` predicts by the latter.
+`constants.toml` lists them. `tests.fit.constants_fit` fits all constants of a figure at once, to
+all runs and again without each source; `planner.evidence.runs.left_out` predicts with the latter.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PROFILES = "planner/job/frameworks"
 class Constant:
     """A constant, the compiled core's fields that are proportional to it, and its scope.
 
-    `shipped` reads its present value; `applies` says whether a job depends on it. The fits read the
-    rest: `most` is its upper limit; `prior` what physics or the same mechanism elsewhere gives it,
-    where that is known; `figure` what it was fitted on; `also` names sources that measured it apart
-    from the runs that a fit sees.
+    `shipped` reads its present value; `applies` says whether a job depends on it. The fits use the
+    other fields: `most` is its upper limit; `prior` the value from physics or from the same
+    mechanism elsewhere, if known; `figure` the figure that it was fitted to; `also` names sources
+    that measured it independently of the runs in a fit.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Constant:
 
 
 def _rate(name: str, gpu: str, architecture: str, *, wide: bool) -> Constant:
-    """Share of the short-benchmark maximum that large products sustain in whole steps."""
+    """The share of the short-benchmark maximum that large products sustain in whole steps."""
     field = "gemm16_max_efficiency" if wide else "gemm_max_efficiency"
     curve = "sustained_share_16" if wide else "sustained_share_8"
 
@@ -72,13 +72,13 @@ def _profile(
     core: str = "",
     **more: Any,
 ) -> Constant:
-    """A number of a framework's profile, fitted on the jobs of that profile and its versions
-    (`nanotron-2024`). Without a framework: the number that profiles have which state none. `core`:
-    the compiled core's name for it."""
+    """A number in a framework's profile, fitted to jobs of that profile and its versions
+    (`nanotron-2024`). Without a framework: the value for profiles that state none. `core`: the
+    compiled core's name for it."""
 
     def read(profile: FrameworkProfile) -> float:
         value = getattr(getattr(profile, table), field)
-        # At the peak beyond what is kept (`planner.predict.cost_tables`).
+        # Memory at the peak beyond the kept activations (`planner.predict.cost_tables`).
         kept = profile.saved.logits_saved_bytes if core == "logits_transient_bytes" else 0.0
         return float(value) - kept
 
@@ -97,8 +97,8 @@ def _profile(
 
 
 def _link(name: str, link: str, field: str, core: str, **more: Any) -> Constant:
-    """A figure of a kind of link, of the kinds that take it from there too; `core`: the compiled
-    core's field that is proportional to it."""
+    """A figure of a kind of link, also for kinds that inherit it; `core`: the compiled core's field
+    that is proportional to it."""
     table = load_curve_table()
     kind = table.scale_up.get(link) or table.scale_out[link]
 
@@ -130,7 +130,8 @@ _OTHERS = (
         frozenset({"straggler_share"}),
         lambda: float(load_curve_table().straggler_share.value),
         lambda job: job.cluster.num_gpus > job.cluster.scale_up_domain_gpus,
-        # Runs that it was not fitted on grow by 0.9 % a doubling: MPT on 8 to 128 A100, MegaScale.
+        # In runs that it was not fitted to, time grows by 0.9 % per doubling: MPT on 8 to 128 A100,
+        # MegaScale.
         prior=0.009,
     ),
     Constant(

@@ -1,7 +1,7 @@
 """Predict rows over the plausible values of the facts that they leave open.
 
-Each value of an open fact is one more prediction of the row. Sources that state the fact tell how
-likely the value is (`planner.evidence.runs.plausible`); the row's own source has no say.
+Each value of an open fact is one more prediction of the row. Sources that state the fact give the
+probability of the value (`planner.evidence.runs.plausible`); the row's own source does not count.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from planner.predict.uncertainty.open_mixture import (
     total_doubt,
 )
 
-# Predictions of one row beside the first, at most.
+# Most predictions of one row besides the first.
 MOST_PREDICTIONS = 12
-# Spread of a fact whose silence is given: these come before those that rows tell of.
+# Spread of a fact whose silence is given: such facts come before those with fitted silence.
 _WIDE = 1.0
 _FIGURES: tuple[Figure, ...] = ("time", "memory")
 
 
 def with_open_facts(predictions: Sequence[Prediction]) -> list[Prediction]:
     """The same rows, each with its open facts; the prediction is then the median of the mixture.
-    Refused rows, and those that leave nothing open, stay as they are."""
+    Refused rows, and those without open facts, stay as they are."""
     return [
         replace(one, doubt={figure: total_doubt(one.opened, figure) for figure in _FIGURES})
         if one.opened
@@ -48,8 +48,9 @@ def with_open_facts(predictions: Sequence[Prediction]) -> list[Prediction]:
 def with_values(
     predictions: Sequence[Prediction], known: Mapping[str, Prior], most: float = inf
 ) -> list[Prediction]:
-    """The same rows, each with its open facts and their values, predicted by default. `most`:
-    number of values of a row; facts that spread predictions most come first."""
+    """The same rows, each with its open facts and their values; the prediction still uses the
+    defaults. `most`: maximum number of values per row; facts that spread predictions most come
+    first."""
     trials = [
         (index, fact, value)
         for index, prediction in enumerate(predictions)
@@ -69,7 +70,7 @@ def with_values(
 def _varied(
     prediction: Prediction, known: Mapping[str, Prior], most: float
 ) -> Iterator[tuple[Fact, Value]]:
-    """The open facts of a row with each of their values."""
+    """The open facts of a row, paired with each of their values."""
     named = map(fact_named, open_facts(prediction) or ())
     opened = [fact for fact in named if _prior(fact, known) is not None]
     for fact in sorted(opened, key=lambda fact: _rank(_prior(fact, known))):
@@ -89,14 +90,14 @@ def _prior(fact: Fact, known: Mapping[str, Prior]) -> Prior | None:
 
 
 def _rank(prior: Prior | None) -> tuple[float, float]:
-    """Facts that widen the bar most come first, then those whose values differ most."""
+    """Sort key: facts that widen the bar most come first, then those whose values differ most."""
     if prior is None:
         return 0.0, 0.0
     return -(1.0 - prior.silence) * prior.spread, -prior.spread
 
 
 def _stating(prediction: Prediction, fact: Fact, value: Value) -> MeasuredRow:
-    """The row with a value of a fact, at the micro-batch that was assumed for it."""
+    """The row with a value of a fact filled in, at the micro-batch that was assumed for the row."""
     row, mapped = prediction.row, prediction.configured
     cells = row.cells | {fact.column: value.cell}
     if fact.column != "mbs" and other_micro_batches(row, mapped):
@@ -109,7 +110,7 @@ def _opened(
     tried: Sequence[tuple[Fact, Value, Prediction]],
     known: Mapping[str, Prior],
 ) -> Iterator[OpenFact]:
-    """The varied facts of a row, with the values that are possible for it."""
+    """The varied facts of a row, with the values that it may have."""
     for column, members in grouped(tried, lambda trial: trial[0].column).items():
         fact = fact_named(column)
         prior = _prior(fact, known) or Prior(silence=1.0)
@@ -139,21 +140,21 @@ def _effects(one: Prediction, other: Prediction) -> dict[Figure, float]:
 
 
 def _memory(prediction: Prediction) -> float | None:
-    """Bytes of the kind and stage that the row measured."""
+    """Predicted bytes of the kind and stage that the row measured."""
     row = prediction.row
     return prediction.memory_bytes(row.text("mem_kind"), row.text("mem_scope"))
 
 
 def by_default(prediction: Prediction, figure: Figure) -> float | None:
-    """Seconds of a step, or bytes of the kind and stage measured, with the default of every open
-    fact; effects of values are relative to it."""
+    """Seconds of a step, or bytes of the measured kind and stage, with the default of every open
+    fact; the effects of values are relative to it."""
     plain = replace(prediction, doubt={})
     return plain.step_time_s if figure == "time" else _memory(plain)
 
 
 def narrowing_sentence(prediction: Prediction, figure: Figure) -> str | None:
-    """The open fact that would narrow the bar of a figure most, and the prediction with each of its
-    values; None if no open fact moves the figure."""
+    """A sentence on the open fact that would narrow the bar of a figure most, with the prediction
+    for each of its values; None if no open fact changes the figure."""
     fact, value = narrowing(prediction.opened, figure), by_default(prediction, figure)
     if fact is None or value is None:
         return None
@@ -177,7 +178,8 @@ class OpenSummary:
 
 
 def open_summary(predictions: Sequence[Prediction]) -> list[OpenSummary]:
-    """The facts that would narrow the bars of measured runs most, those of most runs first."""
+    """For each figure, the facts that would narrow the bars of measured runs most, those of most
+    runs first."""
     found = [
         (fact, figure, one)
         for one in predictions

@@ -1,4 +1,4 @@
-"""Group rows into families, by their columns or by the planner's families."""
+"""Group rows into families, by their columns or by the families of the planner's error bars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ FAMILY_COLUMNS = ("source", *_COLUMNS, "file", *_DERIVED)
 
 
 def family_by(columns: str) -> Family:
-    """A row's family by comma-separated columns. UsageError for an unknown column."""
+    """A function that gives a row's family by comma-separated columns. UsageError for an unknown
+    column."""
     names = [name.strip() for name in columns.split(",")]
     for name in names:
         if name not in FAMILY_COLUMNS:

@@ -1,15 +1,16 @@
-"""Predict rows of the shipped sources without their source.
+"""Predict rows of the shipped sources without their own source.
 
-Constants of whole steps and of peaks (`planner.evidence.runs.constants`) were fitted on most of the
+Constants of whole steps and of peaks (`planner.evidence.runs.constants`) were fitted to most of the
 shipped sources. `planner/evidence/data/held_out.toml` has, for each source, the factors by which
-they would differ without it; `python -m tests.fit.held_out` writes it. The wheel has the file
-because it has the published runs, too: `planner validate` without --data and `planner tune
---replay` judge them so. Nothing was fitted to other runs, and no table of left-out predictions
-shows them.
+they would differ without it; `python -m tests.fit.held_out` writes it. The wheel includes the file
+because it includes the published runs too: `planner validate` without --data and `planner tune
+--replay` judge them this way. Nothing was fitted to other runs, so tables of left-out predictions
+do not show them.
 
 A framework that no other source has measured is predicted from the facts of the row, without its
-name, so that nothing in a profile that was made from one source helps to predict that source. The
-mechanisms that such a source revealed stay; first sights show how its rows were predicted before.
+name, so that a profile made from one source does not help to predict that source. Mechanisms that
+such a source revealed stay in the model; predictions at first sight show how its rows were
+predicted before.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ SourceFactors = Mapping[str, Mapping[str, float]]
 
 @cache
 def left_out_factors() -> SourceFactors:
-    """The factors of `held_out.toml`. A constant that a source does not move is not listed."""
+    """The factors in `held_out.toml`. Constants that do not change without a source are not
+    listed."""
     factors: SourceFactors = shipped_toml("planner.evidence", "data/held_out.toml")["factors"]
     return factors
 
 
 def multiplied(job: Job, factors: Mapping[str, float]) -> dict[str, float]:
-    """Factors of the compiled core's fields that a job depends on, by those of constants."""
+    """Factors on the compiled core's fields, from factors on the constants that a job depends
+    on."""
     items = [one for one in CONSTANTS if factors.get(one.name, 1.0) != 1.0 and one.applies(job)]
     return {name: factors[one.name] for one in items for name in one.fields}
 
 
 def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) -> list[Prediction]:
-    """The same rows, each with the constants times its source's factors."""
+    """The same rows, each predicted with the constants times its source's factors."""
     results = list(predictions)
     changed = {source for source, some in factors.items() if any(by != 1.0 for by in some.values())}
     chosen = (index for index, one in enumerate(results) if one.row.source in changed)
@@ -61,7 +64,7 @@ def predict_held_out(predictions: Sequence[Prediction], factors: SourceFactors) 
 
 
 def measured_by() -> dict[str, frozenset[str]]:
-    """Sources of the shipped runs of each framework."""
+    """For each framework, the sources of its shipped runs."""
     found: dict[str, set[str]] = defaultdict(set)
     for table in shipped_tables().values():
         for entry in table.entries:
@@ -75,7 +78,7 @@ def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
     factors, sources = left_out_factors(), measured_by()
     everyone = frozenset(factors).union(*sources.values())
     known = [item for item in predictions if item.row.source in everyone and not item.error]
-    # Rows whose source is the only one that has measured their framework.
+    # Rows from the only source that has measured their framework.
     alone = [
         index
         for index, item in enumerate(known)
@@ -89,6 +92,6 @@ def left_out(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def other_views(predictions: Sequence[Prediction]) -> dict[str, list[Prediction]]:
-    """The views that `planner.evidence.runs.bars` judges beside today's predictions: the same rows
-    without their sources, and as they were predicted at first sight."""
+    """The views that `planner.evidence.runs.bars` judges in addition to today's predictions: the
+    same rows without their sources, and as they were predicted at first sight."""
     return {"left_out": left_out(predictions), "first_sight": at_first_sight(predictions)}

@@ -18,9 +18,9 @@ _GBIT = 1e9 / 8.0
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Kind of network (a name or alias of `hardware/efficiency/collectives.toml`), bytes/s per node
-    and direction, and NICs of a node; None: as on the GPU's default nodes. `sharp`: the switches
-    reduce."""
+    """Kind of network (a name or alias in `hardware/efficiency/collectives.toml`), bytes/s per node
+    and direction, and NICs per node; None: as on the GPU's default nodes. `sharp`: whether the
+    switches reduce."""
 
     kind: str | None
     node_bytes_per_s: float | None = None
@@ -53,10 +53,10 @@ _RATES = (
 
 
 def fabric_of(row: MeasuredRow) -> Fabric | None:
-    """The network in the column `fabric` (`roce 8x400Gbps`; the case of the b tells bits from
+    """Parse the network in the column `fabric` (`roce 8x400Gbps`; the case of the b tells bits from
     bytes). None: that of the GPU's default nodes.
 
-    UnpredictableRowError for a column that names no network.
+    UnpredictableRowError for a cell that does not name a network.
     """
     cell = row.text("fabric")
     if cell is None:
@@ -64,7 +64,7 @@ def fabric_of(row: MeasuredRow) -> Fabric | None:
     text = re.sub(_GIGABIT, "gbps", cell)
     kind = named("fabric", cell.lower())
     found = next((match for rate in _RATES if (match := re.search(rate, text.lower()))), None)
-    # A rate of which it is not clear whose it is, a NIC's or a node's, or one in bytes.
+    # A rate that may be a NIC's or a node's, or one in bytes.
     unread = found is None and re.search(r"\d\s*(gbps|GB)", text) is not None
     sharp = re.search(r"\bsharp(v\d)?\b", cell, re.I) is not None
     if sharp and kind is None:
@@ -105,8 +105,8 @@ _GPUS = {
 
 @cache
 def _nodes(gpu: str, kind: str | None) -> str:
-    """The node shape with the GPU of the only provider with this network; otherwise the GPU itself,
-    which means its default nodes."""
+    """The node shape with this GPU and this provider's network, if there is exactly one; otherwise
+    the GPU itself, which means its default nodes."""
     if kind not in ("efa", "efa-6400", "tcpx", "tcpxo"):
         return gpu
     wanted = load_gpu(gpu).name
@@ -123,12 +123,13 @@ def _parse(name: str, count: int, per_node: int, fabric: Fabric | None) -> Clust
     cluster = parse_gpus(f"{count}x{_nodes(name, fabric.kind if fabric else None)}")
     if per_node:
         cluster = _in_nodes_of(cluster, per_node)
-    # A stated rate is that of the stated node.
+    # A stated rate belongs to a node of the stated size.
     return cluster if fabric is None else fabric.applied(cluster)
 
 
 def _gpu_of(name: str, memory_gb: float | None) -> str:
-    """The catalogue's name; of GPUs of several sizes the one with the row's memory."""
+    """The catalogue's name of a GPU; if it comes in several sizes, the one with the row's
+    memory."""
     sized = f"{name}-{memory_gb:g}GB" if memory_gb and not re.search(r"\dGB", name) else name
     if sized in _GPUS:
         return _GPUS[sized]
@@ -139,9 +140,9 @@ def _gpu_of(name: str, memory_gb: float | None) -> str:
 
 
 def _in_nodes_of(cluster: Cluster, per_node: int) -> Cluster:
-    """The GPUs in nodes of the stated size. A smaller node has fewer GPUs behind its switch, with
-    the same links each; a larger one (DGX-2's 16 V100) has more if the catalogue's node has one
-    switch for all. The 72 GPUs of a GB200 rack are a domain, not a node."""
+    """The cluster with nodes of the stated size. A smaller node has fewer GPUs behind its switch,
+    with the same links each; a larger one (DGX-2's 16 V100) has more if the catalogue's node has
+    one switch for all. The 72 GPUs of a GB200 rack are a domain, not a node."""
     domain, usual = cluster.scale_up_domain_gpus, cluster.node_gpus
     if per_node == usual or (domain > usual and per_node > usual):
         return cluster
@@ -173,7 +174,7 @@ def cluster_of(row: MeasuredRow) -> Cluster:
     over_pcie = re.search(_OVER_PCIE, row.fact("fabric")) is not None
     fabric = None if over_pcie else fabric_of(row)
     known = _gpu_of(name, row.number("gpu_mem_gb"))
-    # At the power that the row states, where that is a part of its own.
+    # The variant with the stated power, if the catalogue has it as a separate GPU.
     limited = f"{known}-{row.integer('power_w')}W"
     gpu = limited if limited in gpu_names() else known
     try:

@@ -62,7 +62,7 @@ _UNSHARDED = (
 # A `kernel` of plain torch operators (transformers' `attn_implementation` says eager).
 _UNFUSED = ("torch", "eager")
 
-# From this ZeRO stage on, data parallelism alone is a usual way to train a large model.
+# From this ZeRO stage on, data parallelism by itself is a usual way to train a large model.
 _SHARDED = 2
 
 
@@ -70,8 +70,8 @@ _SHARDED = 2
 class MappedRow(Configuration):
     """The configuration of a measured row, as far as the row states it.
 
-    `memory_gap` and `time_gap` say why its memory or step time cannot be predicted, if so.
-    `recomputed_share`: share of each stage's layers that the recompute mode holds for.
+    `memory_gap` and `time_gap`: why its memory or step time cannot be predicted, otherwise None.
+    `recomputed_share`: share of each stage's layers to which the recompute mode applies.
     """
 
     row: MeasuredRow
@@ -82,8 +82,8 @@ class MappedRow(Configuration):
 
     @property
     def batch_share(self) -> float:
-        """Sequences of the row's batch over those of the degrees: below 1 if the last micro-batch
-        is smaller, above if a step runs its pipeline several times."""
+        """Sequences of the row's batch divided by those of the degrees: below 1 if the last
+        micro-batch is smaller, above 1 if a step runs its pipeline several times."""
         stated = self.row.integer("gbs")
         return stated / self.degrees.gbs if stated else 1.0
 
@@ -136,13 +136,13 @@ def map_row(row: MeasuredRow) -> MappedRow:
         memory_gap(row, fetches=weights_home(job.framework, job.optimizer_setting) != "gpu"),
         time_gap(row), recomputed_share(row, mode, job),
     )  # fmt: skip
-    # Where the states of a paged optimizer are, the driver decides.
+    # The driver decides where the states of a paged optimizer are.
     return replace(mapped, job=settled(mapped).job) if job.optimizer.paged else mapped
 
 
 def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
-    """The layers of each block as stated, or the framework's usual layout, all in the job's
-    recompute mode."""
+    """The stated layers of each block, or the framework's usual layout, all in the job's recompute
+    mode."""
     blocks = block_layers(row, degrees, job.model.layers)
     even = even_layout(job, degrees.pp, degrees.vpp)
     if blocks is not None:
@@ -151,7 +151,7 @@ def _layout(row: MeasuredRow, job: Job, degrees: Degrees) -> Layout:
 
 
 def _planned(row: MeasuredRow) -> MappedRow:
-    """A run of the first plan of a file."""
+    """A run of the first plan in a file."""
     from planner.search.plan_file import read_plan_file
 
     result = read_plan_file(Path(row.text(PLAN_COLUMN) or ""))
@@ -195,7 +195,7 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
         gbs = mbs * dp
     if gbs < mbs * dp:
         mbs = max(1, gbs // dp)
-    # A batch that mbs·dp does not divide ends with a smaller micro-batch.
+    # If mbs·dp does not divide the batch, the last micro-batch is smaller.
     grad_acc = max(1, math.ceil(gbs / (mbs * dp)))
     if pp > 1:
         # NeMo AutoModel fills and drains the pipeline once for each local batch.
@@ -208,16 +208,17 @@ def _degrees(row: MeasuredRow, profile: FrameworkProfile) -> Degrees:
 
 
 def _usual_mbs(row: MeasuredRow, profile: FrameworkProfile, tp: int) -> int:
-    """Smallest micro-batch of a run that states none: one sequence, or the fewest for which
-    Megatron's fused softmax runs (`planner.cost.piece_compute.softmax_is_fused`).
-    `planner.evidence.runs.predict` chooses among the larger ones."""
+    """The smallest micro-batch of a run that states none: one sequence, or the fewest for which
+    Megatron's fused softmax runs (`planner.cost.piece_attention.softmax_is_fused`).
+    `planner.evidence.runs.predict` chooses among larger ones."""
     if not _is_eager(row, profile) or row.text("kernel") in _UNFUSED:
         return 1
     return 4 // math.gcd(4, max(1, (row.integer("heads") or 4) // tp))
 
 
 def _shard(row: MeasuredRow, ranks: int) -> int:
-    """Ranks that share a parameter if a row says that replicas exist (HSDP); 0: all of them."""
+    """The number of ranks that share a parameter if a row has replicas of shards (HSDP); 0: all of
+    them."""
     size = row.integer("zero_group") or 0
     if not size and row.says("zero", r"hsdp|hybrid_?shard"):
         size = cluster_of(row).gpus_per_node
@@ -227,7 +228,7 @@ def _shard(row: MeasuredRow, ranks: int) -> int:
 def _context_kinds(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec
 ) -> tuple[ContextKind, ...]:
-    """The stated exchange, or the framework's usual one."""
+    """The stated exchange of context parallelism, or the framework's usual one."""
     stated = named("cp_comm", row.fact("cp_comm"))
     usual = offered_exchanges(profile, model, row.integer("seq") or 0)
     return (cast(ContextKind, stated),) if stated else usual[:1]
@@ -271,9 +272,9 @@ def _is_eager(row: MeasuredRow, profile: FrameworkProfile) -> bool:
     if "pax" in (row.text("framework") or "").lower():
         # XLA fuses no attention; Transformer Engine brings a fused one (JAX-Toolbox, Pax README).
         return "te" not in re.split(r"\W+", (row.text("precision") or "").lower())
-    # FlashAttention's kernels take 16 bits alone: what a script without a library says nothing of,
-    # in fp32 or TF32, is attention written out (four peaks of one source: 23 to 31 % light with
-    # fused attention, 1 to 6 % heavy so).
+    # FlashAttention's kernels only take 16 bits. So a script in fp32 or TF32 that names no library
+    # is assumed to have unfused attention (four peaks of one source: predicted 23 to 31 % too low
+    # with fused attention, 1 to 6 % too high with unfused).
     wide = row.says("precision", "fp32|tf32") and row.says("framework", "^plain pytorch")
     return wide or profile.attention == "eager"
 
@@ -290,7 +291,7 @@ _BEFORE_FLASH2 = r"\b(20(1\d|2[0-2])|2023-0[1-6])\b"
 
 
 def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> bool:
-    """Whether Transformer Engine had no fused kernel for the model's heads on the row's GPU."""
+    """Whether Transformer Engine lacked a fused kernel for the model's heads on the row's GPU."""
     if model.mla is None or cluster.gpu.architecture != "blackwell":
         return False
     width = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
@@ -300,15 +301,16 @@ def _lacks_wide_heads(row: MeasuredRow, model: ModelSpec, cluster: Cluster) -> b
 def _attention_kernel(
     row: MeasuredRow, profile: FrameworkProfile, model: ModelSpec, cluster: Cluster, *, eager: bool
 ) -> str:
-    """The kernel family: stated, or usual for the GPU's generation and the row's software."""
+    """The attention kernel family: as stated, or usual for the GPU's generation and the row's
+    software."""
     if eager:
         return "torch" if row.text("kernel") in _UNFUSED else "eager"
     kernel = _fused_kernel(row, profile, cluster, special=model.special_attention)
     curves = load_compute_curves(cluster.gpu).curves
     if kernel == "auto" or kernel in curves.attention:
         return kernel
-    # Triton's kernels of FlashAttention 1 were measured on Ampere alone; FlashAttention-2 runs on
-    # no GPU before it.
+    # Triton's kernels of FlashAttention 1 were only measured on Ampere; FlashAttention-2 runs on no
+    # earlier GPU.
     return "flash2" if "flash2" in curves.attention else curves.default_attention
 
 

@@ -12,25 +12,27 @@ from planner.job.quantities import stated
 from planner.job.specs import FfnKind, LayerKind, MlaSpec, ModelSpec, MoeSpec, StateSpaceSpec
 from planner.predict.ops.table import parameter_count
 
-# What a row that states no vocabulary takes: GPT-2's, padded as Megatron pads it.
+# The vocabulary of a row that states none: GPT-2's, padded as Megatron pads it.
 DEFAULT_VOCABULARY = 50304
 _GATED = {"swiglu", "geglu", "silu", "gated"}
 # Reasons in `words.toml`, and the column that may give one: a framework's name may say LoRA.
 _REFUSED = (
     ("tuning", "tuning"), ("tuning", "framework"),
 )  # fmt: skip
-# Attention kernels start here; less is a misprint, and the row takes the usual width.
+# Smallest head that attention kernels support; less is a misprint, and the row takes the usual
+# width.
 _SMALLEST_HEAD_DIM = 8
 _USUAL_HEAD_DIM = 128
-# A `mixer` that is attention, in whichever words; any other is refused, not priced as attention.
+# Words for a `mixer` that is attention; any other is refused rather than priced as attention.
 _OF_ATTENTION = r"^(?!.*(linear|lightning|delta)).*(attention|window|\b(m[hq]a|gqa|mla)\b)"
-# Attention beside FFN: behind two norms (GPT-NeoX) or one.
+# Attention parallel to the FFN, after two norms (GPT-NeoX) or one.
 _BLOCKS: dict[str, Literal["pre", "single", "parallel"]] = {
     "parallel": "parallel", "single": "single",
 }  # fmt: skip
-# Up to so many experts each is as wide as a dense FFN (Mixtral, Grok); more are narrower.
+# Up to this number of experts, each is as wide as a dense FFN (Mixtral, Grok); if there are more,
+# they are narrower.
 _COARSE_EXPERTS = 16
-# A count of parameters, as sources round it, is that of a model within this share.
+# A rounded number of parameters belongs to a model within this share.
 _SAME_COUNT = 0.05
 
 
@@ -39,7 +41,7 @@ class UnpredictableRowError(ValueError):
 
 
 def model_of(row: MeasuredRow) -> ModelSpec:
-    """Shape of the row's model. UnpredictableRowError names what is missing or unsupported."""
+    """The shape of the row's model. UnpredictableRowError names the missing or unsupported part."""
     for table, column in _REFUSED:
         if reason := named(table, row.fact(column)):
             raise UnpredictableRowError(reason)
@@ -77,7 +79,7 @@ def model_of(row: MeasuredRow) -> ModelSpec:
         )
     samples = _number("samples", row.text("sequences") or "")
     if samples and not kinds:
-        # Half of its sample is before a token, on average.
+        # On average, half of a token's sample precedes it.
         kind = LayerKind(ffn="moe" if moe else "dense", attention="sliding")
         window, kinds = max(1, samples // 2), (kind,) * layers
     kinds = hybrid or kinds
@@ -119,8 +121,8 @@ def model_of(row: MeasuredRow) -> ModelSpec:
 
 
 def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
-    """UnpredictableRowError if only the column `ffn` may give the width of many experts and the
-    number of parameters does not confirm it: the column may hold the width of a dense layer."""
+    """Raise UnpredictableRowError if many experts have their width only from the column `ffn`,
+    which may be that of a dense layer, and the number of parameters does not confirm it."""
     text = experts_text(row) or ""
     if model.moe is None or model.moe.experts <= _COARSE_EXPERTS or _number("width", text):
         return
@@ -130,10 +132,11 @@ def _demand_width_of_experts(row: MeasuredRow, model: ModelSpec) -> None:
 
 
 def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
-    """Kinds of a hybrid's layers, from the pattern in `mixer`; none for other models.
+    """The kinds of a hybrid's layers, from the pattern in `mixer`; empty for other models.
 
     Gated delta nets share their layer with a feed-forward block, as in Qwen3-Next and Qwen3.5, and
-    so do Granite 4's states; the row says which layers attend (`attention every 4`).
+    so do Granite 4's state-space layers; the row says which layers have attention (`attention every
+    4`).
     """
     period = _number("attention_every", row.text("mixer") or "")
     if period:
@@ -155,8 +158,8 @@ def _hybrid(row: MeasuredRow, layers: int) -> tuple[LayerKind, ...]:
 
 
 def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
-    """The numbers of the states in `mixer`; otherwise Megatron-Core's defaults for Mamba-2, and for
-    gated delta nets heads that are together as wide as the model, two a key (Qwen3-Next)."""
+    """The state-space numbers in `mixer`. Defaults: Megatron-Core's for Mamba-2; for gated delta
+    nets, heads that are together as wide as the model, two per key (Qwen3-Next)."""
     text = row.text("mixer") or ""
     if row.says("mixer", "gated delta"):
         head_dim = _number("head_dim", text) or 128
@@ -180,13 +183,13 @@ def _state_space(row: MeasuredRow, hidden: int) -> StateSpaceSpec:
 
 
 def _number(name: str, text: str) -> int | None:
-    """The number that the first matching pattern of that name in `words.toml` finds."""
+    """The number found by the first matching pattern of that name in `words.toml`."""
     found = (re.search(pattern, text, re.IGNORECASE) for pattern in words_of("numbers")[name])
     return next((int(match[1]) for match in found if match), None)
 
 
 def _mla(text: str) -> MlaSpec | None:
-    """MLA ranks as stated, DeepSeek's if the text only says MLA."""
+    """The stated MLA ranks; DeepSeek's if the text only says MLA."""
     if not re.search("MLA|kv_lora", text):
         return None
     return MlaSpec(
@@ -205,7 +208,7 @@ def experts_text(row: MeasuredRow) -> str | None:
 
 
 def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
-    """Experts as the `moe` cell describes them, in words or as key=value pairs."""
+    """The experts that the `moe` cell describes, in words or as key=value pairs."""
     text = experts_text(row)
     if text is None:
         return None
@@ -235,7 +238,8 @@ def _moe(row: MeasuredRow, ffn: int) -> MoeSpec | None:
 
 
 def _layer_kinds(text: str, layers: int) -> tuple[LayerKind, ...]:
-    """Dense layers first (`3 dense + 58 MoE`), or alternating (`on alternate layers`)."""
+    """Layer kinds of a mixture: dense layers first (`3 dense + 58 MoE`), or alternating (`on
+    alternate layers`)."""
     dense, moe = LayerKind(ffn="dense"), LayerKind(ffn="moe")
     first = _number("dense", text)
     if first:

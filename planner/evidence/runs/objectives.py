@@ -13,7 +13,7 @@ from planner.job.tuning import Tuning
 
 def objective_of(row: MeasuredRow, tuning: Tuning, profile: FrameworkProfile) -> Objective:
     """The row's objective. UnpredictableRowError if it is not modelled, or if its framework is not
-    known to train it."""
+    known to support it."""
     kind = named("objective", row.fact("tuning")) or "lm"
     place = row.fact("reference").strip()
     text = f"{kind}:reference={place}" if place and kind != "lm" else kind

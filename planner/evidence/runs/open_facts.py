@@ -1,7 +1,8 @@
 """Facts that a prediction depends on and that a measured row does not state.
 
-`open_facts.toml` lists the facts and says when each matters; this module asks a predicted row. A
-row that names a plan leaves nothing open, because the launch folder of the plan states it all.
+`open_facts.toml` lists the facts and says when each matters; this module applies that to a
+predicted row. A row that names a plan leaves nothing open, because the plan's launch folder states
+everything.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from planner.predict.shapes import rule_context
 from planner.predict.uncertainty.families import Figure
 from planner.predict.uncertainty.intervals import conditions_of, family_of
 
-# Facts of a job that no condition of `--require` names.
+# Facts about a job that conditions of `--require` cannot name.
 Size = Literal["ungated", "16 bits", "several micro-batches"]
 _16_BITS = 16
 
@@ -42,8 +43,8 @@ class Value(NamedTuple):
 
 
 class Fact(Frozen):
-    """A fact of `open_facts.toml`: the column that states it, the figures that it changes, when it
-    matters, and its plausible values (none: it is not varied)."""
+    """A fact in `open_facts.toml`: the column that states it, the figures that it changes, when it
+    matters, and its plausible values (if empty, it is not varied)."""
 
     column: str
     figures: tuple[Figure, ...] = Field(min_length=1)
@@ -67,7 +68,8 @@ class Fact(Frozen):
 
     @property
     def condition(self) -> Condition | None:
-        """`when`, read. ConstraintError for a text that is no condition."""
+        """The parsed condition `when`; None if it is empty. ConstraintError for a text that is not
+        a condition."""
         return _condition(self.when) if self.when else None
 
     def is_stated(self, row: MeasuredRow) -> bool:
@@ -76,19 +78,19 @@ class Fact(Frozen):
         return said or any(_says(row, words) for words in self.also_stated_by)
 
     def stated_value(self, row: MeasuredRow) -> Value | None:
-        """The value that a row states; None if it states none of them."""
+        """The plausible value that a row states; None if it states none of them."""
         text = row.fact(self.column)
         return next((one for one in self.values if text and re.search(one.pattern, text)), None)
 
     def group(self, job: Job) -> str:
-        """The group that the weights of its values depend on: the job's framework, or its GPU's
+        """The group by which its values are weighted: the job's framework, or its GPU's
         architecture."""
         family = family_of(job)
         return family.framework if self.groups == "framework" else family.architecture
 
     def matters(self, prediction: Prediction, values: Mapping[str, IntArray]) -> bool:
-        """Whether a prediction depends on the fact. `values`: of the names in conditions, one
-        element each. ValueError for a refused row."""
+        """Whether a prediction depends on the fact. `values`: one-element arrays for the names in
+        conditions. ValueError for a refused row."""
         mapped = prediction.configured
         return (
             (not self.profiles or mapped.job.framework.name in self.profiles)
@@ -105,7 +107,7 @@ def _condition(text: str) -> Condition:
 
 
 def _says(row: MeasuredRow, words: Mapping[str, str]) -> bool:
-    """Whether every column has words that match; `!column`: words that do not."""
+    """Whether every column has words that match; for `!column`, no words that match."""
     return all(
         row.says(column.removeprefix("!"), pattern) != column.startswith("!")
         for column, pattern in words.items()
@@ -130,7 +132,7 @@ def _waiting(prediction: Prediction) -> float:
 
 @cache
 def facts() -> tuple[Fact, ...]:
-    """The facts of `open_facts.toml`, in its order."""
+    """The facts in `open_facts.toml`, in its order."""
     content = shipped_toml("planner.evidence.runs", "open_facts.toml")
     lists = content["profiles"]
 
@@ -144,21 +146,21 @@ def facts() -> tuple[Fact, ...]:
 
 @cache
 def fact_named(column: str) -> Fact:
-    """A fact by its column. KeyError for another column."""
+    """The fact of a column. KeyError for an unknown column."""
     return {fact.column: fact for fact in facts()}[column]
 
 
 @cache
 def varied() -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The varied facts, each with the cells of its values."""
+    """The columns of the varied facts, each with the cells of its values."""
     return tuple(
         (fact.column, tuple(value.cell for value in fact.values)) for fact in facts() if fact.values
     )
 
 
 def stated_facts(prediction: Prediction) -> dict[str, Value]:
-    """The values that a row states of facts that matter to its prediction. Graphs matter whether or
-    not they still leave the GPU waiting. Empty for a refused row."""
+    """By column, the values that a row states for facts that matter to its prediction. CUDA graphs
+    count as mattering even if the GPU no longer waits. Empty for a refused row."""
     mapped = prediction.mapped
     if mapped is None or prediction.row.text(PLAN_COLUMN):
         return {}
@@ -173,7 +175,7 @@ def stated_facts(prediction: Prediction) -> dict[str, Value]:
 
 
 def leaves_work_open(prediction: Prediction) -> bool:
-    """Whether a row leaves open how much is computed, so that its step time says little of the
+    """Whether a row leaves open how much is computed, so that its step time says little about
     speed."""
     return any(fact_named(column).work for column in open_facts(prediction, "time") or ())
 
@@ -186,7 +188,7 @@ def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[st
         return None
     if prediction.row.text(PLAN_COLUMN):
         return ()
-    # What nobody can read is not known.
+    # Words that the column does not know count as not stated.
     row, _ = in_known_words(prediction.row)
     values = shape_values(mapped.columns, rule_context(mapped.job))
     return tuple(

@@ -1,13 +1,13 @@
-"""How likely the values of an open fact are, from the sources that state it.
+"""Probabilities of an open fact's values, from the sources that state it.
 
 `planner/evidence/data/open_priors.toml` has, for each fact, the shares of its values in each
-source, by the framework (or the GPU's architecture) and the year of the software. Sources weigh
-equally. The weights for a run are those of its framework, shrunk towards those of all frameworks;
-if the year matters, those of its year, shrunk towards those of its framework. Any source can be
-left out.
+source, by the framework (or the GPU's architecture) and the year of the software. All sources have
+the same weight. The weights for a run are those of its framework, shrunk towards those of all
+frameworks; if the year matters, those of its year, shrunk towards those of its framework. Any
+source can be left out.
 
-`silence` is how likely an unstated fact is the framework's default, whatever those weights are (1:
-only the default is predicted). `tests.fit.prior_fit` fits both.
+`silence` is the probability that an unstated fact has the framework's default, whatever those
+weights are (1: only the default is predicted). `tests.fit.prior_fit` fits both.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hardware.frozen import Frozen
 from planner.evidence.runs.rows import MeasuredRow, grouped
 
 FILE = "open_priors.toml"
-# Sources that the wider group counts as.
+# Number of sources that the wider group counts as.
 _PRIOR_SOURCES = 2.0
-# What differs between years before is not told apart.
+# Years before this one are not distinguished.
 _FIRST_YEAR = 2023
 _TOLERANCE = 1e-3
 
@@ -44,10 +44,10 @@ class StatedShares(Frozen):
 
 
 class Prior(Frozen):
-    """The shares of values that sources state for one fact. `silence_without`: the silence without
-    a source, if it differs; `by_year`: whether the year tells more; `spread`: root of the mean
-    variance of ln(prediction) over the fact, at a silence of one half, of the runs that leave it
-    open (time or memory, whichever is larger)."""
+    """The shares of one fact's values in the sources that state it. `silence_without`: the silence
+    fitted without a source, if it differs; `by_year`: whether weights also depend on the year;
+    `spread`: root of the mean variance of ln(prediction) due to the fact, at a silence of one half,
+    over the runs that leave it open (time or memory, whichever is larger)."""
 
     silence: float = Field(ge=0.0, le=1.0)
     silence_without: dict[str, float] = Field(default_factory=dict)
@@ -56,13 +56,13 @@ class Prior(Frozen):
     stated: tuple[StatedShares, ...] = ()
 
     def silence_for(self, source: str) -> float:
-        """The silence without the runs of a source."""
+        """The silence fitted without the runs of a source."""
         return self.silence_without.get(source, self.silence)
 
     def weights(
         self, values: Sequence[str], group: str, year: int, without: str = ""
     ) -> dict[str, float]:
-        """Weight of each value (by the cell that states it) for a run; they add up to one."""
+        """The weight of each value (by the cell that states it) for a run; they add up to one."""
         told = [one for one in self.stated if one.source != without]
         uniform = dict.fromkeys(values, 1.0 / len(values))
         wide = _shrunk(told, uniform, 1.0)
@@ -76,7 +76,7 @@ class Prior(Frozen):
 def _shrunk(
     told: Iterable[StatedShares], wider: Mapping[str, float], prior: float
 ) -> dict[str, float]:
-    """Means over sources, shrunk towards wider weights that count as `prior` sources."""
+    """Mean shares over sources, shrunk towards wider weights that count as `prior` sources."""
     sources = grouped(told, lambda one: one.source).values()
     count = len(sources) + prior
     return {
@@ -86,7 +86,7 @@ def _shrunk(
 
 
 def _share(members: Sequence[StatedShares], value: str) -> float:
-    """The share of a value in a source's runs; the file has rounded shares."""
+    """The share of a value in a source's runs, renormalised because the file has rounded shares."""
     total = fsum(one.rows * fsum(one.shares.values()) for one in members)
     return fsum(one.rows * one.shares.get(value, 0.0) for one in members) / total
 
@@ -94,12 +94,12 @@ def _share(members: Sequence[StatedShares], value: str) -> float:
 def parse_priors(
     content: Mapping[str, Any], values: Mapping[str, Collection[str]]
 ) -> dict[str, Prior]:
-    """The priors of a table by fact; `values`: the cells that each fact may have. HardwareError
-    names a fact whose weights do not add up to one or are of other values."""
+    """Parse a table of priors by fact; `values`: the cells that each fact may have. HardwareError
+    names a fact whose weights do not add up to one or include unknown values."""
     found = {}
     for fact, given in content.items():
         if fact not in values:
-            raise HardwareError(f"{FILE}: {fact} is no fact with values of open_facts.toml")
+            raise HardwareError(f"{FILE}: {fact} is not a fact with values in open_facts.toml")
         try:
             found[fact] = Prior(**given)
         except ValidationError as error:
@@ -132,13 +132,13 @@ def _content() -> dict[str, Any]:
 
 @lru_cache(maxsize=4)
 def priors(values: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Prior]:
-    """The shipped priors, for facts and the cells that each may have."""
+    """The shipped priors, for facts with the cells that each may have."""
     return parse_priors(_content(), dict(values))
 
 
 def year_of(row: MeasuredRow) -> int:
-    """The year of a row's software, no earlier than the first that is told apart; 0 if the row does
-    not say. NeMo's containers are named by year and month."""
+    """The year of a row's software, at least the first year that is distinguished; 0 if the row
+    does not say. NeMo's containers are named by year and month."""
     text = row.fact("software")
     if match := re.search(r"\b(20[12]\d)\b", text):
         return max(_FIRST_YEAR, int(match[1]))

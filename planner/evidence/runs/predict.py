@@ -1,7 +1,7 @@
 """Predict measured rows; rows that share a job are costed together.
 
-If a run states no micro-batch, it is assumed to use what its operators would choose: among a few
-powers of two that fit, the smallest that is predicted to be about as fast as the fastest.
+A run that states no micro-batch is assumed to use the one that its operators would choose: among a
+few powers of two that fit, the smallest that is predicted to be about as fast as the fastest.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from planner.predict.uncertainty.intervals import fit_probability, plan_conditio
 from planner.predict.uncertainty.measured_range import Conditions
 from planner.predict.uncertainty.open_mixture import NO_DOUBT, Doubt, OpenFact
 
-# Terms that follow the length of a micro-batch and are made anew for each.
+# Terms that depend on the length of a micro-batch and are allocated anew for each.
 _OF_LENGTH = [f.STAGE_LOGITS, f.STAGE_WORKING]
-# Of what layers keep for backward, the part that counts as such: blocks of a few sizes, each as
-# often as there are layers, take each other's place. By torch's rules on the blocks of trainings of
-# 14 and 16 layers 1.3 to 1.75 times what they need stays, with recomputation 2.2 to 3.2.
+# Share of the layers' kept activations that counts as uneven: blocks of a few sizes, each as often
+# as there are layers, replace each other. By torch's rules on the blocks of trainings of 14 and 16
+# layers, 1.3 to 1.75 times the needed bytes stay, with recomputation 2.2 to 3.2.
 _OF_LAYERS = 0.12
 
 
@@ -51,10 +51,10 @@ _OF_LAYERS = 0.12
 class Prediction:
     """The cost model's prediction of one row; `error` says why there is none, with the rest empty.
 
-    `completed`: defaults without which the row would have been refused. `as_met`: the prediction
-    from before anything was changed for the row, as far as that was kept. `opened`: facts that the
-    row leaves open, and `doubt` the uncertainty that they cause in each figure; the prediction is
-    its median (`planner.evidence.runs.doubts`).
+    `completed`: defaults without which the row would have been refused. `as_met`: use the
+    prediction from before anything was changed because of the row, if it was kept. `opened`: facts
+    that the row leaves open, and `doubt` the uncertainty that they cause in each figure; the
+    prediction is its median (`planner.evidence.runs.doubts`).
     """
 
     row: MeasuredRow
@@ -68,11 +68,11 @@ class Prediction:
     doubt: Mapping[Figure, Doubt] = field(default_factory=dict)
 
     def doubt_of(self, figure: Figure) -> Doubt:
-        """The uncertainty of a figure from open facts, around the default prediction."""
+        """The uncertainty of a figure due to open facts, relative to the default prediction."""
         return self.doubt.get(figure, NO_DOUBT)
 
     def _times(self, figure: Figure) -> float:
-        """The median of the mixture over the default prediction."""
+        """The median of the mixture divided by the default prediction."""
         return exp(self.doubt_of(figure).median)
 
     def measured(self, column: str) -> float | None:
@@ -81,19 +81,19 @@ class Prediction:
 
     @property
     def configured(self) -> MappedRow:
-        """The row as the planner sees it. Raises ValueError for a refused one."""
+        """The configuration that the row was mapped to. ValueError for a refused row."""
         if self.mapped is None:
             raise ValueError(f"{self.row.place} was refused: {self.error}")
         return self.mapped
 
     @property
     def job(self) -> Job:
-        """The row's job. Raises ValueError for a refused row."""
+        """The row's job. ValueError for a refused row."""
         return self.configured.job
 
     @property
     def step_time_s(self) -> float | None:
-        """Predicted seconds of a step; None if the row does not state what decides them."""
+        """Predicted seconds of a step; None if the row leaves out a fact that decides them."""
         if self.step is None or self.configured.time_gap or not self.names_gpu:
             return None
         seconds = float(self.step[f.STEP_TIME]) * self.configured.batch_share
@@ -101,7 +101,8 @@ class Prediction:
 
     @property
     def fit_probability(self) -> float | None:
-        """Probability of fitting, by runs of other sources; None if memory is unknown."""
+        """Probability of fitting, with the error bars of other sources; None if memory is
+        unknown."""
         peak, limit = self.memory_bytes(), self.limit_bytes
         if not peak or not limit:
             return None
@@ -111,13 +112,14 @@ class Prediction:
     @property
     def names_gpu(self) -> bool:
         """Whether the row's GPU is known; otherwise only memory is predicted. A row without a
-        number of GPUs is of a plan or of launch files, whose job has the GPU."""
+        number of GPUs comes from a plan or launch files, whose job has the GPU."""
         of_plan = self.row.text(PLAN_COLUMN) is not None or self.row.text("num_gpus") is None
         return of_plan or self.row.text("gpu") is not None
 
     @property
     def full_chance(self) -> float:
-        """Chance that memory is full, by runs of other sources; 0 if memory is unknown."""
+        """Probability that memory is full, with the error bars of other sources; 0 if memory is
+        unknown."""
         fits = self.fit_probability
         return 0.0 if fits is None else 1.0 - fits
 
@@ -140,7 +142,7 @@ class Prediction:
 
     @property
     def conditions(self) -> Conditions | None:
-        """Where the run lies among the measured ones; None for a refused row."""
+        """The position of the run within the range of measured ones; None for a refused row."""
         if self.step is None:
             return None
         conditions = plan_conditions(self.job, self.configured.degrees, self.step)
@@ -150,8 +152,8 @@ class Prediction:
         return conditions._replace(unstated=unstated, least=least, fewest=fewest)
 
     def memory_bytes(self, kind: str | None = None, scope: str | None = None) -> float | None:
-        """Predicted memory of the measured kind (`allocated`, `reserved`, otherwise all)
-        and stage."""
+        """Predicted memory of the measured kind (`allocated`, `reserved`, otherwise everything) and
+        stage."""
         if self.stages is None or self.configured.memory_gap:
             return None
         columns = {
@@ -163,7 +165,7 @@ class Prediction:
             # Torch allocates the workspaces of its libraries too.
             per_stage = per_stage + self.job.workspace_bytes
         elif kind is not None:
-            # Blocks that the allocator keeps on each stage without need, as far as there is room.
+            # Unused blocks that the allocator keeps on each stage, as far as there is room.
             room = np.maximum(0.0, self.job.hbm_limit_bytes - self.stages[:, f.STAGE_PEAK])
             cached = self.stages[:, f.STAGE_CACHED] + self._uneven_blocks(self.stages)
             per_stage = per_stage + np.minimum(cached, room)
@@ -172,7 +174,7 @@ class Prediction:
         return float(held) * self._times("memory")
 
     def _uneven_blocks(self, stages: Array) -> Array:
-        """Bytes that the allocator keeps on each stage for blocks of shorter micro-batches."""
+        """Bytes on each stage that the allocator keeps for blocks of shorter micro-batches."""
         if not differs_in_length(self.row):
             return np.zeros(len(stages))
         made = stages[:, _OF_LENGTH].sum(axis=1)
@@ -196,7 +198,7 @@ class Prediction:
 
     @property
     def at_its_word(self) -> Prediction:
-        """The prediction beside the figures that the row's source contradicts."""
+        """The prediction, with a row that has only the figures that its source contradicts."""
         return replace(self, row=self.row.at_its_word)
 
     @property
@@ -219,8 +221,8 @@ def predict_rows(rows: Iterable[MeasuredRow]) -> list[Prediction]:
 
 
 def predict_beside(rows: Iterable[MeasuredRow], ones: Iterable[Prediction]) -> list[Prediction]:
-    """A prediction for each row, which differs little from the row of the prediction beside it; the
-    same configuration is not costed again."""
+    """A prediction for each row, given a prediction of a slightly different row for each; equal
+    configurations are not costed again."""
     trials = [_as_costed(_uncosted(row), one) for row, one in zip(rows, ones, strict=True)]
     uncosted = [index for index, trial in enumerate(trials) if trial.step is None]
     for index, found in zip(
@@ -262,7 +264,7 @@ def _with_micro_batches(predictions: Sequence[Prediction]) -> list[Prediction]:
 
 
 def _settled_on(trials: Sequence[Prediction]) -> Prediction:
-    """The micro-batch that a run is assumed to use; `trials`: smallest first."""
+    """The trial with the micro-batch that a run is assumed to use; `trials`: smallest first."""
     fitting = [trial for trial in trials if trial.fits is not False] or trials[:1]
     fastest = min(item.step_time_s or np.inf for item in fitting)
     limit = (1.0 + LEAST_GAIN) * fastest
@@ -284,7 +286,7 @@ def cost_predictions(
 
 
 def recalibrated(predictions: Sequence[Prediction], cluster: Cluster) -> list[Prediction]:
-    """The same rows; those on a cluster's GPU with what its runs taught. UsageError if there are
+    """The same rows; those on a cluster's GPU with its calibration. UsageError if there are
     none."""
     learnt = {"calibration": cluster.calibration}
     found = list(predictions)
@@ -298,12 +300,12 @@ def recalibrated(predictions: Sequence[Prediction], cluster: Cluster) -> list[Pr
 
 
 def _uncosted(row: MeasuredRow) -> Prediction:
-    """The row mapped, or why it cannot be."""
+    """The row mapped to its configuration, or the reason why it cannot be."""
     try:
         demand_measurements(row)
         mapped, completed = _mapped(row)
     except ValidationError as error:
-        # What the first field that a row's model or degrees got wrong is, in one line.
+        # The first wrong field of the row's model or degrees, in one line.
         return Prediction(row, error=": ".join(filter(None, first_error(error))))
     except (UnpredictableRowError, ValueError) as error:
         return Prediction(row, error=str(error))
@@ -332,8 +334,8 @@ _OF_A_MODEL = (
 
 
 def _group_key(job: Job) -> Hashable:
-    """Rows with equal keys share a cost model: all of the job but its batch."""
-    # One object per variant: `planner.evidence.runs.mapping` caches them.
+    """Rows with equal keys share a cost model: everything of the job but its batch."""
+    # Identity is enough: `planner.evidence.runs.mapping` caches one object per variant.
     return id(job.cluster), id(job.framework), *(getattr(job, name) for name in _OF_A_MODEL)
 
 
@@ -350,7 +352,7 @@ def _kernel_layout(model: CostModel, member: MappedRow) -> KernelLayout:
     """Counts of pieces per stage, as far as the row states them."""
     found = member.kernel_layout(model)
     counts, recomputed, kinds = found.counts, found.recomputed, len(member.job.model.piece_kinds)
-    # A source may say on which stage the LM head lives (nanotron packs it greedily).
+    # A source may state the stage of the LM head (nanotron packs it greedily).
     stated = member.row.integer("head_stage")
     if stated is not None and 0 <= stated < counts.shape[1]:
         counts[kinds + 1] = 0.0
@@ -361,12 +363,13 @@ def _kernel_layout(model: CostModel, member: MappedRow) -> KernelLayout:
 
 
 _CANDIDATES = (1, 2, 4, 8)
-# A larger micro-batch costs memory: one that gains less than this share of the time is not taken.
+# A larger micro-batch costs memory, so one that saves less than this share of the time is not
+# taken.
 LEAST_GAIN = 0.02
 
 
 def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
-    """The row at each micro-batch that its batch allows; none if the micro-batch is stated or
+    """The row at each micro-batch that its batch allows; empty if the micro-batch is stated or
     follows from the batch."""
     if row.text("mbs") is not None or mapped.row is not row or row.text(PLAN_COLUMN):
         return []
@@ -377,14 +380,14 @@ def other_micro_batches(row: MeasuredRow, mapped: MappedRow) -> list[MappedRow]:
             one_map_row = map_row(trial)
         except (UnpredictableRowError, ValueError):
             continue
-        # Smaller where a rank's share of the batch is.
+        # The micro-batch is smaller if a rank's share of the batch is.
         if one_map_row.degrees.mbs == size and one_map_row.batch_share == 1.0:
             found.append(one_map_row)
     return found
 
 
 def assumed(prediction: Prediction) -> tuple[str, ...]:
-    """The defaults that a row took, in words, as `vocab 50,304`; empty for a refused row."""
+    """The defaults used for a row, in words such as `vocab 50,304`; empty for a refused row."""
     mapped = prediction.mapped
     if mapped is None:
         return ()

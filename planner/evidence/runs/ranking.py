@@ -1,7 +1,7 @@
 """Does the planner pick the right run? Ranks of predicted against measured runs within groups.
 
 A group has one source, model, GPU type and count, sequence length, batch, precision and framework,
-and several measured configurations: what a search would choose among.
+and several measured configurations, like the choices of a search.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SMALLEST_GROUP = 5
 
 @dataclass(frozen=True, slots=True)
 class GroupRanking:
-    """`pick`: measured throughput of the run ranked first over the best measured one (0 if it ran
-    out of memory; the mean if several come first). `rank_correlation`: Spearman's rho of predicted
-    and measured step times."""
+    """`pick`: measured throughput of the run ranked first divided by that of the best measured one
+    (0 if it ran out of memory; the mean if several come first). `rank_correlation`: Spearman's rho
+    of predicted and measured step times."""
 
     group: str
     runs: int
@@ -54,7 +54,7 @@ def rank_groups(predictions: Iterable[Prediction]) -> list[GroupRanking]:
 
 
 def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """The rows whose outcome is known, of every group with enough measured runs."""
+    """The rows with a known outcome, of every group with enough measured runs."""
     costed = (one for one in predictions if one.step_time_s is not None)
     groups = {
         key: [member for member in members if _measured(member) is not None or member.row.ran_out]
@@ -68,7 +68,8 @@ def measured_groups(predictions: Iterable[Prediction]) -> dict[str, list[Predict
 
 
 def _group(prediction: Prediction) -> str:
-    """`vtrain-single, GPT-0.2B, 8xA100, seq 1024, batch 16, fp16, Megatron-DeepSpeed`."""
+    """The name of a row's group, as `vtrain-single, GPT-0.2B, 8xA100, seq 1024, batch 16, fp16,
+    Megatron-DeepSpeed`."""
     row = prediction.row
     words = {name: row.text(name) or "?" for name in _KEYS}
     return row.source + _TITLE.format(**words)
@@ -78,8 +79,8 @@ _measured = methodcaller("measured", "step_time_s")
 
 
 def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
-    """Runs that fit as surely as a search asks for, by runs of other sources; if there are none,
-    those predicted to fit, or else all."""
+    """Runs that fit with the probability that a search requires, with the error bars of other
+    sources; if there are none, those predicted to fit, else all."""
     fitting = [member for member in members if member.fits]
     sure = [member for member in fitting if member.full_chance <= 1.0 - SURE_TO_FIT]
     return sure or fitting or list(members)
@@ -87,7 +88,7 @@ def candidates_of(members: Sequence[Prediction]) -> list[Prediction]:
 
 def pick_share(members: Sequence[Prediction]) -> float:
     """Measured throughput of the run ranked first by expected throughput
-    (`planner.predict.uncertainty.full_memory`) over the best measured one."""
+    (`planner.predict.uncertainty.full_memory`), divided by that of the best measured one."""
     best = min(seconds for seconds in map(_measured, members) if seconds is not None)
     picked = map(_measured, first_of(candidates_of(members)))
     # 0 for a run that ran out of memory.
@@ -95,7 +96,7 @@ def pick_share(members: Sequence[Prediction]) -> float:
 
 
 def first_of(candidates: Sequence[Prediction]) -> list[Prediction]:
-    """The candidates with the shortest expected step: several if the model sees no difference, as
-    between repeats of a run."""
+    """The candidates with the shortest expected step; several if the model sees no difference, for
+    example between repeats of a run."""
     groups = grouped(candidates, lambda member: member.expected_step_time_s or float("inf"))
     return groups[min(groups)]

@@ -1,4 +1,4 @@
-"""The recomputation of a measured row in backward: as stated, or usual for its recipe or
+"""The layers that a measured run recomputes in backward: as stated, or usual for its recipe or
 framework."""
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from planner.job.recompute import RECOMPUTED, RecomputeMode
 # maximizing-training, Table 1).
 _EVERY_NTH = 2
 
-# What frameworks recompute unless told. `remat_policy=save_qkv_proj` of maxtext's launcher in
+# Frameworks' default recomputation. `remat_policy=save_qkv_proj` of maxtext's launcher in
 # NVIDIA/dgxc-benchmarking runs a layer again but for its query, key and value products, a tenth of
 # it; Paxml keeps nothing of a layer; `activation_checkpointing` is on in the recipes for mixtures
 # in examples/llm_benchmark of NVIDIA-NeMo/Automodel; LLaMA-Factory checkpoints every layer unless
 # `disable_gradient_checkpointing` is set (hparams/model_args.py).
 _FULL = r"maxtext|pax|automodel|llama-?factory"
-# The same of adapters and preference training: unsloth's get_peft_model, torchtune's configurations
-# of LoRA, ms-swift's arguments, TRL's since 0.19 of June 2025 (trainer/sft_config.py); and of a
-# quantised base whoever prepares it by peft (utils/other.py, prepare_model_for_kbit_training).
+# The defaults for adapters and preference training: unsloth's get_peft_model, torchtune's
+# configurations of LoRA, ms-swift's arguments, TRL's since 0.19 of June 2025
+# (trainer/sft_config.py); and for a quantised base, any framework that prepares it with peft
+# (utils/other.py, prepare_model_for_kbit_training).
 _FULL_OF_TUNED = r"unsloth|torchtune|swift"
 _TRL = r"\btrl\b"
 _TRL_BEFORE = r"trl 0\.(\d|1[0-8])\b|\b20(2[34]|25-0[1-5])\b"
@@ -34,15 +35,15 @@ _PREPARED = r"peft|trl|trainer|transformers|hugging ?face|axolotl"
 
 
 def recomputed_share(row: MeasuredRow, mode: RecomputeMode, job: Job) -> float:
-    """Share of a stage's layers that the mode holds for, if the mode itself does not say."""
+    """Share of a stage's layers to which the mode applies, if the mode itself does not say."""
     share = stated(row.number("recompute_share"), kept_products_share(row, job))
     return min(1.0, max(0.0, share)) if mode.modules and mode.every == 1 else 1.0
 
 
 def kept_products_share(row: MeasuredRow, job: Job) -> float:
-    """Share of the recomputed weights that a policy leaves when it keeps some products, as
-    MaxText's `full(but qkv and out_proj)`: recomputing that share of the layers in full takes as
-    long."""
+    """For a policy that keeps some products, as MaxText's `full(but qkv and out_proj)`: the share
+    of the weights whose products still run again. Recomputing that share of the layers in full
+    takes as long."""
     kept = row.fact("recompute").partition("but ")[2]
     if not kept:
         return 1.0
@@ -71,7 +72,7 @@ def _usual(row: MeasuredRow) -> str:
 
 
 def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode:
-    """The row's mode among the profile's, built from named modules if the row lists them."""
+    """The row's mode from the profile, or a mode built from the modules that the row names."""
     text = recompute_named(row.text("recompute") or _usual(row))
     share = stated(row.number("recompute_share"), 1.0)
     if text.startswith("none") or share == 0.0:
@@ -90,8 +91,9 @@ def recompute_mode(row: MeasuredRow, profile: FrameworkProfile) -> RecomputeMode
     if modules:
         return RecomputeMode(name=text, modules=tuple(modules))
     selective = re.search(r"select|\bops?\b|sac", text) is not None
-    # Megatron means the core of attention; where a framework has no modules to choose, whoever says
-    # no more keeps products and fused attention: core attention by itself would save nothing.
+    # By `selective`, Megatron means the core of attention. If a framework has no modules to choose,
+    # a row that says no more keeps products and fused attention, because recomputing core attention
+    # alone would save nothing.
     by_op = selective and not profile.recomputing.modules and profile.attention == "flash"
     if "op" in text or "sac" in text or (by_op and not re.search("attn|attention", text)):
         return RecomputeMode(name=text, modules=("SELECTIVE_OP",))

@@ -1,4 +1,4 @@
-"""Predicted against measured: errors, interval coverage, fit and picks, by family."""
+"""Predicted against measured: errors, interval coverage, memory fit and picks, by family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planner.predict.uncertainty.interval_score import Array, interval_scores
 from planner.predict.uncertainty.intervals import peak_interval, step_time_interval
 
 _UNIT: dict[Figure, float] = {"time": 1.0, "memory": 2.0**30}
-# Below this many runs a rank correlation says nothing.
+# With fewer runs, a rank correlation says nothing.
 _FEWEST_RANKED = 3
 
 
@@ -28,7 +28,7 @@ _FEWEST_RANKED = 3
 class RunComparison:
     """One figure of one run: predicted, measured, and the 80 % interval; SI units.
 
-    The interval leaves out the run's source: it is what somebody would have been told before
+    The interval leaves out the run's source: it is the one that would have been given before
     measuring.
     """
 
@@ -43,7 +43,7 @@ class RunComparison:
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds the measured value."""
+        """Whether the interval contains the measured value."""
         return self.interval.low <= self.measured <= self.interval.high
 
     @property
@@ -58,7 +58,7 @@ class ErrorSummary:
     """Errors of one figure over one family, as shares; `bias` is the median signed error.
 
     `rank_correlation`: Spearman's, over all rows of the family (None for fewer than three);
-    `coverage`: share of rows in their 80 % interval; `width`: mean of ln(upper / lower end);
+    `coverage`: share of rows inside their 80 % interval; `width`: mean of ln(upper / lower end);
     `score`: mean interval score (`planner.predict.uncertainty.interval_score`).
     """
 
@@ -76,7 +76,7 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True)
 class FitConfusion:
-    """Rows that ran and rows that ran out of memory, and how many of each were predicted
+    """The numbers of rows that ran and that ran out of memory, and how many of each were predicted
     wrongly."""
 
     ran: int
@@ -97,7 +97,7 @@ class PickSummary:
 
 @dataclass(frozen=True, slots=True)
 class FamilyReport:
-    """Everything measured about one family of rows."""
+    """All errors of one family of rows."""
 
     family: str
     rows: int
@@ -108,7 +108,7 @@ class FamilyReport:
     picks: PickSummary | None
 
 
-# Means over sources, each of which weighs the same, by name: the figure and its field.
+# Means over sources with equal weights, by name: the figure and its field.
 _MEANS = {
     **{
         f"{figure}_{name}": (figure, name)
@@ -122,9 +122,9 @@ _MEANS = {
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All rows: in total, by family, with every source weighing the same, and apart for rows that
-    do and do not state recompute and attention kernel. `in_doubt`: figures that are in none of the
-    others."""
+    """The report on all rows: in total, by family, with equal weights for all sources, and
+    separately for rows that do and do not state recompute and attention kernel. `in_doubt`: doubted
+    figures, which the others leave out."""
 
     total: FamilyReport
     stated: FamilyReport
@@ -154,7 +154,7 @@ def summary_of(predictions: Sequence[Prediction], family: Callable[[Prediction],
 
 
 def predicted(prediction: Prediction, figure: Figure) -> float | None:
-    """Seconds of a step, or bytes of the kind and stage that the row measured."""
+    """Predicted seconds of a step, or bytes of the kind and stage that the row measured."""
     if prediction.as_met:
         said = prediction.row.number(FIRST_SIGHT[figure][1])
         return None if said is None else said * _UNIT[figure]
@@ -179,8 +179,8 @@ def error_of(prediction: Prediction, figure: Figure) -> float | None:
 
 
 def at_first_sight(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Rows as they were predicted before anything was changed for them, where that was kept: with
-    their `first_sight_*` in place of today's prediction."""
+    """Rows as they were predicted before anything was changed because of them (`first_sight_*`
+    replaces today's prediction), if that was kept."""
     return [
         replace(one, as_met=True)
         for one in predictions
@@ -192,7 +192,7 @@ def at_first_sight(predictions: Iterable[Prediction]) -> list[Prediction]:
 def comparison(
     prediction: Prediction, figure: Figure, *, with_its_source: bool = False
 ) -> RunComparison | None:
-    """A figure beside its interval; None if it is not measured or predicted."""
+    """A figure with its interval; None if it is not measured or predicted."""
     found = known(prediction, figure)
     if found is None:
         return None
@@ -203,12 +203,12 @@ def comparison(
 def time_interval(
     prediction: Prediction, seconds: float, *, with_its_source: bool = False
 ) -> Interval:
-    """The interval of a predicted step time, without the row's source unless asked for."""
+    """The interval of a predicted step time, leaving out the row's source unless requested."""
     without = "" if with_its_source else prediction.row.source
     at, full_s = prediction.conditions, prediction.full_step_time_s
     doubt = prediction.doubt_of("time")
     interval = step_time_interval(prediction.job, seconds, without, at, doubt)
-    # Said at first sight, another step may have been.
+    # The prediction at first sight may be a different step time.
     times = seconds / (prediction.step_time_s or seconds)
     full_s = None if full_s is None else full_s * times
     return with_full_memory(interval, seconds, full_s, prediction.full_chance)
@@ -217,13 +217,13 @@ def time_interval(
 def memory_interval(
     prediction: Prediction, peak_bytes: float, *, with_its_source: bool = False
 ) -> Interval:
-    """The interval of a predicted peak memory, without the row's source unless asked for."""
+    """The interval of a predicted peak memory, leaving out the row's source unless requested."""
     without = "" if with_its_source else prediction.row.source
     return peak_interval(prediction.job, peak_bytes, without, prediction.doubt_of("memory"))
 
 
 def is_stated(prediction: Prediction) -> bool:
-    """Whether the row states what it recomputes and its attention kernel."""
+    """Whether the row states its recomputation and its attention kernel."""
     row = prediction.row
     kernel = row.text("kernel") or row.text("flash")
     return row.text("recompute") is not None and kernel is not None
@@ -263,8 +263,9 @@ def log_bars(comparisons: Sequence[RunComparison]) -> tuple[Array, Array, Array]
 
 
 def states_fit(prediction: Prediction) -> bool | None:
-    """Whether a row ran (True) or ran out of memory; None if it does not say, or not what it
-    recomputes, or not its micro-batch: one that was chosen because it fits cannot tell."""
+    """Whether a row ran (True) or ran out of memory (False). None if it does not say, or does not
+    state its recomputation or its micro-batch (a micro-batch chosen because it fits proves
+    nothing)."""
     row = prediction.row
     if row.ran_out is None or row.text("recompute") is None or prediction.fits_by_choice:
         return None
@@ -272,7 +273,7 @@ def states_fit(prediction: Prediction) -> bool | None:
 
 
 def fit_confusion(predictions: Iterable[Prediction]) -> FitConfusion:
-    """How often the fit was predicted wrongly, each way, for rows that tell (`states_fit`)."""
+    """How often the fit was predicted wrongly, each way, for rows that state it (`states_fit`)."""
     counts = Counter((states_fit(one), one.fits) for one in predictions)
     lost, wrong = counts[True, False], counts[False, True]
     return FitConfusion(counts[True, True] + lost, lost, counts[False, False] + wrong, wrong)
@@ -310,13 +311,13 @@ def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
 
 
 def in_doubt(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Predictions of rows that their sources contradict, beside the doubted figures."""
+    """Predictions of rows that their sources contradict, with only the doubted figures."""
     return [prediction.at_its_word for prediction in predictions if prediction.row.doubted]
 
 
 def mean_of_sources(predictions: Sequence[Prediction]) -> dict[str, float | None]:
-    """Each source's figures, averaged over sources, and the number of sources; None if no source
-    has the figure."""
+    """Each source's figures averaged over sources (None if no source has the figure), and the
+    number of sources."""
     sources = family_reports(predictions, lambda prediction: prediction.row.source)
 
     def mean(figure: str, name: str) -> float | None:

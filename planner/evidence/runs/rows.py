@@ -1,14 +1,14 @@
-"""Read measured runs: one CSV row a run.
+"""Read measured runs: one CSV row per run.
 
-`docs/measured_runs.md` describes the columns; an empty cell is unknown. `doubt` says which figures
-the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a withdrawn time
-(`time withdrawn: ...`) is not compared at all.
+`docs/measured_runs.md` describes the columns; an empty cell is unknown. `doubt` names the figures
+that the row's source contradicts (`time: ...`, `time, memory: ...`, `layout: ...`); a withdrawn
+time (`time withdrawn: ...`) is not compared at all.
 
 `source, source_ref, model, notes` say where a row comes from; they group and label, and no
-prediction depends on them. `first_sight_s`, `first_sight_gib` are what was predicted before the row
-had taught anything, as far as that was kept; error bars are judged by them. Unknown columns are
-kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from its first
-plan; the other columns of the configuration are then for tables only.
+prediction depends on them. `first_sight_s`, `first_sight_gib` are the predictions from before
+anything was learnt from the row, if they were kept; error bars are judged by them. Unknown columns
+are kept. A row that names a plan file (`plan_file`, relative to the CSV) is predicted from its
+first plan; the other columns of the configuration are then for tables only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Key = TypeVar("Key", bound=Hashable)
 _ABOUT = re.compile(r"^~\s*(\d+(?:\.\d+)?)([kM]?)$")
 _THOUSANDS = {"": 1.0, "k": 1e3, "M": 1e6}
 
-# Each figure: its measured column, and the column of its prediction before the row was known.
+# For each figure: its measured column, and the column of its prediction before anything was learnt
+# from the row.
 FIRST_SIGHT: dict[Figure, tuple[str, str]] = {
     "time": ("step_time_s", "first_sight_s"),
     "memory": ("peak_mem_gib", "first_sight_gib"),
@@ -40,9 +41,10 @@ MEASURED_COLUMNS = {measured: figure for figure, (measured, _) in FIRST_SIGHT.it
 PLAN_COLUMN = "plan_file"
 _FIGURES = ("time", "memory", "fit")
 
-# The runs that ship, a file a source.
+# The shipped runs, one file per source.
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "runs"
-# Those of fine-tuning, which the fits of constants and of full training's error bars do not read.
+# Shipped fine-tuning runs, which the fits of constants and of full training's error bars do not
+# read.
 TUNED_RUNS = PUBLISHED.with_name("tuned_runs")
 REQUIRED_COLUMNS = ("layers", "hidden", "heads", "seq", "gpu", "num_gpus", "framework")
 
@@ -57,11 +59,11 @@ class MeasuredRow:
 
     @property
     def place(self) -> str:
-        """`runs.csv line 3`; for a log, which is one run, its name."""
+        """`runs.csv line 3`; for a log, which is a single run, its name."""
         return f"{self.file} line {self.line}" if self.line else self.file
 
     def text(self, column: str) -> str | None:
-        """Cell as text; None if it is empty or absent."""
+        """The cell as text; None if it is empty or absent."""
         return self.cells.get(column, "").strip() or None
 
     def fact(self, column: str) -> str:
@@ -76,11 +78,11 @@ class MeasuredRow:
         return (self.text(column) or " ".join(said)).lower()
 
     def says(self, column: str, pattern: str) -> bool:
-        """Whether a fact has words that match."""
+        """Whether the pattern matches somewhere in a fact."""
         return re.search(pattern, self.fact(column)) is not None
 
     def number(self, column: str) -> float | None:
-        """Cell as a number; None if empty. UsageError names file, line and column."""
+        """The cell as a number; None if empty. UsageError names file, line and column."""
         value = self.text(column)
         if value is None:
             return None
@@ -97,13 +99,14 @@ class MeasuredRow:
         return number
 
     def integer(self, column: str) -> int | None:
-        """Cell as a whole number; None if empty. UsageError as for `number`, or for a fraction."""
+        """The cell as a whole number; None if empty. UsageError as for `number`, or for a
+        fraction."""
         value = self.number(column)
         if value is None:
             return None
         if value != (whole := round(value)):
             raise UsageError(
-                f"{self.file} line {self.line}, column {column}: {value:g} is no whole number"
+                f"{self.file} line {self.line}, column {column}: {value:g} is not a whole number"
             )
         return whole
 
@@ -121,7 +124,8 @@ class MeasuredRow:
 
     @property
     def at_its_word(self) -> MeasuredRow:
-        """The row with only its doubted figures, without a withdrawn step time."""
+        """The row with only the figures that its source contradicts, no longer in doubt except for
+        a withdrawn step time."""
         figures = {**MEASURED_COLUMNS, "oom": "fit"}
         trusted = {column: "" for column, figure in figures.items() if figure not in self.doubted}
         doubt = "time withdrawn:" if self.withdraws_time else ""
@@ -129,20 +133,20 @@ class MeasuredRow:
 
     @property
     def unnamed(self) -> MeasuredRow:
-        """The row without its framework's name, as if nobody knew it."""
+        """The row without its framework's name, as for an unknown framework."""
         return replace(self, cells=self.cells | {"framework": ""})
 
     @property
     def ran_out(self) -> bool | None:
-        """Whether the run ran out of memory; None if the row does not surely say."""
+        """Whether the run ran out of memory; None if the row does not say, or is in doubt."""
         text = self.text("oom")
         if text in ("-", "none") or "fit" in self.doubted:
             return None
         return yes_or_no(text.removesuffix(".0") if text else None)
 
     def measurement(self, column: str) -> float | None:
-        """A measured figure; None if it is empty or in doubt. The memory of a run that ran out is
-        no peak, since the run never reached it."""
+        """A measured figure; None if it is empty or in doubt. The memory of a run that ran out of
+        it is not a peak, since the run never reached its peak."""
         figure = MEASURED_COLUMNS[column]
         if figure in self.doubted or (figure == "memory" and self.ran_out):
             return None
@@ -163,14 +167,14 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def spread_out(runs: Sequence[Item], most: int = 60) -> Sequence[Item]:
-    """At most `most` runs of a source, evenly spread: further ones say little new."""
+    """At most `most` runs of a source, evenly spread, since further ones add little."""
     if len(runs) <= most:
         return runs
     return [runs[round(index * len(runs) / most)] for index in range(most)]
 
 
 def demand_measurements(row: MeasuredRow) -> None:
-    """UsageError names file, line and column of a measurement that is no positive number."""
+    """Raise UsageError with file, line and column if a measurement is not a positive number."""
     for column in MEASURED_COLUMNS:
         value = row.number(column)
         if value is not None and value <= 0.0:
@@ -181,7 +185,7 @@ def demand_measurements(row: MeasuredRow) -> None:
 
 
 def read_rows(path: Path) -> Iterator[MeasuredRow]:
-    """Rows of one CSV file, or of all CSV files of a folder. Raises UsageError."""
+    """Parse the rows of one CSV file, or of all CSV files of a folder. UsageError."""
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     if not files:
         raise UsageError(f"{path}: no CSV file in this folder")
@@ -201,13 +205,14 @@ def _read_file(path: Path) -> Iterator[MeasuredRow]:
 
 
 def _delimiter(text: str) -> str:
-    """The separator of the header's columns: a comma, or what spreadsheets write instead."""
+    """The separator of the header's columns: a comma, or a semicolon or tab as some spreadsheets
+    write."""
     header = text.lstrip().partition("\n")[0]
     return "," if "," in header else max(";\t", key=header.count) if header else ","
 
 
 def _cells(path: Path, cells: dict[str, str]) -> dict[str, str]:
-    """Cells of named columns; a plan file's path relative to the CSV."""
+    """The cells of named columns, with a plan file's path resolved relative to the CSV."""
     texts = {key: value for key, value in cells.items() if key}
     plan_file = texts.get(PLAN_COLUMN, "").strip()
     if plan_file:
@@ -216,15 +221,15 @@ def _cells(path: Path, cells: dict[str, str]) -> dict[str, str]:
 
 
 def _plan_beside(path: Path, plan_file: str) -> Path:
-    """The plan file that a row names. Rows kept as FILE.yours when their launch was written again
-    belong to the plan kept with them."""
+    """The plan file that a row names. Rows in a file kept as FILE.yours (when its launch was
+    written again) belong to the plan kept with it."""
     kept = re.search(rf"{re.escape(YOURS)}\d*$", path.name)
     beside = path.parent / f"{plan_file}{kept[0] if kept else ''}"
     return beside if beside.is_file() else path.parent / plan_file
 
 
 def _demand_columns(path: Path, header: Sequence[str] | None) -> None:
-    """UsageError if a file is empty or its header lacks a column."""
+    """Raise UsageError if a file is empty or its header lacks a column."""
     if not header:
         raise UsageError(f"{path}: the file is empty; its first line names the columns")
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
@@ -248,7 +253,8 @@ def words_of(table: str) -> Any:
 
 
 def named(table: str, text: str) -> str | None:
-    """The meaning of a text by the patterns of a table of `words.toml`; None without a match."""
+    """The meaning of a text according to the patterns of a table in `words.toml`; None without a
+    match."""
     patterns = words_of(table)
     return next((meaning for pattern, meaning in patterns if re.search(pattern, text)), None)
 
@@ -273,8 +279,8 @@ def zero_stage_named(text: str) -> int | None:
 
 
 def recompute_named(text: str) -> str:
-    """A recompute cell in this project's words (`full`, `none`) if it is a yes or no, or names
-    checkpointing of whole blocks otherwise; other texts stay."""
+    """A recompute cell in this project's words: `full` or `none` if it is a yes or no, or names
+    checkpointing of whole blocks in another way; other texts stay."""
     lower = text.strip().lower()
     said = yes_or_no(lower)
     if said is not None:

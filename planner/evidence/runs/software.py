@@ -1,5 +1,5 @@
-"""The framework profile of a measured row, by the name that its source gives, and how further facts
-of the row change the profile. The rules of such changes are data (`variants.toml`)."""
+"""The framework profile of a measured row, from the name that its source gives, and the changes to
+the profile by further facts of the row. The rules of such changes are data (`variants.toml`)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Tables = dict[str, Mapping[str, Any]]
 Condition = Callable[[MeasuredRow], bool]
 
 
-# Words of `precision` by which products run under autocast.
+# Words in `precision` that mean autocast.
 _AUTOCAST = r"(?<!no )\b(amp|autocast)|mixed"
 
 
 def says(column: str, pattern: str) -> Condition:
-    """Rows whose column has words that match; `!column`: words that do not."""
+    """The condition that a row's column has words that match; for `!column`, that it has none."""
     name = column.removeprefix("!")
     return lambda row: row.says(name, pattern) == (name == column)
 
@@ -50,7 +50,7 @@ class Variant(Frozen):
     tables: dict[str, dict[str, bool | float | str | tuple[str, ...]]] = Field(default_factory=dict)
 
     def applies(self, profile: str, row: MeasuredRow) -> bool:
-        """Whether the rule holds for a row under a profile."""
+        """Whether the rule applies to a row under a profile."""
         return self.of(profile) and any(
             all(says(*one)(row) for one in alternative.items()) for alternative in self.when
         )
@@ -60,7 +60,8 @@ class Variant(Frozen):
         return not self.profiles or profile in self.profiles
 
     def changes(self, profile: FrameworkProfile) -> Tables:
-        """The changed values of the profile's tables. KeyError for an unknown technique."""
+        """The values that the rule changes in the profile's tables. KeyError for an unknown
+        technique."""
         if not self.technique:
             return {
                 table: {key: _value(table, key, value, profile) for key, value in given.items()}
@@ -83,8 +84,8 @@ def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
 
 
 def _like(words: str, profile: FrameworkProfile) -> FrameworkProfile:
-    """`PROFILE`, with 32-bit tensors if `profile` has them; `PROFILE, same mode`: in its dtype
-    mode."""
+    """The profile that a rule names: `PROFILE` in its own dtype mode, or in fp32 if `profile` is;
+    `PROFILE, same mode` in that of `profile`."""
     name, _, same = words.partition(", ")
     other = load_framework(name)
     wanted = profile.mode if same or profile.mode == "fp32" else other.mode
@@ -102,8 +103,8 @@ def _variants() -> tuple[Variant, ...]:
 
 
 def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) -> FrameworkProfile:
-    """The profile as the row states it: its variants, sequence parallelism (`y`, `n`, or unstated),
-    and a precision that it did train in. `unfamiliar`: it stands for an unknown framework."""
+    """The profile with the row's variants, its sequence parallelism (`y`, `n`, or unstated) and its
+    precision, which it must have supported. `unfamiliar`: it stands for an unknown framework."""
     rules = enumerate(_variants())
     applied = tuple(index for index, one in rules if not one.use and one.applies(name, row))
     mixed = _in_fp32(row) if row.fact("base_format") else _has_fp32_weights(name, row)
@@ -113,7 +114,7 @@ def _varied(name: str, row: MeasuredRow, precision: str, *, unfamiliar: bool) ->
 
 def _in_fp32(row: MeasuredRow) -> bool:
     """Whether the initial weights of a row are in fp32, with autocast for 16-bit products. If all
-    weights are trained, the type of their states decides first."""
+    weights are trained, the stated type of their states comes first."""
     trained = named("tuning_method", row.fact("tuning")) is None
     if trained and row.fact("state_precision"):
         return row.says("state_precision", "^fp32")
@@ -128,7 +129,8 @@ def _has_fp32_weights(name: str, row: MeasuredRow) -> bool:
 
 
 def _under_autocast(row: MeasuredRow) -> bool:
-    """Whether the row says so, or its framework usually does so."""
+    """Whether products run under autocast, because the row says so or its framework usually does
+    so."""
     if row.says("precision", _AUTOCAST):
         return True
     usual = named("usual_autocast", row.fact("framework")) is not None
@@ -136,8 +138,8 @@ def _under_autocast(row: MeasuredRow) -> bool:
 
 
 def _holds_fp32_weights(name: str, row: MeasuredRow) -> bool:
-    """Whether fp32 states imply fp32 weights. Megatron's own optimizers keep an fp32 copy beside
-    16-bit weights, so there only a loop of the source's own implies it."""
+    """Whether fp32 states imply fp32 weights. Megatron's own optimizers keep an fp32 copy next to
+    16-bit weights, so there only a source's own training loop implies it."""
     return not name.startswith("megatron") or row.says("framework", r"\bown loop\b")
 
 
@@ -151,7 +153,8 @@ def _profile(
     mixed: bool,
     hosted: bool,
 ) -> FrameworkProfile:
-    """One object for each distinct variant, so that rows which share it are costed together."""
+    """The profile with these changes, cached so that rows with the same variant share one object
+    and are costed together."""
     profile = load_framework(name)
     wanted = "fp32" if precision in FP32_PRECISIONS else "amp" if mixed else "bf16"
     if any(mode.name == wanted for mode in profile.modes):
@@ -170,7 +173,7 @@ def _profile(
 
 
 def tables_of(name: str, profile: str) -> Tables:
-    """Changes of a profile's tables by the variants of a name."""
+    """The changes to a profile's tables by the variants of a name."""
     tables: Tables = {}
     for variant in _variants():
         if variant.name == name and variant.of(profile):
@@ -183,19 +186,19 @@ UNFUSED_MEGATRON = "megatron-lm-2022"
 GENERIC_3D = "generic-3d"
 _FULLY_SHARDED = 3
 
-# Trainers that shard by themselves, unless a row says that DeepSpeed does it for them.
+# Trainers with their own sharding, unless a row says that DeepSpeed does it for them.
 _UNDER_DEEPSPEED = ("hf-transformers", "hf-fsdp2")
 _SHARDED_PROFILE = {"hf-transformers": "hf-fsdp2", "nanogpt": "fsdp1"}
 
 
 def profile_of(row: MeasuredRow, precision: str) -> tuple[FrameworkProfile, tuple[str, ...]]:
-    """The row's profile, and in words what stands for an unknown framework.
+    """The row's profile, and a sentence if it stands for an unknown framework.
 
-    UnpredictableRowError for 32-bit arithmetic, unless the profile says what it keeps then.
+    UnpredictableRowError for 32-bit arithmetic, unless the profile states the precision.
     """
     row = _with_usual_compiling(row)
     name, assumed = _name(row)
-    # A variant may name another profile than the framework's.
+    # A variant may replace the framework's profile by another.
     name = next((one.use for one in _variants() if one.use and one.applies(name, row)), name)
     if precision in FP32_PRECISIONS and precision not in load_framework(name).precisions:
         raise UnpredictableRowError(f"{name} in {precision} is not modelled")
@@ -238,22 +241,23 @@ Rules = tuple[tuple[Condition, str], ...]
 
 
 def _is_of_2022(row: MeasuredRow) -> bool:
-    """Whether the row is like Megatron's of its first years: GPUs before Hopper, attention not said
-    to be fused, and blocks without gates."""
+    """Whether the row looks like Megatron in its first years: a GPU from before Hopper, attention
+    not stated as fused, and blocks without gates."""
     gated = row.says("act", "glu|silu|gated")
     return _ran_before_hopper(row) and not row.says("flash", "^y") and not gated
 
 
-# For a framework that no name tells, first match wins: what its row states, and the profile of such
-# mechanisms. Zero-bubble schedules, and what only Megatron-Core and its kin have: a choice of
-# layers, the distributed optimizer, tensor parallelism's overlap.
+# Rules for an unknown framework; the first match wins. Each has a condition on the row and the
+# profile with such mechanisms. Here: zero-bubble schedules, and mechanisms that only Megatron-Core
+# and its relatives have (a choice of layers, the distributed optimizer, tensor parallelism's
+# overlap).
 _MEGATRON_RULES: Rules = (
     (says("schedule", "^(zb|zero-?bubble)"), "zero-bubble"),
     (says("transformer_impl", "."), "megatron-core"),
     (says("zero", r"dist(ributed)?[- _]?opt"), "megatron-core"),
     (says("overlap", r"(?<![-\w])tp\b"), "megatron-core"),
 )
-# DeepSpeed's was the only ZeRO beside Megatron's degrees in its first years.
+# DeepSpeed's was the only ZeRO used with Megatron's degrees in its first years.
 _OF_2022: Rules = (
     (lambda row: _is_of_2022(row) and _zero(row) > 0, "megatron-deepspeed"),
     (_is_of_2022, UNFUSED_MEGATRON),
@@ -272,26 +276,26 @@ def _in_16_bits(row: MeasuredRow) -> bool:
 
 
 _PLAIN_RULES: Rules = (
-    # A script of its own around DistributedDataParallel; compiled, its loss is in the graph.
+    # A custom script around DistributedDataParallel; if compiled, its loss is in the graph.
     (lambda row: _under_ddp(row) and _compiled(row), "nanogpt"),
     (_in_16_bits, "torchtune"),
     (_under_ddp, "hf-transformers"),
     (says("tuning", "sft"), "torchtune"),
-    # Whole models in plain fp16, without autocast, were Megatron's too.
+    # Whole models in plain fp16, without autocast, were trained by Megatron too.
     *((lambda row, of=of: row.says("precision", "^fp16$") and of(row), to) for of, to in _OF_2022),
-    # Its stages are no compiled model's.
+    # Compiled models with ZeRO beyond stage 1 are not nanoGPT's.
     (lambda row: _zero(row) <= 1 and _compiled(row), "nanogpt"),
     (lambda row: _zero(row) > 0, "deepspeed"),
 )
 
 
 def by_mechanism(row: MeasuredRow) -> str:
-    """The profile of an unknown framework, by the mechanisms that the row states."""
+    """The profile for an unknown framework, chosen by the mechanisms that the row states."""
     low = row.says("precision", "fp8|fp4")
     by_degrees = any((row.integer(name) or 1) > 1 for name in _DEGREES)
     if _zero(row) == _FULLY_SHARDED:
-        # Shards of single parameters, which FSDP2 brought, compose with degrees and float8; a
-        # choice of single ops to keep (torch.utils.checkpoint's contexts) is as young.
+        # FSDP2 introduced shards of single parameters, which compose with degrees and float8; a
+        # choice of single ops to keep (torch.utils.checkpoint's contexts) is equally recent.
         per_op = row.says("recompute", "selective-op|per-op")
         if by_degrees or low or per_op or row.says("zero", "fsdp2"):
             return "torchtitan"
@@ -305,5 +309,6 @@ def by_mechanism(row: MeasuredRow) -> str:
 
 
 def _ran_before_hopper(row: MeasuredRow) -> bool:
-    """Whether the GPU existed before 2022; later ones run a later Megatron-LM."""
+    """Whether the GPU is an A100, A800, V100 or RTX card; rows with others ran a later
+    Megatron-LM."""
     return re.search(r"\b([AV]100|A800|RTX)", row.text("gpu") or "", re.IGNORECASE) is not None

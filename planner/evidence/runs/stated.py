@@ -1,7 +1,7 @@
-"""Blocks, optimizer and host of a measured row, and rows that are impossible.
+"""Blocks, optimizer and host of a measured row, and checks for impossible rows.
 
-A row that contradicts its GPUs, its batch or its model is refused by name; a prediction of it would
-show an absurd rate.
+A row that contradicts its GPUs, its batch or its model is refused with the reason, because its
+prediction would show an absurd rate.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from planner.job.job import Job
 from planner.predict.cost_tables import gpu_inputs
 from planner.predict.plan import Degrees
 
-# Of a stage under the interleaved schedule.
+# Fewest chunks of a stage under the interleaved schedule.
 _FEWEST_CHUNKS = 2
-# Profile whose recipes interleave wherever they have pipelines, and layers of a chunk there.
+# Profile whose recipes interleave every pipeline, and its layers per chunk.
 _INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
 
 
 def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
-    """Chunks of a stage if a row does not give them: as many as its list of layers has for each
-    stage; without a list they divide the stage's layers, or there is one.
+    """Chunks per stage if a row does not give them: as many as its list of layers has for each
+    stage. Without a list there is one chunk, except in two cases.
 
     If the row says that it interleaves, or that p2p overlaps, which Megatron-LM does only under the
-    interleaved schedule: the fewest. In NeMo's tables every dense pipeline that gives chunks
-    interleaves (144 of 144 rows), with one to four layers a chunk: two layers.
+    interleaved schedule: the fewest that divide the stage's layers. In NeMo's tables every dense
+    pipeline that gives chunks interleaves (144 of 144 rows), with one to four layers a chunk: two
+    layers per chunk.
     """
     if (listed := _listed_blocks(row)) is not None:
         return max(1, len(listed) // pp)
@@ -45,7 +46,7 @@ def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int
 
 
 def block_layers(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, ...] | None:
-    """Layers of each block; None if an even split is possible. UnpredictableRowError for a list
+    """The layers of each block; None if an even split is possible. UnpredictableRowError for a list
     that does not fit the row's stages, chunks or layers."""
     blocks = _listed_blocks(row)
     if blocks is None:
@@ -54,14 +55,14 @@ def block_layers(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, 
         raise UnpredictableRowError(f"layers_per_stage adds up to {sum(blocks)} of {layers} layers")
     if len(blocks) != degrees.pp * degrees.vpp:
         raise UnpredictableRowError(
-            f"layers_per_stage lists {len(blocks)} blocks, and pp·vpp = {degrees.pp}·{degrees.vpp} "
+            f"layers_per_stage lists {len(blocks)} blocks, but pp·vpp = {degrees.pp}·{degrees.vpp} "
             f"= {degrees.pp * degrees.vpp}; list one for each stage and chunk, or leave vpp out"
         )
     return blocks
 
 
 def _listed_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
-    """`6/5x2/0` = 6, 5, 5, 0; None if the row lists nothing."""
+    """Parse the list of layers: `6/5x2/0` = 6, 5, 5, 0; None if the row has no list."""
     text = row.text("layers_per_stage")
     if text is None:
         return None
@@ -75,8 +76,8 @@ def _listed_blocks(row: MeasuredRow) -> tuple[int, ...] | None:
 
 
 def _beside_prediction(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple[int, ...] | None:
-    """Layers that do not divide evenly beside multi-token prediction, which the last block holds:
-    as even as possible with that counted as a layer."""
+    """Layers of each block if multi-token prediction, which is in the last block, makes them
+    uneven: as even as possible, counting it as a layer. None if an even split is possible."""
     blocks, predicted = degrees.pp * degrees.vpp, row.integer("mtp_layers") or 0
     if not predicted or layers % blocks == 0:
         return None
@@ -86,8 +87,8 @@ def _beside_prediction(row: MeasuredRow, degrees: Degrees, layers: int) -> tuple
 
 
 def memory_gap(row: MeasuredRow, *, fetches: bool = False) -> str | None:
-    """Why the row's memory cannot be predicted; None if it can. `fetches`: its framework is known
-    to fetch weights from the host."""
+    """The reason why the row's memory cannot be predicted; None if it can. `fetches`: its framework
+    is known to fetch weights from the host."""
     if row.says("offload", r"^parameters") and not fetches:
         return "parameters on the host are not modelled for its framework"
     if row.says("offload", r"layer"):
@@ -98,8 +99,9 @@ def memory_gap(row: MeasuredRow, *, fetches: bool = False) -> str | None:
 
 
 def time_gap(row: MeasuredRow) -> str | None:
-    """Why the row's step time cannot be predicted: its samples are padded to an unstated length;
-    None if it can. Memory is that of the longest samples, which fill the sequence length."""
+    """The reason why the row's step time cannot be predicted (its samples are padded to an unstated
+    length); None if it can. Its memory can still be: the longest samples fill the sequence length.
+    """
     return None if states_lengths(row) else named("sequences", row.fact("sequences"))
 
 
@@ -110,7 +112,8 @@ def optimizer_share(row: MeasuredRow) -> float:
 
 
 def offloaded_modules(row: MeasuredRow) -> tuple[str, ...]:
-    """Modules with activations on the host, by their names in `planner.predict.ops.offload`."""
+    """Modules whose activations are on the host, by their names in
+    `planner.predict.ops.offload`."""
     offloaded = row.fact("offload")
     if offloaded.endswith("checkpoints") or row.says("grad_ckpt", "offload"):
         return ("checkpoints",) if row.says("recompute", "^full") else ()
@@ -125,13 +128,13 @@ def states_dropout(row: MeasuredRow) -> bool | None:
     return None if hidden is None else float(hidden[1]) > 0.0
 
 
-# Words of `state_precision`, and the keys of an optimizer's spelling.
+# Words in `state_precision`, and the keys of an optimizer's spelling for them.
 _STATE_KEYS = {
     "main_grads": "grad", "main_params": "master", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq",
 }  # fmt: skip
 
 
-# Whose Adam it is, before the name.
+# Makers of an Adam, which may precede its name.
 _MAKERS = "distributed|fused|torch|apex|deepspeed|megatron|bnb|bitsandbytes"
 
 
@@ -161,17 +164,18 @@ def _stated_types(row: MeasuredRow) -> str:
 
 
 def demand_counts(row: MeasuredRow) -> None:
-    """UnpredictableRowError names a count that is too small or too large."""
+    """Raise UnpredictableRowError for a count that is too small or too large."""
     for column, least in words_of("least").items():
         if (value := row.integer(column)) is not None and value < least:
-            raise UnpredictableRowError(f"{column} is {value}, and must be {least} or more")
+            raise UnpredictableRowError(f"{column} is {value}, but must be {least} or more")
     for column, most in words_of("most").items():
         if (value := row.integer(column)) is not None and value > most:
-            raise UnpredictableRowError(f"{column} is {value:,}, and must be {most:,} or less")
+            raise UnpredictableRowError(f"{column} is {value:,}, but must be {most:,} or less")
 
 
 def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
-    """UnpredictableRowError if GPUs, batch, heads, experts or kernels rule the row out."""
+    """Raise UnpredictableRowError if the row is impossible with its GPUs, batch, heads, experts or
+    kernels."""
     gpus = row.integer("num_gpus") or 1
     group = degrees.tp * degrees.pp * degrees.cp
     if gpus % group:
@@ -183,11 +187,11 @@ def demand_possible(row: MeasuredRow, job: Job, degrees: Degrees) -> None:
         )
     if job.model.heads % degrees.tp:
         raise UnpredictableRowError(f"tp {degrees.tp} does not divide {job.model.heads} heads")
-    # Embedding and loss may have separate stages.
+    # Embedding and loss may have their own stages.
     blocks, most = degrees.pp * degrees.vpp, job.model.layers + 2
     if blocks > most and row.text("layers_per_stage") is None:
         named = f"pp·vpp = {blocks}" if degrees.vpp > 1 else f"pp {degrees.pp}"
-        raise UnpredictableRowError(f"{named} of {job.model.layers} layers")
+        raise UnpredictableRowError(f"{named} is too many for {job.model.layers} layers")
     experts = job.model.moe.experts if job.model.moe else None
     if experts is not None and experts % degrees.ep:
         raise UnpredictableRowError(f"ep {degrees.ep} does not divide {experts} experts")

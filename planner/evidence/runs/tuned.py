@@ -1,5 +1,4 @@
-"""How the weights of a measured run were trained: all of them, a part, or adapters beside frozen
-ones."""
+"""The trained weights of a measured run: all of them, a part, or adapters on frozen ones."""
 
 from __future__ import annotations
 
@@ -14,23 +13,23 @@ from planner.job.tuned_layers import EXPERTS, GROUPS, linear_layers
 from planner.job.tuning import Tuning, read_tuning
 from planner.job.tuning_checks import checked
 
-# peft's rank where a script gives none (src/peft/tuners/lora/config.py, LoraConfig.r).
+# peft's rank if a script gives none (src/peft/tuners/lora/config.py, LoraConfig.r).
 _USUAL_RANK = 8
-# Whose 4-bit weights have scales in 8 bits, whatever a row says (unsloth/models/llama.py,
-# bnb_4bit_use_double_quant; torchtune's are torchao's NF4).
+# Frameworks whose 4-bit weights have scales in 8 bits, whatever a row says
+# (unsloth/models/llama.py, bnb_4bit_use_double_quant; torchtune's are torchao's NF4).
 _DOUBLES = "unsloth|torchtune"
 # Tools that adapt every linear layer unless told otherwise (LLaMA-Factory and ms-swift since 2024).
 _ADAPTS_ALL = "llama-?factory|swift|unsloth"
 _TABLES = ("embeddings", "head")
 _TRAINS_TABLES = "unsloth"
 _OF_BLOCKS = ("gate", "up", "down")
-# Words between names of layers.
+# Filler words between names of layers.
 _FILLERS = ("and", "default", "layers", "modules", "the")
 
 
 def tuning_of(row: MeasuredRow, model: ModelSpec) -> Tuning:
-    """How the row's weights were trained. UnpredictableRowError for what is not modelled, or what
-    its model cannot have."""
+    """The row's way of training its weights. UnpredictableRowError if it is not modelled, or
+    impossible for its model."""
     try:
         return checked(read_tuning(_method(row, model), _frozen(row, model)), model)
     except UsageError as error:
@@ -38,7 +37,7 @@ def tuning_of(row: MeasuredRow, model: ModelSpec) -> Tuning:
 
 
 def _method(row: MeasuredRow, model: ModelSpec) -> str:
-    """The row's way of training, as `--train` takes it."""
+    """The row's way of training, in the form of `--train`."""
     base = named("base_format", row.fact("base_format")) or ""
     if base == "nf4" and row.says("framework", _DOUBLES):
         base = "nf4-double"
@@ -59,9 +58,9 @@ def _method(row: MeasuredRow, model: ModelSpec) -> str:
 
 
 def _targets(row: MeasuredRow, model: ModelSpec) -> str:
-    """Linear layers with adapters; those of attention if the row names none. A name that no layer
-    of the model has adds none (peft, tuners_utils.py, inject_adapter); an unknown name stays, to be
-    refused by name."""
+    """Linear layers with adapters; those of attention if the row names none. A name of no layer in
+    this model adds none (peft, tuners_utils.py, inject_adapter); an unknown name stays, so that it
+    is refused by name later."""
     text = _targets_text(row)
     if not text and row.says("framework", _ADAPTS_ALL):
         return "all-linear"
@@ -81,7 +80,7 @@ def _targets_text(row: MeasuredRow) -> str:
 
 
 def _names(text: str) -> list[str]:
-    """The planner's names of the layers in a cell."""
+    """The planner's names for the layers in a cell."""
     called = words_of("lora_target")
     words = [word for word in re.findall(r"[\w.]+(?:-\w+)*", text) if word not in _FILLERS]
     meant = (called.get(word) or called.get(word.rpartition(".")[2], word) for word in words)
@@ -89,8 +88,8 @@ def _names(text: str) -> list[str]:
 
 
 def _in_mixture(name: str, row: MeasuredRow, model: ModelSpec) -> tuple[str, ...]:
-    """Layers of a name in a model whose feed-forward blocks are experts: each expert's, unless the
-    experts are one tensor, as in gpt-oss always and in others since transformers 5."""
+    """The layers that a name means in a model whose feed-forward blocks are experts: each expert's,
+    unless the experts are one tensor, as in gpt-oss always and in others since transformers 5."""
     layers = linear_layers(model)
     if name not in _OF_BLOCKS or name in layers or model.moe is None:
         return (name,)
@@ -101,8 +100,8 @@ def _in_mixture(name: str, row: MeasuredRow, model: ModelSpec) -> tuple[str, ...
 
 
 def _whole(row: MeasuredRow) -> str:
-    """Tables that are trained in full beside adapters. unsloth does so with tables named among its
-    targets (unsloth/models/llama.py, get_peft_model)."""
+    """Tables that are trained in full together with adapters. unsloth does so with tables named
+    among its targets (unsloth/models/llama.py, get_peft_model)."""
     if row.says("frozen", "except embeddings and lm_head"):
         return "+".join(_TABLES)
     named_ones = _names(_targets_text(row)) if row.says("framework", _TRAINS_TABLES) else []
@@ -115,7 +114,7 @@ def _dropout(row: MeasuredRow) -> str:
 
 
 def _frozen(row: MeasuredRow, model: ModelSpec) -> tuple[str, ...]:
-    """Parts of a vision-language model, and modules of a fully tuned one, that were not trained."""
+    """Parts of a vision-language model, or modules of a fully tuned one, that were not trained."""
     if model.vision is not None:
         return frozen_parts(row)
     last = re.search(r"all but layers (\d+)-(\d+)", row.fact("frozen"))

@@ -25,23 +25,25 @@ _CALLED = (
     (re.compile(r"^internvl-chat-v1[._]5$", re.IGNORECASE), "internvl2-26b"),
     (re.compile(r"^phi3-vision-128k", re.IGNORECASE), "phi-3.5-vision"),
 )
-# The size of an image if neither size nor tokens are stated (COCO's); a size in an open fact.
+# The size of an image if neither size nor tokens are stated (COCO's), and the form of a size in an
+# open fact.
 _USUAL_IMAGE = "1x640x480"
 _SIZED = r"^one of (\d+x\d+)$"
 _OTHER = r"\b(audio|speech)"
-# Towers by the words of a cell; projectors are called so, or mergers and aligners.
+# Words for towers; projectors are also called mergers or aligners.
 _TOWER = r"vision|\bvit\b"
 _PROJECTOR = r"projector|merger|aligner"
 
 
 def says_vision(row: MeasuredRow) -> bool:
-    """Whether a row's model reads images: it has a cell for that, or a frozen tower."""
+    """Whether a row's model reads images or audio: it has a cell for vision, or a frozen tower."""
     return bool(row.fact("vision")) or row.says("frozen", f"{_TOWER}|{_OTHER}")
 
 
 def whole_model(row: MeasuredRow) -> ModelSpec:
-    """A row's model, with its tower and images if it reads any; the language model is then the
-    catalogue's if the row leaves its shape out. UnpredictableRowError for an unknown tower."""
+    """A row's model, with its vision tower and images if it has them. The catalogue's language
+    model is then used if the row leaves out its shape. UnpredictableRowError for an unknown tower.
+    """
     if not says_vision(row):
         return model_of(row)
     known = _known(row)
@@ -57,8 +59,8 @@ def whole_model(row: MeasuredRow) -> ModelSpec:
 
 
 def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
-    """The images of the row's samples: as many tokens as stated, or one of a usual size, as far as
-    a sample has room."""
+    """The images of the row's samples: the stated number of tokens, or one image of a usual size,
+    as far as it fits in a sample."""
     text, samples = row.fact("image_tokens"), samples_of(row).lengths
     room = float(samples.mean if samples else model.pretraining_seq)
     if text == "none":
@@ -76,7 +78,7 @@ def _images(row: MeasuredRow, model: ModelSpec) -> ImageLoad:
 
 
 def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
-    """Parts that were not trained, as the row says."""
+    """The parts that were not trained, according to the row."""
     frozen = row.fact("frozen") if "trained" not in row.fact("frozen") else ""
     if "frozen" in row.fact("vision"):
         frozen += " vision_tower"
@@ -85,7 +87,8 @@ def frozen_parts(row: MeasuredRow) -> tuple[str, ...]:
 
 
 def _known(row: MeasuredRow) -> ModelSpec:
-    """The catalogue's model of the row's name, whose weights may be published packed."""
+    """The catalogue's model with the row's name, without endings that say how its weights are
+    packed."""
     name = row.text("model") or ""
     for pattern, called in _CALLED:
         name = pattern.sub(called, name)
@@ -101,7 +104,7 @@ def _unknown(row: MeasuredRow) -> UnpredictableRowError:
 
 
 def _in_row(model: ModelSpec, row: MeasuredRow) -> ModelSpec:
-    """The model on rows of the run's length."""
+    """The model with rows of the run's length."""
     seq = longest_row(row)
     if not seq:
         raise UnpredictableRowError("seq is not stated")

@@ -1,9 +1,9 @@
-"""The rows that are predicted worst, with the terms of their prediction; and the groups in which
-the run ranked first was not the best, with the pick and the reason.
+"""The rows with the worst predictions, with the terms of their prediction; and the groups in which
+the run ranked first was not the best, with both runs and the reason.
 
-The run ranked first was predicted to be faster, or the better one not to fit. Of the predicted
-step's terms, the one that favours the pick most is named: had it been equal in both, the pick would
-have gained that much less. It need not be wrong, but it decided.
+Either the run ranked first was predicted to be faster, or the better one was predicted not to fit.
+Of the predicted step's terms, the one that favours the pick most is named: had it been equal in
+both, the pick would have gained that much less. The term need not be wrong, but it decided.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SMALLEST_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WorstRow:
-    """One row: where it stands, its times in seconds, and why it may be wrong."""
+    """One row: its place in the file, its times in seconds, and why it may be wrong."""
 
     file: str
     line: int
@@ -41,7 +41,8 @@ class WorstRow:
 
 
 def worst_rows(predictions: Sequence[Prediction], count: int = WORST_ROWS) -> list[WorstRow]:
-    """Rows with the largest |ln(measured / predicted)|, so that half and double weigh the same."""
+    """Rows with the largest |ln(measured / predicted)|, so that half and double count as equally
+    wrong."""
     errors = [
         (-abs(math.log1p(error)), index)
         for index, prediction in enumerate(predictions)
@@ -66,7 +67,8 @@ def _worst_row(prediction: Prediction) -> WorstRow:
 
 
 def describe(prediction: Prediction) -> str:
-    """`Llama-8B, 64xH100-80GB, nanotron, tp4 pp2 dp8 z1, 2×16`."""
+    """A row in words, as `Llama-8B, 64xH100-80GB, nanotron, seq 4,096, tp4 pp2 dp8 z1, 2×16,
+    recompute none`."""
     row, mapped = prediction.row, prediction.mapped
     words = [
         row.text("model") or "",
@@ -93,7 +95,7 @@ def term_seconds(prediction: Prediction) -> dict[str, float]:
 
 
 def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:
-    """Shares of the predicted step, largest first, without small ones."""
+    """The terms' shares of the predicted step, largest first, without small ones."""
     whole = prediction.step_time_s or math.inf
     shares = ((name, seconds / whole) for name, seconds in term_seconds(prediction).items())
     large = [share for share in shares if share[1] >= _SMALLEST_SHARE]
@@ -101,7 +103,7 @@ def terms(prediction: Prediction) -> tuple[tuple[str, float], ...]:
 
 
 def _why(prediction: Prediction) -> str:
-    """The predicted terms, and what was assumed."""
+    """Sentences with the predicted terms and the assumptions."""
     shares = ", ".join(f"{name} {share(part, 0)}" for name, part in terms(prediction))
     taken = assumed(prediction)
     sentences = (
@@ -111,7 +113,7 @@ def _why(prediction: Prediction) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-# Picks this near to the best measured throughput are as good as it.
+# Picks this close to the best measured throughput count as good.
 GOOD = 0.95
 MEMORY = "memory: the best was not sure to fit"
 OUT = "memory: the pick ran out"
@@ -119,7 +121,8 @@ OUT = "memory: the pick ran out"
 
 @dataclass(frozen=True, slots=True)
 class MissedPick:
-    """One group: `share` as `GroupRanking.pick`; the two configurations, and what decided."""
+    """One group: `share` as in `GroupRanking.pick`; the two configurations, and the reason for the
+    pick."""
 
     group: str
     runs: int
@@ -150,7 +153,7 @@ def missed_picks(predictions: Iterable[Prediction], below: float = GOOD) -> list
 
 
 def _text(prediction: Prediction) -> str:
-    """`tp2 pp2 dp8 z1 2×16, full`."""
+    """A configuration in short, as `tp2 pp2 dp8 z1 2×16, full`."""
     mapped, kernel = prediction.configured, prediction.row.text("kernel")
     words = f"{_degrees_text(mapped)} {batch_text(mapped.degrees)}, {mapped.mode.name}"
     return f"{words}, {kernel}" if kernel else words

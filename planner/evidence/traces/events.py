@@ -1,8 +1,8 @@
 """Events of a Chrome trace, one after the other, whatever the file's size.
 
-The field's readers (Holistic Trace Analysis, perfetto's trace processor) load a trace whole: some
-20 times its compressed size. Here a file passes through a buffer, and of an event only what the
-terms need is kept.
+The field's readers (Holistic Trace Analysis, perfetto's trace processor) load a trace as a whole,
+which takes some 20 times its compressed size. Here a file passes through a buffer, and only the
+parts of an event that the terms need are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from planner.job.errors import UsageError
 Event = dict[str, Any]
 
 _CHUNK = 1 << 20
-# No event is longer: a buffer beyond holds something else.
+# No event is longer: a larger buffer contains something else.
 _LONGEST_EVENT = 1 << 24
-# Numbers and words (null, Infinity) that a buffer's end may cut.
+# Longest number or word (null, Infinity) that a buffer's end may cut.
 _LONGEST_WORD = 64
 # Before the events there are device properties and process groups.
 _LONGEST_HEADER = 1 << 24
@@ -33,14 +33,15 @@ _LONGEST_HEADER = 1 << 24
 _LIST = re.compile(r"\s*\[(?=\s*[{\]])")
 _START = re.compile(r'"traceEvents"\s*:\s*\[')
 _RANK = re.compile(r'"rank"\s*:\s*(\d{1,9})')
-# Bytes that a compressed trace may unpack to: in all, by its size, and any file.
+# Most bytes that a compressed trace may unpack to: in total, times its size, and in any case.
 _MOST_UNPACKED, _MOST_RATIO, _LEAST_UNPACKED = 1 << 36, 200, 1 << 26
 _BETWEEN = " \t\r\n,"
 _EXPECTED = "give a trace of torch.profiler (export_chrome_trace, or tensorboard_trace_handler)"
 
 
 class EventStream:
-    """The events of one file; `rank` is known once the first was read, if the file says it."""
+    """The events of one file; `rank` is known after the first event was read, if the file states
+    it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +49,8 @@ class EventStream:
         self._decoder = json.JSONDecoder()
 
     def __iter__(self) -> Iterator[Event]:
-        """Every event that is an object. UsageError for what is no trace, or ends too early."""
+        """Every event that is a JSON object. UsageError if the file is not a trace or ends too
+        early."""
         try:
             with self._opened() as stream:
                 yield from self._events(stream)
@@ -60,7 +62,7 @@ class EventStream:
             ) from None
         except UnicodeDecodeError as error:
             raise UsageError(
-                f"{self.path} is no text in UTF-8 ({error.reason}); {_EXPECTED}"
+                f"{self.path} is not UTF-8 text ({error.reason}); {_EXPECTED}"
             ) from None
         except (UsageError, HardwareError):
             raise
@@ -96,7 +98,7 @@ class EventStream:
                 yield event
 
     def _header(self, stream: IO[str]) -> str:
-        """The buffer behind the start of the list of events."""
+        """Read up to the list of events and return the rest of the buffer."""
         buffer = ""
         while len(buffer) < _LONGEST_HEADER:
             more = stream.read(_CHUNK)
@@ -109,7 +111,7 @@ class EventStream:
                 return buffer[match.end() :]
             if not more:
                 break
-        raise UsageError(f"{self.path}: no 'traceEvents': this is no Chrome trace; {_EXPECTED}")
+        raise UsageError(f"{self.path}: no 'traceEvents': this is not a Chrome trace; {_EXPECTED}")
 
     def _broken(self, error: json.JSONDecodeError, buffer: str) -> UsageError:
         if not _is_wrong(error, buffer):
@@ -121,9 +123,9 @@ class EventStream:
 
 
 class _Unpacked(gzip.GzipFile):
-    """A compressed file that ends in a UsageError where it unpacks to more than any trace.
+    """A compressed file that raises UsageError if it unpacks to more than any trace would.
 
-    Traces shrink to between a tenth and a thirtieth; a thousandth is what deflate does to zeros.
+    Traces shrink to between a tenth and a thirtieth; zeros shrink to a thousandth.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,5 +152,6 @@ class _Unpacked(gzip.GzipFile):
 
 
 def _is_wrong(error: json.JSONDecodeError, buffer: str) -> bool:
-    """Whether more of the file would not help: the fault lies before the buffer's end."""
+    """Whether an error lies before the buffer's end, so that reading more of the file would not
+    help."""
     return error.pos < len(buffer) - _LONGEST_WORD and not error.msg.startswith("Unterminated")

@@ -1,4 +1,4 @@
-"""Patterns of traces that cost MFU, each with what to change."""
+"""Patterns in traces that cost MFU, each with a change that helps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 from hardware.files import shipped_toml
 from planner.evidence.traces.rank import READS, RankTrace
 
-# Below these shares of a step a pattern is not worth a change.
+# Patterns below these shares of a step are not worth a change.
 _WORTH = 0.02
 _GAPS = 0.05
 _APART = 0.05
@@ -20,7 +20,7 @@ _TEXTS = shipped_toml("planner.evidence.traces", "names.toml")["findings"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A pattern, the seconds a step that it costs, and what to change."""
+    """A pattern, the seconds per step that it costs, and the change that helps."""
 
     pattern: str
     seconds: float
@@ -33,7 +33,7 @@ def _found(name: str, seconds: float, **values: object) -> Finding:
 
 
 def findings(ranks: Sequence[RankTrace]) -> list[Finding]:
-    """The patterns of all ranks, the costliest first. Seconds: of the median rank."""
+    """The patterns of all ranks, the costliest first. Seconds are those of the median rank."""
     step_s = median(rank.step_s for rank in ranks)
     exposed = (
         _found(group, median(rank.exposed.get(group, 0.0) for rank in ranks))
@@ -49,7 +49,7 @@ def findings(ranks: Sequence[RankTrace]) -> list[Finding]:
 
 
 def _waiting(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
-    """Gaps between kernels that no synchronisation explains: the CPU issues too slowly."""
+    """Gaps between kernels that no synchronisation explains: the CPU issues kernels too slowly."""
     seconds = median(rank.idle_s - rank.idle_synchronised_s for rank in ranks)
     step_s = median(rank.step_s for rank in ranks)
     if seconds >= _GAPS * step_s:
@@ -61,7 +61,7 @@ def _calls(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
     seconds = median(rank.idle_synchronised_s for rank in ranks)
     names = sorted({name for rank in ranks for name in rank.calls})
     calls = {name: median(rank.calls.get(name, 0.0) for rank in ranks) for name in names}
-    # `item` calls the dense one.
+    # `item` calls the dense one, which would count twice.
     reads = sum(calls.get(name, 0.0) for name in READS if not name.endswith("_dense"))
     named = ", ".join(f"{name} ×{count:g}" for name, count in calls.items() if count >= 1.0)
     if reads >= 1.0:
@@ -74,7 +74,7 @@ def _calls(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
 
 
 def _uneven(ranks: Sequence[RankTrace]) -> Iterator[Finding]:
-    """A rank that computes longer than the median one makes all others wait."""
+    """A rank that computes longer than the median one, so that all others wait."""
     if len(ranks) < 2:
         return
     middle = median(rank.compute_s for rank in ranks)

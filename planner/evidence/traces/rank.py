@@ -1,4 +1,5 @@
-"""One rank's trace as seconds by term: what its GPU did, what hid what, and why it waited."""
+"""One rank's trace as seconds by term: the GPU's work, the parts of it that overlap, and the
+reasons why it waited."""
 
 from __future__ import annotations
 
@@ -30,10 +31,10 @@ _HOST_MEMORY = re.compile(r"\b(pinned|pageable)\b", re.IGNORECASE)
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$")
 # Operators that wait for the GPU to hand a number to the CPU.
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero")
-# A gap below is the GPU's time between two kernels that were both issued long before.
+# A shorter gap is the GPU's time between two kernels that were both issued long before.
 _SHORT_GAP_S = 2e-6
 _MICRO = 1e-6
-# Starts and ends that are looked at together: what a step holds beyond is cut in pieces of time.
+# Most starts and ends that are processed at once: a step with more is cut into pieces of time.
 _AT_ONCE = 1_000_000
 _NONE = np.zeros((0, 2))
 
@@ -60,14 +61,15 @@ class Collected:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank over its whole steps, seconds a step (mean over `steps`; all that was traced is one
-    where none is `marked`).
+    """One rank over its whole steps, in seconds per step (mean over `steps`; if none is `marked`,
+    the whole trace counts as one).
 
-    `terms`: GPU time of kernels by term; `copies`: of the copies among them, by the memory that
-    they use (`copy_memory`); `exposed`, `hidden`: collectives by group, and what of
-    them no other kernel covers; `busy_s`: any kernel; `idle_s`: none, of it `idle_synchronised_s`
-    while or right after the CPU waited for the GPU. `calls`: of synchronising, reading and
-    allocating functions, a step. `first_over_rest`: the first step over the median of the others.
+    `terms`: GPU time of kernels by term; `copies`: GPU time of the copies among them, by the memory
+    that they use (`copy_memory`); `exposed`, `hidden`: GPU time of collectives by group, outside
+    and under other kernels; `busy_s`: time with any kernel; `idle_s`: time without one, of which
+    `idle_synchronised_s` while or right after the CPU waited for the GPU. `calls`: synchronising,
+    reading and allocating calls per step. `first_over_rest`: the first step divided by the median
+    of the others.
     """
 
     path: Path
@@ -90,12 +92,12 @@ class RankTrace:
 
     @property
     def exposed_s(self) -> float:
-        """Communication that no other kernel hides."""
+        """Seconds of communication outside all other kernels."""
         return math.fsum(self.exposed.values())
 
 
 def read_rank(path: Path, number: int) -> RankTrace:
-    """A trace by term; `number` stands for a rank that the file does not say. UsageError."""
+    """Read a trace by term; `number` is the rank if the file does not state one. UsageError."""
     stream = EventStream(path)
     found = collect(stream)
     if not (found.kernels or found.groups):
@@ -107,7 +109,7 @@ def read_rank(path: Path, number: int) -> RankTrace:
 
 
 def collect(events: Iterable[dict[str, Any]]) -> Collected:
-    """Pass over the events once."""
+    """Pass over the events once and keep what the terms need."""
     found = Collected()
     for event in events:
         found.events += 1
@@ -122,7 +124,7 @@ def collect(events: Iterable[dict[str, Any]]) -> Collected:
 
 
 def _number(value: object) -> float:
-    """NaN for what is no number."""
+    """A number as float; NaN for anything else."""
     return float(value) if isinstance(value, int | float) else math.nan
 
 
@@ -197,7 +199,7 @@ def _summary(path: Path, rank: int, found: Collected) -> RankTrace:
 
 
 def _sums(found: Collected, waits: Spans, start: float, end: float) -> dict[tuple[str, str], float]:
-    """Seconds within a time, by kind and name; of gaps their number."""
+    """Seconds between `start` and `end`, by kind and name; for gaps their number."""
     kernels = {term: within(_spans(values), start, end) for term, values in found.kernels.items()}
     groups = {name: within(_spans(values), start, end) for name, values in found.groups.items()}
     compute = union(_NONE, *kernels.values())
@@ -220,8 +222,8 @@ def _sums(found: Collected, waits: Spans, start: float, end: float) -> dict[tupl
 
 
 def _bounds(found: Collected) -> list[tuple[float, float]]:
-    """Starts and ends of whole steps, as the GPU ran them where the trace says so; without steps
-    all kernels are one."""
+    """Starts and ends of whole steps, as the GPU ran them if the trace says so; without marked
+    steps, one step from the first kernel to the last."""
     for steps in (found.gpu_steps, found.steps):
         inside = [steps[number] for number in sorted(steps)]
         if inside:
@@ -232,8 +234,8 @@ def _bounds(found: Collected) -> list[tuple[float, float]]:
 
 
 def _after_waits(gaps: Spans, waits: Spans) -> float:
-    """Seconds of gaps in which a call that waits for the GPU was running or ended: the GPU had
-    run dry, and the CPU issued again only then."""
+    """Seconds of gaps during which a call that waits for the GPU ran or ended: the GPU had run dry,
+    and the CPU issued kernels again only then."""
     if not len(waits) or not len(gaps):
         return 0.0
     place = np.searchsorted(waits[:, 0], gaps[:, 1])
@@ -254,8 +256,8 @@ Spans = NDArray[np.float64]
 
 
 def union(*sets: Spans) -> Spans:
-    """The time that any of the spans of any set covers. A gap lies before the i-th start if the
-    i-th end is earlier: equal numbers have then ended and begun."""
+    """The time covered by any span of any set. A gap lies before the i-th start if the (i-1)-th
+    end, in sorted order, is earlier: as many spans have then ended as have begun."""
     starts, ends = (np.sort(np.concatenate([one[:, side] for one in sets])) for side in (0, 1))
     edges = np.concatenate([[True], starts[1:] > ends[:-1], [True]])
     count = len(starts)
@@ -263,12 +265,12 @@ def union(*sets: Spans) -> Spans:
 
 
 def length(spans: Spans) -> float:
-    """Seconds of disjoint spans."""
+    """Total seconds of disjoint spans."""
     return float((spans[:, 1] - spans[:, 0]).sum())
 
 
 def complement(spans: Spans, start: float, end: float) -> Spans:
-    """The parts of [start, end] that disjoint spans within it leave free."""
+    """The parts of [start, end] that the disjoint spans inside it leave free."""
     edges = np.concatenate([[start], spans.ravel(), [end]]).reshape(-1, 2)
     return edges[edges[:, 1] > edges[:, 0]]
 
@@ -293,7 +295,7 @@ _KERNELS, _GROUPS = _patterns("kernels"), _patterns("groups")
 
 @lru_cache(maxsize=10_000)
 def kernel_term(name: str, category: str) -> str:
-    """`communication`, `copies`, or one of `TERMS`."""
+    """The term of a kernel: `communication`, `copies`, or one of `TERMS`."""
     if category in ("gpu_memcpy", "gpu_memset"):
         return "copies"
     return next((term for term, pattern in _KERNELS if pattern.search(name)), OTHER)
@@ -308,9 +310,9 @@ def copy_memory(name: str) -> str:
 
 
 def collective_group(name: str, arguments: dict[str, Any]) -> str:
-    """`tp`, `cp`, `ep`, `pp`, `dp` by the process group's description; else by the collective,
-    which of an all-to-all says ep and of a send or receive pp. A kernel of sends and receives
-    whose collective is not named may be of either."""
+    """The group, `tp`, `cp`, `ep`, `pp` or `dp`, from the process group's description. Otherwise
+    from the collective: `ep` for an all-to-all, `pp` for a send or receive. A kernel of sends and
+    receives whose collective is not named may belong to either, and is in an unnamed group."""
     described = str(arguments.get("Process Group Description", ""))
     for term, pattern in _GROUPS:
         if described and pattern.search(described):

@@ -1,7 +1,7 @@
 """Memory snapshots of `torch.cuda.memory._dump_snapshot`, read without running anything in them.
 
-A snapshot is a pickle of dictionaries, lists, texts and numbers. The unpickler here builds those
-alone and refuses every reference to code, so that a file which asks for a function is an error.
+A snapshot is a pickle of dictionaries, lists, texts and numbers. The unpickler here builds only
+these and refuses every reference to code, so a file that requests a function is an error.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ from hardware.errors import HardwareError
 from hardware.files import demand_file, shipped_toml
 from planner.job.errors import UsageError
 
-# A snapshot with hundreds of thousands of events has some hundred MB.
+# A snapshot with hundreds of thousands of events has a few hundred MB.
 MOST_BYTES = 1 << 30
-# Memory that objects take by the bytes that spell them, and what any file may take.
+# Memory that objects take per byte of the file, and that any file may take.
 _MOST_EXPANSION, _LEAST_BYTES = 64, 1 << 28
 _ALLOCATED, _FREED = "alloc", "free_completed"
 _CATEGORIES = shipped_toml("planner.evidence.traces", "names.toml")["categories"]
 OTHER = "other"
-# What damaged pickles raise; no memory, or an overflow, where a stated length is not there.
+# Errors that damaged pickles raise; MemoryError or OverflowError if a stated length is not in the
+# file.
 _DAMAGED = (
     EOFError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
     RecursionError,
 )  # fmt: skip
 _SHOWN_FRAMES = 3
-# Beyond any stack and name that a program has.
+# More than any program's stack and names.
 _MOST_FRAMES, _LONGEST_NAME = 1000, 1000
 
 
 class _NoCode(pickle.Unpickler):
-    """An unpickler of plain data."""
+    """An unpickler for plain data only."""
 
     def find_class(self, module_name: str, global_name: str) -> NoReturn:
         """Refuse every class and function."""
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
 
     def persistent_load(self, pid: Any) -> NoReturn:  # noqa: ARG002 (pickle's signature)
-        """Refuse what lies outside the file."""
+        """Refuse references to objects outside the file."""
         raise pickle.UnpicklingError("it refers to objects outside the file")
 
 
@@ -63,12 +64,12 @@ class Allocation:
 @dataclass(frozen=True)
 class Snapshot:
     """One device's memory. `peak_bytes`: most bytes live at once in the recorded history, with
-    `categories` and the allocation `made` at that moment; without history the bytes live at the
-    end.
+    their `categories` at that moment and `made`, the allocation that reached it; without a history,
+    the bytes live at the end.
 
-    `reserved_bytes`, `allocated_bytes`: of the segments at the end; `fragmentation`: the share of
-    reserved bytes that is in no live block; `retries`: times that the allocator gave memory back to
-    the driver.
+    `reserved_bytes`, `allocated_bytes`: of the segments at the end; `fragmentation`: share of
+    reserved bytes that is in no live block; `retries`: number of times that the allocator gave a
+    segment back to the driver.
     """
 
     path: Path
@@ -83,9 +84,9 @@ class Snapshot:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """A snapshot of the device with the most memory. UsageError for what is none, holds code, or
-    takes far longer than its size lets expect: a process of its own reads it, whose time is
-    limited, for a few bytes of a pickle can ask for any amount of work inside one instruction."""
+    """Read the snapshot of the device with the most memory. UsageError if it is not a snapshot,
+    contains code, or takes far longer than its size suggests. A separate process with a time limit
+    reads it, because a few bytes of a pickle can request any amount of work in one instruction."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -119,12 +120,12 @@ sys.path.append(sys.argv[1])
 from planner.evidence.traces.snapshot import answer
 answer(*sys.argv[2:])
 """
-# Processor time that a file may take, and how often as long where the processors are busy.
+# Processor time that a file may take, and the factor on it for elapsed time on busy processors.
 _LEAST_S, _S_PER_BYTE, _PATIENCE = 5.0, 1e-6, 20.0
 
 
 def answer(name: str, limit_s: str) -> None:
-    """Print a snapshot, or what is wrong with it, as JSON."""
+    """Print a snapshot, or an error message, as JSON."""
     with suppress(ImportError, ValueError):
         import resource
 
@@ -178,24 +179,24 @@ def _content(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} does not exist") from None
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"{path} is no memory snapshot: {error}; a snapshot holds plain data alone, and no "
-            "code of it was run"
+            f"{path} is not a memory snapshot: {error}; a snapshot contains only plain data, and "
+            "no code of it was run"
         ) from None
     except _DAMAGED as error:
         raise UsageError(
-            f"{path}: cut short, or no pickle at all ({error}); write it with "
+            f"{path}: cut short, or not a pickle ({error}); write it with "
             "torch.cuda.memory._dump_snapshot"
         ) from None
     if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no table of segments; it is no memory snapshot")
+        raise UsageError(f"{path} contains no table of segments; it is not a memory snapshot")
     return content
 
 
 @contextmanager
 def _limited_memory(size_bytes: int) -> Iterator[None]:
-    """MemoryError beyond what a pickle of a size takes: a few of its bytes may ask for any amount
-    (the number under which an object is kept). Without effect where the system has no such limit.
-    """
+    """MemoryError if more memory is used than a pickle of this size needs: a few of its bytes may
+    request any amount (as the number under which an object is stored). Without effect if the system
+    has no such limit."""
     try:
         import resource
 
@@ -215,7 +216,7 @@ def _limited_memory(size_bytes: int) -> Iterator[None]:
 
 def _segments(path: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(content.get("segments"), list):
-        raise UsageError(f"{path}: no 'segments'; it is no memory snapshot")
+        raise UsageError(f"{path}: no 'segments'; it is not a memory snapshot")
     if not (found := _listed(content, "segments")):
         raise UsageError(f"{path}: no segment: nothing was on a GPU when it was written")
     return found
@@ -229,12 +230,12 @@ def _fullest(segments: Iterable[dict[str, Any]]) -> int:
 
 
 def _whole(entry: dict[str, Any], name: str, missing: int | None = None) -> Any:
-    """A whole number of an entry, or nothing. UsageError names the field."""
+    """A whole number in an entry, or `missing` if there is none. UsageError names the field."""
     value = entry.get(name, missing)
     if value is None or type(value) is int:
         return missing if value is None else value
     kind = type(value).__name__
-    raise UsageError(f"the field '{name}' holds a {kind}, and no whole number")
+    raise UsageError(f"the field '{name}' is a {kind}, not a whole number")
 
 
 def _size(value: object) -> int:
@@ -244,7 +245,7 @@ def _size(value: object) -> int:
 def _peak(
     segments: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> tuple[int, dict[str, int], Allocation | None]:
-    """(bytes, by category, the allocation that made the peak; None where it is older than the
+    """(bytes, bytes by category, the allocation that made the peak, None if it is older than the
     history)."""
     live = _live_at_start(segments, history)
     held: Counter[str] = Counter()
@@ -269,7 +270,8 @@ def _peak(
 def _live_at_start(
     segments: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> dict[Any, Allocation]:
-    """Allocations live before the history: those live at the end, followed backwards."""
+    """Allocations that were live before the history: those live at the end, traced back through
+    it."""
     live = {
         _whole(block, "address"): _allocation(block)
         for segment in segments
@@ -285,7 +287,7 @@ def _live_at_start(
 
 
 def _listed(entry: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The tables of a list that an entry may have."""
+    """The tables in a list of an entry; empty if it has none."""
     return _tables(entry.get(name))
 
 
@@ -303,15 +305,15 @@ def _allocation(entry: dict[str, Any]) -> Allocation:
 
 
 def _word(frame: dict[str, Any], name: str) -> str:
-    """A text or a number of a frame. UsageError for anything else, which may have no end."""
+    """A text or a number in a frame. UsageError for anything else, which may be endless."""
     value = frame.get(name, "")
     if type(value) in (str, int, type(None)):
         return str(value if value is not None else "")[:_LONGEST_NAME]
-    raise UsageError(f"the field '{name}' of a frame holds a {type(value).__name__}, and no text")
+    raise UsageError(f"the field '{name}' of a frame is a {type(value).__name__}, not a text")
 
 
 def _category(frames: Iterable[str]) -> str:
-    """The category of an allocation, by all frames of its stack."""
+    """The category of an allocation, from all frames of its stack."""
     text = " ".join(frames).lower()
     known = (name for name, words in _CATEGORIES if any(word in text for word in words))
     return next(known, OTHER)

@@ -31,9 +31,9 @@ _CAST_NORMS = {"layernorm_input_bytes": _FP32, "unfused_gelu_bytes": 14.0}
 
 
 def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
-    """The usual framework for adapters: transformers with peft on one GPU, FSDP on several,
-    DeepSpeed for base formats that FSDP cannot shard, and Megatron-Bridge if `splits` (tensor or
-    pipeline parallelism).
+    """The usual framework for adapters: transformers with peft on one GPU, FSDP on several, and
+    DeepSpeed for base formats that FSDP cannot shard. Megatron-Bridge if `splits` (tensor or
+    pipeline parallelism) and the base is not quantised.
     """
     if splits and tuning.base is None and tuning.method in _of("megatron-bridge").methods:
         return "megatron-bridge"
@@ -54,19 +54,23 @@ def check_tuning(profile: FrameworkProfile, tuning: Tuning) -> None:
     if tuning.method not in rules.methods:
         having = frameworks_with(lambda one: tuning.method in one.adapters.methods and one.listed)
         raise UsageError(
-            f"--train {tuning.method}: {profile.name} has no adapters of that kind; give "
+            f"--train {tuning.method}: {profile.name} does not support such adapters; give "
             f"--framework {' or '.join(having)}"
         )
     if tuning.method == "dora" and EXPERTS in tuning.targets and rules.merges_tensors:
         raise UsageError(
-            f"--train dora:targets={','.join(tuning.targets)}: {profile.name} has no magnitudes of "
-            "adapters on experts (peft, ParamWrapper); give lora, or leave experts out"
+            f"--train dora:targets={','.join(tuning.targets)}: {profile.name} does not support "
+            "DoRA on experts (peft, ParamWrapper); give lora, or leave experts out"
         )
     if tuning.base is not None and tuning.base not in rules.bases:
         having = frameworks_with(lambda one: tuning.base in one.adapters.bases and one.listed)
-        bases = f"holds them in {', '.join(rules.bases)}" if rules.bases else "quantises none"
+        bases = (
+            (f"stores frozen weights only in {', '.join(rules.bases)}")
+            if rules.bases
+            else "does not quantise frozen weights"
+        )
         raise UsageError(
-            f"--train base={tuning.base}: {profile.name} {bases} of the weights that it freezes; "
+            f"--train base={tuning.base}: {profile.name} {bases}; "
             + (f"give --framework {' or '.join(having)}" if having else "leave base= out")
         )
 

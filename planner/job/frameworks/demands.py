@@ -22,9 +22,9 @@ class Demand(Frozen):
     """`needs`: a condition on the degrees, in the syntax of `--require`. `of`: what needs it, for
     messages.
 
-    It applies to models outside `families_but` (if given), if all weights are trained (`trains`),
-    if frozen weights are stored in one of the formats `bases`, or if samples are packed by one of
-    the rules `packings`.
+    It applies to a job that meets all of the limits given here: the model's family is not one of
+    `families_but`; no adapters are trained (`trains` is "all"); frozen weights are stored in one of
+    the formats `bases`; samples are packed by one of the rules `packings`.
     """
 
     needs: str

@@ -97,8 +97,8 @@ def demand_adapters(profile: FrameworkProfile, objective: Objective, *, has_adap
     """
     if objective.kind in profile.adapter_objectives and not has_adapters:
         raise UsageError(
-            f"--objective {objective}: {profile.name} has {objective.rules.words} for adapters "
-            "alone; give --train lora"
+            f"--objective {objective}: {profile.name} has {objective.rules.words} only for "
+            "adapters; give --train lora"
         )
 
 
@@ -109,7 +109,7 @@ def demand_objective(profile: FrameworkProfile, objective: Objective) -> None:
         return
     having = frameworks_with(lambda other: other.listed and kind in other.objectives)
     raise UsageError(
-        f"--objective {objective}: {profile.name} has no {objective.rules.words} of its own; "
+        f"--objective {objective}: {profile.name} does not support {objective.rules.words}; "
         f"frameworks that have it: {', '.join(having)}"
     )
 
@@ -138,7 +138,7 @@ def with_objective(profile: FrameworkProfile, objective: Objective) -> Framework
     if objective.is_plain:
         return profile
     if objective.rules.scores:
-        return _with_note(with_tables(profile, _SCORES), "a score a sample, and no logits")
+        return _with_note(with_tables(profile, _SCORES), "one score per sample, and no logits")
     if objective.logits == "chunked":
         return _with_note(with_tables(profile, _CHUNKED), _OF_CHUNKS)
     found = _own_loss(profile, objective)
@@ -180,16 +180,16 @@ def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfil
 
 # Notes in profiles about losses other than this one.
 _OF_TOKENS = "fp32 logits and an unfused cross-entropy"
-_OF_CHUNKS = "the loss makes a chunk of logits at a time"
+_OF_CHUNKS = "the loss computes a chunk of logits at a time"
 
 
 def _note(profile: FrameworkProfile, objective: Objective) -> str:
     """The assumption made about the logits."""
     if profile.name == "torchtune":
-        return "the loss is handed all logits of a micro-batch, and is not compiled"
-    text = "the loss is handed all logits of a micro-batch, as by TRL 1.10"
+        return "the loss receives all logits of a micro-batch, and is not compiled"
+    text = "the loss receives all logits of a micro-batch, as in TRL 1.10"
     if objective.kind in ("dpo", "ipo", "kto"):
-        text += "; TRL 1.16 makes a chunk of them at a time: --objective with logits=chunked"
+        text += "; TRL 1.16 computes a chunk of them at a time: --objective with logits=chunked"
     return text
 
 
@@ -235,8 +235,9 @@ def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
 
 
 def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float:
-    """Peak bytes per logit while a pass reads the policy, for losses over chunks and for the
-    framework's own cross-entropy, as in a training forward pass.
+    """Peak bytes per logit while a pass only reads the policy: the loss's own figure if it has one.
+    For losses over chunks and the framework's own cross-entropy, the peak of a training forward
+    pass.
     """
     found = _own_loss(profile, objective)
     if found is not None and found.reading:

@@ -132,7 +132,7 @@ class TowerRules(Frozen):
     among: tuple[str, ...] = ()
 
     def place(self, rule: str) -> Literal["layers", "split", "copied"]:
-        """Where a tower with this image rule stands (`planner.job.vision.VisionSpec.place`)."""
+        """The place of a tower with this image rule (`planner.job.vision.VisionSpec.place`)."""
         if not self.first_stage or rule in self.among:
             return "layers"
         return "copied" if rule in self.copied else "split"
@@ -142,12 +142,12 @@ class Launched(Frozen):
     """The program that writes a framework's launch files, and the GPUs that it supports."""
 
     target: str = ""
-    """The launch target that writes the framework's plans; none where it is empty."""
+    """The launch target that writes the framework's plans; empty if there is none."""
     cuda: str = ""
-    """Why the release that it writes for starts on NVIDIA's GPUs alone; empty where it runs on
+    """Why the release that it writes for starts only on NVIDIA's GPUs; empty if it also runs on
     AMD's too."""
     on_amd: str = ""
-    """The profile of the framework that takes its place there."""
+    """The profile that replaces this one on AMD's GPUs; empty if there is none."""
 
 
 class FrameworkProfile(Frozen):
@@ -200,7 +200,7 @@ class FrameworkProfile(Frozen):
     scan_chunk: int = 0
     # Effects of fp8 and fp4. A precision that is not listed changes no tensor.
     low_precision: tuple[PrecisionMode, ...] = ()
-    # The default precision.
+    # The default dtype mode.
     usual_mode: DtypeModeName = "bf16"
     # Changes on GPUs before Ampere, where one of its kernels does not run.
     before_ampere: OlderGpus | None = None
@@ -211,8 +211,9 @@ class FrameworkProfile(Frozen):
 
     def in_mode(self, name: str) -> FrameworkProfile:
         """The profile in a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32 weights)
-        or `fp32`. A profile already in that mode is returned unchanged, with the changes that
-        techniques made. UsageError lists the framework's modes.
+        or `fp32`. With `bf16`, or the mode that it is already in, the profile is returned
+        unchanged, including the changes that techniques made. UsageError lists the framework's
+        modes.
         """
         if name in ("bf16", self.mode):
             return self

@@ -50,7 +50,7 @@ KEPT_GRADIENTS: Tables = {"state": {"persistent_gradients": True}}
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Options of a job that change its framework's profile. None keeps the framework's default."""
+    """Options of a job that change its framework's profile. The defaults change nothing."""
 
     sequence_parallel: bool = True
     gradient_as_bucket_view: bool = False
@@ -125,7 +125,7 @@ def _demand_ddp(profile: FrameworkProfile, world: int) -> None:
     if world == 1:
         raise UsageError(
             "--gradient-as-bucket-view: one GPU trains without DistributedDataParallel; leave the "
-            "option out or give more GPUs"
+            "option out, or give more GPUs"
         )
 
 
@@ -133,7 +133,7 @@ def _demand_freed_gradients(profile: FrameworkProfile) -> None:
     state = profile.state
     if state.gradients_at_backward or (state.persistent_gradients and state.ddp_bucket_copies == 0):
         raise UsageError(
-            f"--no-set-to-none: gradients of {profile.name} lie in buffers that live for all "
+            f"--no-set-to-none: gradients of {profile.name} are kept in buffers that live for all "
             "steps anyway; leave the option out"
         )
 
@@ -186,7 +186,7 @@ def technique_refusal(
         if both:
             return (
                 f"--with {name} and --recompute {mode.name}: {profile.name} does not recompute "
-                f"{' or '.join(both)} beside it; leave one of them out"
+                f"{' or '.join(both)} together with it; leave one of them out"
             )
     return None
 

@@ -18,7 +18,7 @@ SETTINGS = "planner.job", "settings.toml"
 
 @declared(*SETTINGS, "saved")
 class SavedTensors(Settings):
-    """Bytes per element of tensors that autograd keeps, where frameworks differ.
+    """Bytes per element of tensors that autograd keeps, as far as frameworks differ.
 
     `*_families` name model families (`ModelSpec.family`) whose implementation differs; `*` stands
     for all. Names with `*_per_*` say what they multiply.

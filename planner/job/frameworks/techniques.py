@@ -61,7 +61,9 @@ class Technique(Settings):
     @model_validator(mode="after")
     def _asked_where_numbers_change(self) -> Technique:
         if self.effect != "speed" and self.use != "asked":
-            raise ValueError(f"{self.name}: only what is for speed is used without being asked for")
+            raise ValueError(
+                f"{self.name}: only techniques for speed may be used without a request"
+            )
         return self
 
     @property
@@ -106,10 +108,10 @@ Techniques = Annotated[tuple[Technique, ...], BeforeValidator(_named)]
 class Site:
     """The properties of a job that decide which techniques apply.
 
-    Whether the model has experts; whether NVLink joins all tensor-parallel ranks; whether those
-    split the sequence; the model's family; whether attention and experts are separate layers;
-    whether other options changed the profile; the vendor of the GPUs; how the weights are trained;
-    and whether micro-batches differ in length.
+    `mixture`: the model has experts. `linked`: NVLink joins all tensor-parallel ranks, and they
+    split the sequence. `family`: the model's family. `separate`: attention and experts are separate
+    layers. `altered`: other options changed the profile. `vendor`: that of the GPUs. `tuning`: how
+    the weights are trained. `differ`: micro-batches differ in length.
     """
 
     mixture: bool
@@ -126,9 +128,9 @@ class Site:
         if lacked := self._lacked(technique.applies):
             return lacked
         if technique.families and self.family not in technique.families:
-            return f"its kernels are counted for models of {', '.join(technique.families)} only"
+            return f"its kernels are modelled only for models of {', '.join(technique.families)}"
         if technique.profile and self.altered:
-            return "it is costed with the framework's usual switches only"
+            return "it is modelled only with the framework's default switches"
         return self._machine_obstacle(technique)
 
     def _lacked(self, applies: str) -> str:
@@ -136,7 +138,7 @@ class Site:
         none.
         """
         if applies.startswith("moe") and not self.mixture:
-            return "only mixtures of experts have it"
+            return "it works only for mixtures of experts"
         if applies == "moe-layers" and self.separate:
             return "it needs attention and experts in one layer"
         return self._training_lacks(applies)
@@ -144,13 +146,15 @@ class Site:
     def _training_lacks(self, applies: str) -> str:
         """The property of the training that a technique needs and this job lacks; empty if none."""
         if applies == "one-shape" and self.differ:
-            return "it replays micro-batches of one shape, and samples of unlike lengths have many"
+            return (
+                "it replays micro-batches of one shape, but samples of different lengths have many"
+            )
         if applies.endswith("adapters") and not self.tuning.has_adapters:
-            return "only adapters have it (--train lora)"
+            return "it works only for adapters (--train lora)"
         if applies == "plain-adapters" and not self.tuning.is_plain:
-            return "only LoRA without dropout beside weights in 16 bits has it"
+            return "it works only for LoRA without dropout on 16-bit weights (--train lora)"
         if applies == "quantised" and self.tuning.base is None:
-            return "only adapters beside a quantised base have it (--train qlora)"
+            return "it works only for adapters on a quantised base (--train qlora)"
         return ""
 
     def _machine_obstacle(self, technique: Technique) -> str:
@@ -179,7 +183,9 @@ class TechniqueDecision:
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
-        """Every subset of the undecided techniques, smallest first, then other profiles."""
+        """Every subset of the undecided techniques, smallest first, then each technique that
+        switches to another profile. Empty if nothing is undecided.
+        """
         sets = (combinations(self.open, size) for size in range(len(self.open) + 1))
         every = [one_set for sizes in sets for one_set in sizes]
         every += [(name,) for name in self.alone]
@@ -193,7 +199,9 @@ def decide(
     excluded: tuple[str, ...],
     site: Site,
 ) -> TechniqueDecision:
-    """Decide which of a framework's techniques a job uses. UsageError for unknown ones."""
+    """Decide which of a framework's techniques a job uses. UsageError if a technique is unknown or
+    cannot work for the job.
+    """
     known = {one.name: one for one in offered}
     for option, names in (("--with", asked), ("--without", excluded)):
         for name in names:

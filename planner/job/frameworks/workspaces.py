@@ -27,8 +27,8 @@ def workspace_bytes(config: str) -> float:
     """Bytes of one workspace: pairs `:KiB:count` (cuBLAS, "Results reproducibility")."""
     if not _FORM.fullmatch(config):
         raise UsageError(
-            f"--cublas-workspace-config {config!r}: pairs of KiB and count, as :4096:8 or "
-            ":4096:2:16:8"
+            f"--cublas-workspace-config {config!r}: give pairs of KiB and count, for example "
+            ":4096:8 or :4096:2:16:8"
         )
     numbers = [int(number) for number in config.split(":")[1:]]
     pairs = zip(numbers[::2], numbers[1::2], strict=True)

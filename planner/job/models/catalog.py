@@ -147,7 +147,9 @@ def _other_names() -> dict[str, str]:
 
 
 def _repository_of(name: str) -> str:
-    """The Hugging Face repository of a catalogue model: the first one in its name."""
+    """The Hugging Face repository of a catalogue model: the first one that `aliases.toml` lists for
+    it.
+    """
     repositories = _alias_tables()["huggingface"].items()
     return next((repository for repository, named in repositories if named == name), "")
 
@@ -201,8 +203,8 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
 
 
 def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
-    """Notes that a published checkpoint has modules besides the language model, which alone is
-    counted.
+    """Notes that a published checkpoint has modules besides the language model, and that only the
+    latter is counted.
     """
     if not beside:
         return ()
@@ -229,12 +231,13 @@ def _from_path(path: Path, asked: str) -> ResolvedModel:
         base = json_content(read_text(path / "adapter_config.json"), asked)
         named = base.get("base_model_name_or_path") if isinstance(base, dict) else None
         raise ModelError(
-            f"{asked} holds an adapter, and no model: give its base, --model {named or 'NAME'}, "
+            f"{asked} contains an adapter, not a model; give its base, --model {named or 'NAME'}, "
             "and --train lora"
         )
     if not file.is_file():
         raise ModelError(
-            f"{asked!r} is no file, and holds no config.json; give a Hugging Face model folder"
+            f"{asked!r} is neither a file nor a folder with a config.json; give a Hugging Face "
+            "model folder"
         )
     if file.suffix == ".toml":
         return _from_toml(file, asked)
@@ -251,7 +254,7 @@ def _from_hf_file(path: Path, asked: str) -> ResolvedModel:
         f"config.json does not state the pretraining sequence length: {spec.pretraining_seq} "
         "is assumed unless --seq says otherwise"
     )
-    beside = f"the language model alone is counted, without {', '.join(left_out)}"
+    beside = f"only the language model is counted, without {', '.join(left_out)}"
     notes = (note, *notes, *([beside] if left_out else []))
     return ResolvedModel(
         spec=spec, name=spec.name, asked=asked, source=spec.source, notes=notes, left_out=left_out

@@ -61,7 +61,7 @@ def read_config_json(path: Path) -> dict[str, object]:
     """The object in a config.json."""
     content = json_content(read_text(path), str(path))
     if not isinstance(content, dict):
-        raise ModelError(f"{path}: holds a {type(content).__name__}; expected a JSON object")
+        raise ModelError(f"{path}: contains a {type(content).__name__}; expected a JSON object")
     return content
 
 
@@ -132,10 +132,10 @@ def _unknown_keys(config: Mapping[str, object], fields: Fields, model_type: str)
     known = known_keys() | fields.asked | {vision_key(str(config.get("model_type")))}
     unknown = [key for key in config if key not in known and not key.startswith("_")]
     if config.get("text_config") is not None:
-        return  # what is asked of the wrapper, no class of a language model knows
+        return  # a language model's class does not know the keys of its wrapper
     meant = {key: difflib.get_close_matches(key, fields.asked, n=1, cutoff=0.8) for key in unknown}
     for key in (key for key in unknown if meant[key]):
-        yield f"{key} is no key of {model_type}: did you mean {meant[key][0]}?"
+        yield f"{key} is not a key of {model_type}; did you mean {meant[key][0]}?"
     if others := [key for key in unknown if not meant[key]]:
         yield f"keys without a known meaning, which are not read: {', '.join(others)}"
 
@@ -143,7 +143,7 @@ def _unknown_keys(config: Mapping[str, object], fields: Fields, model_type: str)
 def _sizes_by_default(fields: Fields) -> Iterator[str]:
     if fields.by_default:
         sizes = ", ".join(f"{key} {value:,}" for key, value in fields.by_default.items())
-        yield f"not stated, so transformers' default counts: {sizes}"
+        yield f"not stated, so transformers' defaults are used: {sizes}"
 
 
 @cache
@@ -174,7 +174,7 @@ def _language_model(
     if "peft_type" in config:
         base = config.get("base_model_name_or_path") or "NAME"
         raise ModelError(
-            f"{where} is an adapter of {base}, and no model: give its base, --model {base}, and "
+            f"{where} is an adapter of {base}, not a model; give its base, --model {base}, and "
             "--train lora"
         )
     outer = config.get("model_type")
@@ -205,7 +205,7 @@ def _is_supported(model_type: object) -> bool:
 
 def _supported(model_type: object, where: str) -> str:
     if model_type is None:
-        raise ModelError(f"{where}: model_type is missing, so nothing tells how its keys are meant")
+        raise ModelError(f"{where}: model_type is missing, so the meaning of its keys is unknown")
     if not isinstance(model_type, str):
         raise ModelError(f"{where}: model_type is {model_type!r}; expected a string")
     _refuse_unplanned(model_type, where)

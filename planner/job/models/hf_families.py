@@ -51,8 +51,8 @@ def falcon(fields: Fields) -> SpecFields:
 
 
 def _falcon_kv_heads(fields: Fields) -> int:
-    """`num_kv_heads` applies only in the new architecture; before it, there is one or as many as
-    query heads.
+    """One if `multi_query` is set in the old architecture; otherwise `num_kv_heads`, or the number
+    of query heads if that is missing.
     """
     heads = fields.positive("num_attention_heads")
     if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):

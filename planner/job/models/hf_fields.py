@@ -102,7 +102,7 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self._wrong(found, value, "a list of strings")
         if len(value) != length:
-            raise self.error(f"{found} has {len(value)} entries; expected one a layer, {length}")
+            raise self.error(f"{found} has {len(value)} entries; expected one per layer, {length}")
         return value
 
     def names(self, key: str) -> list[str] | None:
@@ -131,7 +131,7 @@ class Fields:
         """An index, counted from the end if negative; `default` if null or missing."""
         found, value = self._known(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong(found, value, "one index of a layer")
+            raise self._wrong(found, value, "the index of a layer")
         return value
 
     def pairs(self, key: str) -> list[list[int]] | None:
@@ -141,7 +141,7 @@ class Fields:
             return None
         fine = isinstance(value, list) and all(isinstance(p, list) and len(p) == 2 for p in value)
         if not fine:
-            raise self._wrong(found, value, "a list of pairs, as [[1, 1], [1, 2]]")
+            raise self._wrong(found, value, "a list of pairs, such as [[1, 1], [1, 2]]")
         return [[self._integer(found, side, minimum=1) for side in pair] for pair in value]
 
     def binary(self, key: str, length: int) -> list[int] | None:
@@ -151,7 +151,7 @@ class Fields:
             return None
         is_binary = isinstance(value, list) and all(item in (0, 1) for item in value)
         if not isinstance(value, list) or not is_binary or len(value) != length:
-            raise self._wrong(found, value, f"a list of {length} zeros and ones, one a layer")
+            raise self._wrong(found, value, f"a list of {length} zeros and ones, one per layer")
         return [int(item) for item in value]
 
     def table(self, key: str) -> Mapping[str, object]:
@@ -169,7 +169,9 @@ class Fields:
         return value or {}
 
     def others(self, defaults: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-        """Keys whose value differs from the family's class default and from `defaults`."""
+        """Keys whose value differs from the family's class default, or from `defaults` if the class
+        has none.
+        """
         known = {key: self._defaults.get(key, default) for key, default in defaults.items()}
         stated = {key: self._config.get(key) for key in known}
         return tuple(

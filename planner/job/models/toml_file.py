@@ -2,19 +2,19 @@
 
 hf_name = "…"              # optional, as are exact_parameters and notes
 exact_parameters = 1234    # without multi-token-prediction layers
-source = "…"               # where the shape comes from; a file of yours needs none
+source = "…"               # where the shape comes from; your own file needs none
 notes = ["…"]
 [shape]                    # fields of ModelSpec, with [shape.moe] and [shape.mla]
-[vision]                   # of a vision-language model: fields of VisionSpec; beside a [[beside]]
-                           # module it is that one, taken up by a job with images; the top-level
-                           # vision_vocab = 262208 says that it has more entries then
+[vision]                   # the vision part: fields of VisionSpec; with a [[beside]] module it
+                           # describes that module, which only jobs with images use; a top-level
+                           # vision_vocab = 262208 is then the size of the vocabulary
 [[beside]]                 # a module of the published checkpoint that [shape] does not describe
 what = "vision tower"      # with parameters and source
-[layers]                   # only where layers differ
+[layers]                   # only if layers differ
 first_k_dense = 3          # leading layers without experts
 moe_every = 2              # the last of every two layers has experts
 attention = ["sliding", "full"]   # repeated over the layers
-pattern = "M-M*-"          # of a hybrid instead, with Megatron-Core's symbols
+pattern = "M-M*-"          # of a hybrid, instead of the above; Megatron-Core's symbols
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _with_style(file: ModelFile, usual: Callable[[str], Mapping[str, Any]]) -> M
     listed = ", ".join(f"{name} = {_toml_value(value)}" for name, value in assumed.items())
     like = f"most catalogue models of family {family}" if known else "the defaults"
     if not known and family != "custom":
-        like += f", for no catalogue model is of family {family}"
+        like += f", because no catalogue model is of family {family}"
     note = f"[shape] does not state these, which are taken from {like}: {listed}"
     changed = {"shape": file.shape | assumed, "notes": (*file.notes, note)}
     return file.model_copy(update=changed)

@@ -25,9 +25,9 @@ def _problems(job: RlJob) -> Iterator[str]:
         yield f"--framework {profile}: {job.framework.name} trains with {known}; give one of these"
     if job.algorithm.group and rollout.samples_per_prompt < 2:
         yield (
-            f"--samples-per-prompt {rollout.samples_per_prompt}: {job.algorithm.name} compares the "
-            "samples of a prompt with each other and needs two at least; give 2 or more, or --rl "
-            "ppo"
+            f"--samples-per-prompt {rollout.samples_per_prompt}: {job.algorithm.name} compares "
+            "the samples of a prompt with each other and needs at least two; give 2 or more, or "
+            "--rl ppo"
         )
     if rollout.samples % job.minibatches:
         yield (
@@ -48,8 +48,8 @@ def _problems(job: RlJob) -> Iterator[str]:
     limit = job.trainer.seq
     if job.framework.token_batches and rollout.longest > limit:
         yield (
-            f"--token-limit {limit:,}: the longest sample has {rollout.longest:,} tokens and "
-            f"micro-batches hold whole samples; give --token-limit {rollout.longest}"
+            f"--token-limit {limit:,}: the longest sample has {rollout.longest:,} tokens, and a "
+            f"micro-batch must have room for it; give --token-limit {rollout.longest}"
         )
 
 
@@ -62,8 +62,8 @@ def demand_positions(rollout: Rollout, policy: ModelSpec) -> None:
     advice = f"give response lengths of at most max={room}" if room > 0 else "shorten prompts"
     raise UsageError(
         f"--lengths: prompts of up to {rollout.prompt.longest:,} and answers of up to "
-        f"{rollout.response.longest:,} tokens are {rollout.longest:,} together, and the "
-        f"positions of {policy.name} end at {most:,}; {advice}"
+        f"{rollout.response.longest:,} tokens make {rollout.longest:,} together, but "
+        f"{policy.name} has only {most:,} positions; {advice}"
     )
 
 
@@ -74,8 +74,8 @@ def demand_behind(job: RlJob) -> None:
     waits = job.placements == ("separate",) and max(job.staleness) == 0
     if waits and not job.framework.separate_synchronous:
         raise UsageError(
-            f"--staleness 0 with engines on GPUs of their own: {job.framework.name} has them one "
-            "update behind at least; give --staleness 1, or --placement colocated"
+            f"--staleness 0 with engines on separate GPUs: in {job.framework.name} they are at "
+            "least one update behind; give --staleness 1, or --placement colocated"
         )
 
 

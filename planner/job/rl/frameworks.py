@@ -42,6 +42,7 @@ class RlFramework(Named):
     kv_share_colocated: float
     kv_share_separate: float
     sequences: int
+    told_sequences: bool = True
     chunk: int | None = None
     prefix_cache: bool = True
     scatters: bool = False

@@ -7,6 +7,7 @@ trainer's GPUs whose batch is one mini-batch; this module describes the rest.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from hardware.schema import Cluster
@@ -67,6 +68,12 @@ class RlJob:
     def sampling_cluster(self) -> Cluster:
         """The machine with the GPUs that sample."""
         return self.engine_cluster or self.trainer.cluster
+
+    def usual_sequences(self, placement: Placement, engines: int) -> int:
+        """Concurrent sequences of each of so many engines where the user gives no number."""
+        if self.framework.told_sequences or placement == "separate":
+            return self.framework.sequences
+        return math.ceil(self.rollout.samples / engines)
 
     @property
     def updates(self) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from hardware.frozen import Named
 from planner.job.errors import UsageError, unknown_name
 from planner.job.frameworks.losses import with_objective
-from planner.job.frameworks.profile import with_tables
+from planner.job.frameworks.profile import FrameworkProfile, with_tables
 from planner.job.job import Job
 from planner.job.length_text import read_prompts
 from planner.job.models.catalog import load_model
@@ -37,6 +37,9 @@ from planner.job.rl.spec import (
 )
 from planner.job.samples import Lengths
 from planner.job.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from constraints.axes import ContextKind
 
 # Numbers of updates of lag that a search tries.
 SEARCHED_STALENESS = (0, 1, 2, 4)
@@ -113,13 +116,15 @@ class RlRequest(Named):
         return job
 
     def _samplers(self, job: RlJob) -> dict[str, Any]:
-        """The separate GPUs that sample, if given. Raises UsageError."""
+        """The job's fields for the GPUs that sample, if the request names any. Raises
+        UsageError.
+        """
         text = self.rollout_gpus
         if isinstance(self.trainer.gpu_words, SeveralTypes):
             first, *others = (self.trainer.gpus or "").split("+")
             raise UsageError(
-                f"--gpus {self.trainer.gpus}: one type trains; give --gpus {first} --rollout-gpus "
-                f"{others[0]} for GPUs of another type that sample"
+                f"--gpus {self.trainer.gpus}: only one type can train; give --gpus {first} "
+                f"--rollout-gpus {others[0]} for GPUs of another type that sample"
             )
         if text is None:
             return {}
@@ -134,8 +139,8 @@ class RlRequest(Named):
         given, total = int(text), job.trainer.cluster.num_gpus
         if not 0 < given < total:
             raise UsageError(
-                f"--rollout-gpus {text}: the cluster has {total} GPUs, some of which train; give 1 "
-                f"to {total - 1}, or GPUs of their own, as 32xL40S"
+                f"--rollout-gpus {text}: the cluster has {total} GPUs, some of which train; give "
+                f"1 to {total - 1}, or separate GPUs such as 32xL40S"
             )
         return found | {"engine_gpus": given}
 
@@ -149,7 +154,8 @@ class RlRequest(Named):
         """Lengths of prompts and of answers. Raises UsageError."""
         if self.trainer.lengths is None:
             raise UsageError(
-                "--rl: the lengths of prompts and answers decide a step; give them, as --lengths "
+                "--rl: a step depends on the lengths of prompts and answers; give them, for "
+                "example --lengths "
                 "prompt=512..1024,response=lognormal:median=2500,p95=9000,max=16384"
             )
         prompt, response = read_prompts(self.trainer.lengths)
@@ -181,10 +187,20 @@ class RlRequest(Named):
             changed["seq"] = self.trainer.seq or rollout.longest
         changed["gbs_tokens"] = self.trainer.gbs_tokens or tokens
         changed["without"] = self._without(framework)
-        return as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
+        job = as_trainer(self.trainer.model_copy(update=changed).resolve(), framework, rollout)
+        asked = self.trainer.cp_comm_type
+        if asked is not None and asked not in job.context_kinds:
+            able = ", ".join(job.framework.parallelism.context_kinds)
+            raise UsageError(
+                f"--cp-comm-type {asked}: {framework.name} runs {job.framework.name} with {able}; "
+                "leave it out"
+            )
+        return job
 
     def _without(self, framework: RlFramework) -> tuple[str, ...]:
-        """Default techniques of the trainer that the framework lacks and nobody asked for."""
+        """The techniques to avoid: those that the user avoids, and default techniques of the
+        trainer that the framework lacks unless the user requested them.
+        """
         given = (*self.trainer.use, *self.trainer.without)
         offered = (one.name for one in self.trainer.find_framework().techniques)
         left = (name for name in offered if name in framework.without and name not in given)
@@ -267,9 +283,17 @@ def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
         profile = with_tables(profile, settings)
         told = framework.assumes.get(profile.name, profile.assumptions)
         profile = profile.model_copy(update={"assumptions": told})
-        if not job.framework.parallelism.context:
-            job = replace(job, context_kinds=profile.parallelism.context_kinds)
+        if "context_kinds" in settings.get("parallelism", {}):
+            job = replace(job, context_kinds=_exchanges(job, profile))
     return replace(job, framework=with_objective(profile, objective), objective=objective)
+
+
+def _exchanges(job: Job, profile: FrameworkProfile) -> tuple[ContextKind, ...]:
+    """The exchanges of context parallelism that the framework runs, of those that suit the job."""
+    run = profile.parallelism.context_kinds
+    if not job.framework.parallelism.context:
+        return run
+    return tuple(kind for kind in job.context_kinds if kind in run)
 
 
 def find_algorithm(name: str) -> Algorithm:
@@ -290,7 +314,8 @@ def read_turns(text: str | None) -> tuple[int, float]:
     match = re.fullmatch(r"\s*(\d{1,4})\s*x\s*(\d{1,6}(?:\.\d{1,6})?)\s*s?\s*", text)
     if match is None or int(match[1]) < 1:
         raise UsageError(
-            f"--turns {text!r}: write answers of a sample x seconds of a tool between two, as 4x2.5"
+            f"--turns {text!r}: write the answers per sample, x, and the seconds of a tool "
+            "between two answers, for example 4x2.5"
         )
     return int(match[1]), float(match[2])
 
@@ -308,8 +333,8 @@ def read_reward(text: str) -> Reward:
         return Reward("model", model=load_model(word).spec.with_scores())
     if not 0.0 <= seconds <= MOST_REWARD_S:
         raise UsageError(
-            f"--reward {word}: give seconds a step between 0 and {MOST_REWARD_S:,.0f}, rule, or a "
-            "model"
+            f"--reward {word}: give seconds per step between 0 and {MOST_REWARD_S:,.0f}, rule, or "
+            "a model"
         )
     return Reward("seconds", seconds)
 
@@ -334,8 +359,8 @@ def _placements(text: str, framework: RlFramework, engine: EngineName) -> tuple[
             return (placement,)
     if text in framework.placements:
         raise UsageError(
-            f"--placement {text}: {framework.name} cannot send its weights to {engine} on GPUs of "
-            f"its own; give --rollout-engine {reached[0]}, or --placement colocated"
+            f"--placement {text}: {framework.name} cannot send its weights to {engine} on "
+            f"separate GPUs; give --rollout-engine {reached[0]}, or --placement colocated"
         )
     known = (*framework.placements, "search")
     raise unknown_name("--placement", text, known, f"one of {', '.join(known)}")
@@ -347,11 +372,12 @@ def _staleness(text: str, framework: RlFramework) -> tuple[int, ...]:
         return tuple(one for one in SEARCHED_STALENESS if one <= framework.most_staleness)
     if not text.isdigit() or len(text) > 3:
         raise UsageError(
-            f"--staleness {text}: give a number of updates, as 1, or search; 0 is synchronous"
+            f"--staleness {text}: give a number of updates, for example 1, or search; 0 is "
+            "synchronous"
         )
     if int(text) > framework.most_staleness:
         raise UsageError(
-            f"--staleness {text}: {framework.name} has {framework.most_staleness} at most; give "
-            f"--staleness {framework.most_staleness}"
+            f"--staleness {text}: {framework.name} supports at most {framework.most_staleness}; "
+            f"give --staleness {framework.most_staleness}"
         )
     return (int(text),)

@@ -1,4 +1,4 @@
-"""Whether a launch will run and fit, and how fast: its problems by rule, its prediction."""
+"""Assesses a launch: the rules that it breaks, whether it fits, and how fast it runs."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ from planner.predict.shapes import rule_context
 from planner.predict.sharp import sharp_use
 from planner.predict.uncertainty.open_mixture import OpenFact
 
-# Degrees that a rule over shapes speaks of: those whose places are named beside it.
+# Degrees named in the sentence of a rule; their places in the files are shown with it.
 _SPOKEN = re.compile(rf"\b({'|'.join(DEGREES)})\b")
 # Settings that save memory and are not modelled.
 _LEFT_OUT, _SAVES = "memory-left-out", "less memory than predicted"
-# Arithmetic that torch runs on every GPU, however slowly; of fp8 Transformer Engine refuses that.
+# A refusal that says where a vision tower may not be placed; and one of arithmetic that torch runs
+# on every GPU, if slowly (not fp8, which Transformer Engine refuses).
 _UNPLACED = re.compile(r"(the vision tower of \S+?),? (?:which )?needs (tp|pp|cp) == 1")
 _EMULATED = re.compile(r"has no (bf16|tf32) matrix arithmetic")
 _OPTION = re.compile(r"(?<=: )(?P<has>[\w, ]+); give (--precision|a framework with) .*$")
-# Rules that the framework does not have: what breaks them runs, and is not modelled.
+# Rules that the framework does not have: a launch that breaks one runs, but is not modelled.
 _NOT_MODELLED = {"greedy-stages-filled"}
-# Rules whose breach a reader names by itself, from the settings.
+# Rules that a reader reports itself, from the settings.
 _NAMED_BY_READERS = {
     "moe-tensor-needs-sequence", "interleaving-microbatches", "layers-split", "chunks-have-layers",
 }  # fmt: skip
-# Errors of the number of processes, which say what the degrees would say again.
+# Errors in the number of processes, which the degrees would only repeat.
 _OF_PROCESSES = {WORLD_SIZE, "launched-processes"}
 
 Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"]
@@ -60,9 +61,8 @@ Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"
 
 @dataclass(frozen=True)
 class Assessment:
-    """The verdict on a launch. `plan` is None where it breaks a rule or is not modelled.
-
-    `proposal` None: too little is known to make a configuration of it.
+    """The verdict on a launch. `plan` is None if the launch breaks a rule or is not modelled;
+    `proposal` is None if too little is known to make a configuration of it.
     """
 
     found: Found
@@ -70,28 +70,30 @@ class Assessment:
     job: Job | None = None
     problems: tuple[Problem, ...] = ()
     plan: Plan | None = None
-    # Rules whose breach is only noted.
+    # Rules that become notes if they are broken.
     ignored: tuple[str, ...] = ()
-    # What variables of the environment do to the network, where there is a prediction.
+    # The effect of environment variables on the network, if there is a prediction.
     network: NetworkCost | None = None
-    # What no file, default or preset decides, where there is a prediction.
+    # Facts that no file, default or preset decides, if there is a prediction.
     opened: tuple[OpenFact, ...] = ()
     # The prediction of reinforcement learning.
     rl: RlCheck | None = None
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """Problems that keep it from running."""
+        """The problems that keep the launch from running."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def unpredictable(self) -> tuple[Problem, ...]:
-        """Why there is no prediction although no rule is broken."""
+        """The problems that prevent a prediction although the launch may break no rule."""
         return tuple(problem for problem in self.problems if _hides_prediction(problem))
 
     @property
     def leaves_out_memory(self) -> bool:
-        """Whether it would not fit as predicted, and something that saves memory is left out."""
+        """Whether the plan does not fit as predicted, but a setting that is not modelled saves
+        memory.
+        """
         return any(item.rule == _LEFT_OUT for item in self.problems)
 
     @property
@@ -107,7 +109,7 @@ class Assessment:
                 return "runs and fits"
             case "cannot tell":
                 return "cannot tell"
-        # What does not fit with the longest samples that are allowed may with those that come.
+        # A launch that does not fit with the longest allowed samples may fit with the actual ones.
         is_open = self.rl is not None and self.rl.at_limits and self.rl.short_fits
         return "cannot tell" if is_open else "will not fit"
 
@@ -118,7 +120,10 @@ def assess(
     cluster: str | None = None,
     ignored: Collection[str] = (),
 ) -> Assessment:
-    """Problems and prediction of a launch. `ignored`: rules whose breach is only noted."""
+    """Find the problems of a launch and predict it.
+
+    `ignored`: rules that become notes if they are broken.
+    """
     if found.rl is not None:
         return _of_rl(found, gpus, cluster, ignored)
     problems = list(found.problems)
@@ -178,7 +183,9 @@ def assess(
 def _resolved(
     found: Found, proposal: Proposal, model: ResolvedModel, problems: list[Problem]
 ) -> Job | None:
-    """The job of a configuration; None, and one problem more, where it cannot be modelled."""
+    """The job of a configuration. If it cannot be modelled: None, and the reason is added to
+    `problems`.
+    """
     if model.left_out:
         why = modules_not_modelled(found.model or model.asked, model.left_out)
         problems.append(Problem("not-predictable", why, "warning"))
@@ -187,7 +194,7 @@ def _resolved(
         return proposal.request.resolve()
     except (UsageError, HardwareError) as error:
         refusal = _from_error(str(error), of_profile=isinstance(error, UsageError))
-        # A reader that knows the rule says it with its place and what to write.
+        # A reader that knows the rule reports it with its place and its fix.
         said = {problem.rule for problem in problems if problem.severity == "error"}
         problems += [] if refusal.rule in said else [refusal]
         return None
@@ -196,7 +203,7 @@ def _resolved(
 def _of_rl(
     found: Found, gpus: str | None, cluster: str | None, ignored: Collection[str]
 ) -> Assessment:
-    """Problems and prediction of a launch of reinforcement learning."""
+    """Assess a launch of reinforcement learning."""
     problems = list(found.problems)
     check = RlCheck()
     if gpus or cluster:
@@ -211,34 +218,38 @@ def _of_rl(
 
 
 def _at_limits(check: RlCheck) -> Problem:
-    """That every sample is taken to be as long as is allowed."""
-    text = "every answer is taken to be as long as the files allow: at most these seconds and bytes"
+    """The problem that every sample is assumed to be as long as the files allow."""
+    text = (
+        "every answer is assumed to be as long as the files allow: time and memory are upper bounds"
+    )
     fix = "--lengths prompt=256..1024,response=lognormal:median=1500,p95=6000,max=8192"
     sure = check.step is not None and check.step.fits
     return Problem("rl-lengths", text, "note" if sure else "missing", fix=fix)
 
 
 def _machine(request: Request) -> Cluster:
-    """The machine that is given, whether or not the files use all of it."""
+    """The whole machine that the user gives, even if the files use only part of it."""
     launched = request.overrides.launched or Launched()
     whole = request.launched_as(replace(launched, started=None))
     return request.model_copy(update=whole).find_cluster()
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:
-    """Assumptions made while reading a config.json, except on the length of sequences (`--seq`)."""
+    """Assumptions made while reading a config.json, except those on the sequence length
+    (`--seq`).
+    """
     if model.asked.endswith(".json"):
         yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
 
 
 def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
-    """A time limit that ends the run before it saves."""
+    """A warning if a time limit ends the run before it saves a checkpoint."""
     saving = found.saving
     if saving is None or not (why := saving.loss_at_limit(plan.step_time_s)):
         return
     yield Problem(
         "unsaved-at-limit",
-        f"the limit of {saving.limit} ends the run, and what it trained is lost: {why}",
+        f"the limit of {saving.limit} ends the run, and unsaved training is lost: {why}",
         "warning",
         (saving.place,),
         fix="save more often, or end in time: --exit-duration-in-mins in Megatron",
@@ -246,27 +257,32 @@ def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
 
 
 def _no_machine(number: int | None) -> Problem:
-    """Files count GPUs, `number` if they agree; which GPUs these are, they seldom say."""
-    text = "the files do not say on what they run"
+    """The problem that the files do not name the GPUs. `number`: processes that they start, None if
+    unknown or if counts disagree.
+    """
+    text = "the files do not name the GPUs that they run on"
     if number:
-        text = f"the files start {number:,} processes, and do not say on which GPUs"
+        text = f"the files start {number:,} processes, but do not say on which GPUs"
     fix = f"--gpus {number or 64}xH100, or --cluster FILE.toml"
     return Problem("gpus-unknown", text, "missing", fix=fix)
 
 
 def _hides_prediction(problem: Problem) -> bool:
-    """Whether nobody can say how the launch runs, for this."""
+    """Whether the launch cannot be predicted because of this problem."""
     return problem.rule == "not-predictable" or problem.severity == "missing"
 
 
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
-    """Errors first, then what no answer changes; rules that the user ignores become notes."""
+    """Problems sorted by severity: errors first, notes last. Problems of ignored rules become
+    notes.
+    """
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
     ranks = {"error": 0, "missing": 3, "warning": 4, "note": 5}
 
     def rank(problem: Problem) -> int:
-        """Features that are not modelled come before missing values, and after the branch that
-        decides whether they are used."""
+        """The position of a severity. Features that are not modelled come before missing values,
+        and after a branch that decides whether they are used.
+        """
         if problem.rule == BRANCH and problem.severity == "missing":
             return 1
         not_modelled = problem.rule == "not-predictable" and problem.severity == "warning"
@@ -276,12 +292,12 @@ def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem,
 
 
 def _is_of_old_gpus(problem: Problem) -> bool:
-    """Whether a rule of older GPUs is broken, which newer ones have not."""
+    """Whether the problem is one that only GPUs before Blackwell have."""
     return problem.rule == "cuda-device-max-connections" and "refused" not in problem.text
 
 
 def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]:
-    """Rules over shapes that the degrees break, with the places of those degrees."""
+    """The rules on degrees that the launch breaks, with the places of those degrees."""
     ctx, columns = replace(rule_context(job), given=True), degree_columns([degrees])
     hidden, fitting = _hidden(found), f"--gpus with {plural(degrees.gpus, 'GPU')}, or other degrees"
     for rule in RULES:
@@ -292,10 +308,10 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
         places = [found.where[item].place for item in spoken if item in found.where]
         given = ", ".join(f"{item} {getattr(degrees, item)}" for item in spoken)
         modelled = rule.name not in _NOT_MODELLED and not (
-            # torch asks it of schedules with one stage a rank only (PipelineScheduleSingle).
+            # torch demands this only of schedules with one stage per rank (PipelineScheduleSingle).
             rule.name == "microbatches-fill-pipeline" and degrees.vpp > 1
         )
-        # Settings that were not seen may be those that the rule asks for.
+        # Settings that were not read may be the ones that the rule demands.
         unread = found.unseen and f"{found.unseen}, which is not there to read,"
         unread = unread or next((hidden[item] for item in spoken if item in hidden), "")
         unsure = modelled and bool(unread)
@@ -313,7 +329,7 @@ def _broken_rules(found: Found, job: Job, degrees: Degrees) -> Iterator[Problem]
 
 
 def _hidden(found: Found) -> dict[str, str]:
-    """Degrees whose value is not known, or follows from such a one, and what would tell it."""
+    """Degrees whose value is unknown or follows from an unknown one, each with the reason."""
     why = {
         name: setting.unknown
         for name, setting in found.where.items()
@@ -327,14 +343,18 @@ def _hidden(found: Found) -> dict[str, str]:
 
 
 def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
-    """A degree that the framework has and its profile lacks: its reader has said so."""
+    """Whether the reader has already reported a degree that the framework has and its profile
+    lacks.
+    """
     told = (item.places for item in problems if item.rule == "not-predictable")
     of_profile = broken.rule.endswith(("-supported", "-offered")) and bool(broken.places)
     return of_profile and {place for places in told for place in places}.issuperset(broken.places)
 
 
 def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Problem]:
-    """SHARP is asked for, and these switches reduce nothing: NCCL takes the hosts unasked."""
+    """A warning if SHARP is requested but the switches reduce nothing; NCCL then silently reduces
+    on the hosts.
+    """
     if not found.sharp:
         return
     reason = why_not(proposal.request.find_cluster())
@@ -344,12 +364,14 @@ def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Probl
     if reason:
         setting = found.where.get("sharp")
         place = (setting.place,) if setting else ()
-        text = f"the switches reduce nothing of this run: {reason}"
+        text = f"network switches reduce nothing in this run: {reason}"
         yield Problem("sharp-idle", text, "warning", place)
 
 
 def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]:
-    """Settings that save memory in ways not modelled, where without them it would not fit."""
+    """Problems for settings that save memory but are not modelled, if the plan does not fit without
+    their savings.
+    """
     if plan.fits:
         return
     excess = (plan.peak_bytes - plan.limit_bytes) / 2**30
@@ -359,7 +381,7 @@ def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]
             continue
         if item.key == LIMIT_ALONE and not _short_fits(proposal):
             continue
-        text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
+        text = f"{item.key}: {why}; {excess:.1f} GiB over the limit without it, so it may fit"
         asked = {
             NO_LENGTH: "--seq N",
             NO_RECOMPUTE: "--recompute full, or none",
@@ -369,12 +391,12 @@ def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]
         yield Problem(_LEFT_OUT, text, "missing", (item.place,), fix)
 
 
-# Tokens of samples that are shorter than nearly any set's longest.
+# Tokens of a short sample: fewer than the longest sample of nearly any data set.
 _SHORT = 256
 
 
 def _short_fits(proposal: Proposal) -> bool:
-    """Whether the launch fits with short samples."""
+    """Whether the launch fits if samples are short (`_SHORT` tokens)."""
     short = replace(proposal, request=proposal.request.model_copy(update={"seq": _SHORT}))
     try:
         return short.plan().fits
@@ -383,19 +405,22 @@ def _short_fits(proposal: Proposal) -> bool:
 
 
 def _from_error(text: str, *, of_profile: bool = False) -> Problem:
-    """A refusal as a problem; its rule stands at its end in brackets. `of_profile`: one without a
-    rule is only not modelled, for the framework itself may have it."""
+    """A refusal as a problem; its text ends with the rule in brackets. With `of_profile`, a refusal
+    without a rule only means "not modelled", because the framework itself may have the feature.
+    """
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
     if match is None and of_profile:
         return Problem("not-predictable", text.strip(), "warning")
-    # What a file says is no option of the planner's.
+    # The problem is in the files, so options of the planner are no advice.
     text = _OPTION.sub(r"\g<has>", text)
     if match is None and _EMULATED.search(text):
-        words = f"{text.strip()}; torch computes it there without tensor cores: not modelled"
+        words = (
+            f"{text.strip()}; torch then computes it without tensor cores, which is not modelled"
+        )
         return Problem("not-predictable", words, "warning")
     if match is None and (tower := _UNPLACED.search(text)):
         words = (
-            f"where {tower[1]} lies under tensor, pipeline or context parallelism is not planned"
+            f"the place of {tower[1]} under tensor, pipeline or context parallelism is not modelled"
         )
         return Problem("not-predictable", words, "warning", fix=f"{tower[2]} 1")
     if match is None:

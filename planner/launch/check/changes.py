@@ -40,13 +40,12 @@ Candidate = tuple[str, Proposal]
 
 @dataclass(frozen=True)
 class LaunchChange:
-    """A candidate that is worth making. `change`: what changes, in words.
+    """A change that is worth making. `change`: a description of it.
 
-    `faster`: tokens/s over those of the launch, minus one; None where the launch does not run.
-    `expected`: the launch's step time over the change's as expected of the best of so many changes
-    (`planner.predict.uncertainty.selection`), with its 80 % interval; None likewise.
-    `saved_bytes`: less at the peak; `sufficient`: fits with the probability that a recommendation
-    needs.
+    `faster`: tokens/s over those of the launch, minus one; None if the launch does not run.
+    `expected`: step time of the launch over that of the change, with its 80 % interval, corrected
+    for having picked the best of many changes (`planner.predict.uncertainty.selection`); None in
+    the same case. `saved_bytes`: reduction of peak memory.
     """
 
     change: str
@@ -58,16 +57,17 @@ class LaunchChange:
 
     @property
     def sufficient(self) -> bool:
-        """Whether it fits safely."""
+        """Whether the change fits with the probability that a recommendation needs."""
         return self.plan.fit_probability >= SAFE_PROBABILITY
 
 
 def best_changes(
     assessment: Assessment, watch: Watch, over: Over = lambda _what: False
 ) -> tuple[LaunchChange, ...]:
-    """The three best changes: the fastest that fit safely; where none does, the lightest.
+    """Up to three best changes: the fastest of those that fit safely, or the lightest if none does.
 
-    Empty where the configuration cannot be costed at all. `over`: asked before each.
+    Empty if the configuration cannot be costed at all. `over`: called with each change; True skips
+    it.
     """
     proposal, job = assessment.proposal, assessment.job
     if proposal is None or job is None or assessment.unpredictable:
@@ -79,7 +79,7 @@ def best_changes(
             continue
         watch("changes", index, len(candidates))
         try:
-            # A first estimate: the best changes get error bars from their own open facts below.
+            # A first estimate: the best changes later get error bars from their own open facts.
             plan = plan_in_doubt(changed.plan(), job, assessment.opened)
         except (UsageError, HardwareError, ConstraintError):
             continue  # it breaks a rule
@@ -91,7 +91,7 @@ def best_changes(
 
 
 def _in_its_doubt(change: LaunchChange, found: Found) -> LaunchChange:
-    """The change with the error bars that its own open facts make, where there are any."""
+    """The change with error bars that include its open facts, if the launch has any."""
     if not found.left_open:
         return change
     plan, job = change.proposal.plan(), change.proposal.request.resolve()
@@ -102,8 +102,9 @@ def _in_its_doubt(change: LaunchChange, found: Found) -> LaunchChange:
 def _as_expected(
     best: Sequence[LaunchChange], tried: Sequence[LaunchChange], base: Plan, *, mixture: bool
 ) -> tuple[LaunchChange, ...]:
-    """The best changes with what is expected of them, chosen as they are from all that were tried
-    and would fit."""
+    """The best changes with their expected gain, which allows for having been picked among all
+    tried changes that fit.
+    """
     ours = standing_of(base, "", mixture)
     rivals = [standing_of(one.plan, "", mixture) for one in tried if one.sufficient]
     return tuple(
@@ -140,8 +141,9 @@ def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterato
 
 
 def _key(proposal: Proposal) -> object:
-    """A key that is equal for equal configurations; `repr` of a request leaves out its
-    overrides."""
+    """A key that is equal for equal configurations. It adds the overrides, which `repr` of a
+    request leaves out.
+    """
     return repr(proposal), str(proposal.request.overrides)
 
 
@@ -162,8 +164,9 @@ def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candi
 
 
 def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
-    """Degrees changed by more than one step, where dp fills the GPUs; and data parallelism
-    alone."""
+    """One degree or mbs changed by a factor, with dp filling the GPUs; and the launch's own degrees
+    with dp filling them.
+    """
     before, rules, gpus = proposal.degrees, job.framework.parallelism, job.cluster.num_gpus
     factors = (2, *_FACTORS)
     offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
@@ -181,7 +184,7 @@ def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
 
 
 def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
-    """The nearest global batches that the degrees divide."""
+    """The nearest smaller and larger global batches that the degrees divide."""
     if job.ramp:
         return  # the other batches of the ramp would have to follow
     before = proposal.degrees
@@ -196,14 +199,17 @@ def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
 
 
 def _followed(degrees: Degrees, before: Degrees) -> Degrees:
-    """Degrees whose etp follows tp where it did before, with the same chunks; `_completed` asks the
-    framework how it splits layers into them."""
+    """Degrees whose etp follows tp if it did before; vpp stays, or is 1 without a pipeline.
+    `_completed` asks the framework how it splits the layers.
+    """
     etp = degrees.tp if before.etp == before.tp else before.etp
     return degrees.model_copy(update={"etp": etp, "vpp": 1 if degrees.pp == 1 else degrees.vpp})
 
 
 def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
-    """`tp 4 (dp 8)`: what was asked for, and what follows from it."""
+    """A description such as `tp 4 (dp 8)`: the requested change, and the changes that follow from
+    it.
+    """
     first = " ".join(f"{name} {getattr(new, name)}" for name in asked)
     following = (name for name in ("vpp", "dp", "grad_acc") if name not in asked)
     changed = (name for name in following if getattr(new, name) != getattr(degrees, name))
@@ -215,7 +221,7 @@ def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
 
 
 def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
-    """Changes that remove or add variations."""
+    """Changes that unset network variables, remove variations, or use further techniques."""
     launched = proposal.request.overrides.launched
     if launched is None:
         return
@@ -233,8 +239,7 @@ def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[
 
 
 def _untried(proposal: Proposal, job: Job) -> Iterator[Technique]:
-    """Techniques that a search would use or try with the launch's degrees and the launch does
-    without."""
+    """Techniques that the launch does not use but a search with its degrees would try."""
     further = further_techniques(job, proposal.degrees, proposal.recompute)
     return (technique for technique in further if technique.use != "asked")
 
@@ -245,12 +250,14 @@ def _launched_as(proposal: Proposal, launched: Launched) -> Proposal:
 
 
 def _completed(proposal: Proposal, base: Proposal, job: Job, found: Found) -> Proposal:
-    """A configuration with the framework's own split of the layers and the file's sharding."""
+    """The configuration with the framework's default split of layers, and with the file's ZeRO
+    stage if there are now replicas to shard over.
+    """
     if proposal.recompute != base.recompute:
         proposal = replace(proposal, recomputed=None)
     degrees, before = proposal.degrees, base.degrees
     if _replicas(before) == 1 < _replicas(degrees) and degrees.zero == before.zero:
-        # What the file asks for had nothing to shard over.
+        # Before the change there was only one rank to shard over.
         proposal = replace(proposal, degrees=degrees.model_copy(update={"zero": found.zero}))
     if (degrees.pp, degrees.vpp) != (before.pp, before.vpp):
         blocks, written = None, formats().get(found.format)

@@ -68,7 +68,9 @@ def as_json(
 
 
 def refusal_json(paths: Sequence[str], error: Exception) -> str:
-    """The document where files cannot be read or options are wrong: no prediction, and why."""
+    """The document for files that cannot be read or options that are wrong: the error in place of a
+    prediction.
+    """
     cannot_tell = isinstance(error, CannotTellError)
     document = {
         "files": list(paths),
@@ -91,7 +93,7 @@ def _fits(assessment: Assessment) -> bool | None:
 
 
 def _rl(assessment: Assessment) -> Record | None:
-    """The launch's reinforcement learning and its prediction."""
+    """Settings and prediction of reinforcement learning; None for other launches."""
     found, check = assessment.found.rl, assessment.rl
     if found is None:
         return None
@@ -99,7 +101,9 @@ def _rl(assessment: Assessment) -> Record | None:
 
 
 def _opened(assessment: Assessment) -> Record:
-    """Facts that no file decides, the plan for each of their values, and the most telling one."""
+    """Open facts, the plan for each of their values, and for time and memory a sentence on the fact
+    that matters most.
+    """
     plan, opened = assessment.plan, assessment.opened
     said = opened_sentences(plan, opened) if plan else {}
     return {
@@ -113,7 +117,7 @@ def _opened(assessment: Assessment) -> Record:
 
 
 def as_csv(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:
-    """A row for the launch as it is, then one a change."""
+    """One row for the launch as it is, then one row per change."""
     rules = ";".join(error.rule for error in assessment.errors)
     rows = [{"change": "as it is", "broken_rules": rules} | _plan_record(assessment.plan)]
     rows[0] |= _degrees(assessment.proposal)
@@ -182,7 +186,8 @@ def _change(change: LaunchChange) -> Record:
         "change": change.change,
         "configuration": _configuration(change.proposal),
         **picked(change, "faster saved_bytes sufficient"),
-        # Tokens/s over those of the launch, minus one, as expected of the best of many changes.
+        # Tokens/s over those of the launch, minus one, corrected for having picked the best of many
+        # changes.
         "expected_faster": change.expected
         and {name: end - 1.0 for name, end in change.expected.model_dump().items()},
         "plan": change.plan.model_dump(mode="json"),

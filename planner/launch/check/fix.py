@@ -1,5 +1,6 @@
-"""Mends problems of launch files and leaves everything else as it was written. Every mend, and the
-result, is checked again."""
+"""Fixes problems in launch files and leaves everything else as it was written. Each fix is checked
+again, and so is the result.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +19,22 @@ from planner.launch.read.found import Edit, Found, Problem, Setting
 from planner.launch.registry import Form, formats
 from planner.predict.evaluate import Proposal
 
-# A line that goes on into an empty one.
+# A trailing backslash before an empty line or the end.
 _DANGLING = re.compile(r"[ \t]*\\\n[ \t]*(?=\n|\Z)")
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """`text` in place of a span."""
+    """A span and the `text` that replaces it."""
 
     span: Span
     text: str
 
 
 def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]:
-    """Texts with replacements made, from the end backwards. NotInFileError if two overlap."""
+    """The files' texts after the replacements, which are made from the end backwards.
+    NotInFileError if two overlap.
+    """
     texts: dict[str, str] = {}
     ordered = sorted(
         dict.fromkeys(replacements),
@@ -46,15 +49,16 @@ def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]
         texts[file] = text[: span.start] + item.text + text[span.end :]
         last[file] = span.start
     for file, text in texts.items():
-        # Where the last option went, the backslash that led to it goes too.
+        # If the last option was removed, remove the backslash that led to it too.
         if not _DANGLING.search(found.files[file].text):
             texts[file] = _DANGLING.sub("", text)
     return texts
 
 
 def without_line(span: Span) -> Replacement:
-    """The replacement that removes a span, with its line if nothing but a backslash is left
-    there."""
+    """The replacement that removes a span, and its whole line if only a backslash would be left on
+    it.
+    """
     text = span.file.text
     start = text.rfind("\n", 0, span.start) + 1
     end = text.find("\n", span.end)
@@ -70,7 +74,7 @@ def without_line(span: Span) -> Replacement:
 
 
 def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict[str, str]:
-    """Texts of the files that edits change. NotInFileError where one has no place.
+    """Texts of the files that the edits change. NotInFileError if an edit has no place in them.
 
     `at_use`: replace a value where it is used, not where its variable is defined.
     """
@@ -94,14 +98,14 @@ def edited(found: Found, edits: Sequence[Edit], *, at_use: bool = False) -> dict
 
 
 def _form(found: Found) -> Form:
-    """How the launch's settings are written; JSON is YAML, too."""
+    """The format in which the launch's settings are written; JSON counts as YAML."""
     form = formats()[found.format].form
     text = "" if found.document is None else found.document.value
     return "json" if form == "yaml" and text.lstrip().startswith("{") else form
 
 
 def _says_so(setting: Setting | None, new: str | None) -> bool:
-    """Whether the file says already what an edit would make it say."""
+    """Whether the setting already has the value of the edit."""
     if setting is None or new is None:
         return setting is None and new is None
     old = setting.value
@@ -110,9 +114,11 @@ def _says_so(setting: Setting | None, new: str | None) -> bool:
 
 
 def _replacement(found: Found, setting: Setting, value: str, *, at_use: bool) -> Replacement:
-    """Another value, where it is defined or where it is used."""
+    """The replacement that gives a setting another value, where it is defined or (`at_use`)
+    used.
+    """
     if not setting.spans:
-        raise NotInFileError(f"{setting.key} has no place of its own in the file")
+        raise NotInFileError(f"{setting.key} is not written separately in the file")
     span = setting.spans[-1 if at_use else 0]
     quoted = span.written[:1] in ("'", '"')
     return Replacement(span, _literal(found, value, quoted=quoted))
@@ -122,7 +128,7 @@ def _renaming(setting: Setting | None, edit: Edit) -> Replacement:
     """The replacement that corrects the spelling of a key."""
     whole = setting.whole if setting else None
     if whole is None:
-        raise NotInFileError(f"{edit.key} has no place of its own in the file")
+        raise NotInFileError(f"{edit.key} is not written separately in the file")
     name = edit.key.rpartition(".")[2]
     start = whole.file.text.index(name, whole.start)
     new = edit.rename.rpartition(".")[2]
@@ -130,7 +136,7 @@ def _renaming(setting: Setting | None, edit: Edit) -> Replacement:
 
 
 def _literal(found: Found, value: str, *, quoted: bool) -> str:
-    """A value as the file's format writes it."""
+    """A value in the syntax of the file's format."""
     form, number = _form(found), re.fullmatch(r"-?\d+(\.\d+)?", value)
     if form == "options" or value.startswith('"'):
         return value
@@ -144,7 +150,7 @@ def _removal(found: Found, setting: Setting) -> Replacement:
     whole = setting.whole
     removes = formats()[found.format].removes or _form(found) in ("toml", "yaml")
     if whole is None or not removes:
-        raise NotInFileError(f"{setting.key} cannot be taken out in place")
+        raise NotInFileError(f"{setting.key} cannot be removed in place")
     return without_line(whole)
 
 
@@ -168,7 +174,7 @@ def _insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]:
 
 
 def _anchors(found: Found) -> tuple[str, ...]:
-    """New options go behind one of these, the first that stands in the file."""
+    """Options behind which new ones are inserted; the first one that the file contains is used."""
     return formats()[found.format].anchors
 
 
@@ -188,7 +194,7 @@ def _option_insertions(found: Found, edits: Sequence[Edit]) -> list[Replacement]
 
 
 def _option_text(edit: Edit) -> str:
-    """`--option value`, or `section.field=value` with Hydra's quotes where it needs them."""
+    """`--option value`, or `section.field=value`, quoted for Hydra if needed."""
     value = edit.value or ""
     if edit.key.startswith("--"):
         return f"{edit.key} {value}".rstrip()
@@ -198,14 +204,14 @@ def _option_text(edit: Edit) -> str:
 
 
 def _export(found: Found, edit: Edit) -> Replacement:
-    """`export NAME=1` before the first command of the script, or a new value of it."""
+    """Insert `export NAME=1` before the script's first command, or replace the variable's value."""
     name, source = edit.key[1:], found.files[found.main_file]
     match = re.search(rf"(?m)^\s*(?:export\s+)?{name}=(\S*)", source.text)
     if match:
         return Replacement(Span(source, match.start(1), match.end(1)), edit.value or "")
     has_batch = any(found.setting(anchor) is not None for anchor in _anchors(found))
     if source.text.lstrip().startswith("--") or not has_batch:
-        raise NotInFileError(f"{edit.key[1:]} belongs into the environment")
+        raise NotInFileError(f"{edit.key[1:]} must be set in the environment")
     at = _first_code(source)
     return Replacement(Span(source, at, at), f"export {name}={edit.value}\n")
 
@@ -221,19 +227,19 @@ def _first_code(source: SourceFile) -> int:
 
 
 def _sibling(found: Found, table: str) -> Span | None:
-    """The first entry of a table in the configuration's file."""
+    """The first entry of a table in the configuration file; None if the table is absent."""
     inside = (one.whole for one in found.settings if one.key.rpartition(".")[0] == table)
     files = (found.main_file,) if found.main_file in found.files else (*found.files,)
     return next((one for one in inside if one and one.file.path in files), None)
 
 
 def _line_insertion(found: Found, table: str, entries: dict[str, str]) -> Replacement:
-    """Inserts lines behind the first of a TOML or YAML table, or a new table at the end."""
+    """Insert lines after the first entry of a TOML or YAML table, or add the table at the end."""
     toml, sibling = _form(found) == "toml", _sibling(found, table)
     lines = [f"{name}{' = ' if toml else ': '}{value}" for name, value in entries.items()]
     places = [item for item in (found.document or Text("")).origin if isinstance(item, tuple)]
     if not places:
-        raise NotInFileError("the configuration stands in no file")
+        raise NotInFileError("the configuration is not in a file")
     file, first = places[0]
     at, text = places[-1][1] + 1, file.text
     if sibling is not None:
@@ -247,14 +253,14 @@ def _line_insertion(found: Found, table: str, entries: dict[str, str]) -> Replac
             lines = [f"{name}:", *(f"  {line}" for line in lines)]
     indent = text[text.rfind("\n", 0, first) + 1 : first]
     if indent.strip():
-        raise NotInFileError("the table stands in one line")
+        raise NotInFileError("the table is written on one line")
     written = "\n".join(indent + line if line else line for line in lines)
     before, after = ("", "\n") if text[at - 1 : at] == "\n" else ("\n", "")
     return Replacement(Span(file, at, at), f"{before}{written}{after}")
 
 
 def _python_insertion(found: Found, table: str, entries: dict[str, str]) -> Replacement:
-    """Inserts arguments behind one of the call that configures a table."""
+    """Insert arguments after an existing one in the call that configures a table."""
     sibling = _sibling(found, table)
     if sibling is None:
         key = f"{table}.{next(iter(entries))}"
@@ -277,7 +283,7 @@ def _json_insertion(found: Found, table: str, entries: dict[str, str]) -> Replac
     return Replacement(Span(sibling.file, sibling.start, sibling.start), whole)
 
 
-# Mended files may have problems that the first ones hid.
+# Fixed files may have problems that earlier ones hid.
 _MOST_MENDS = 50
 # Reads the launch again, with other texts for some of its files.
 Read = Callable[[Mapping[str, str]], Found]
@@ -285,7 +291,9 @@ Read = Callable[[Mapping[str, str]], Found]
 
 @dataclass(frozen=True)
 class Fixed:
-    """`texts`: new content by file; `done`: what was written, in words; `left`: what was not."""
+    """`texts`: new content by file; `done`: descriptions of the edits made; `left`: problems and
+    changes that were not applied.
+    """
 
     texts: dict[str, str]
     done: tuple[str, ...]
@@ -294,7 +302,7 @@ class Fixed:
 
 @dataclass
 class _Files:
-    """Files as mended so far, what they say, and which problems were tried."""
+    """The files as fixed so far, their assessment, and the problems already tried."""
 
     assessment: Assessment
     read: Read
@@ -304,8 +312,9 @@ class _Files:
     tried: set[tuple[str, str]] = field(default_factory=set)
 
     def assessed(self, texts: Mapping[str, str]) -> Assessment:
-        """The verdict on other texts, on the same machine. UsageError and CannotTellError as when
-        reading."""
+        """Assess other texts of the files on the same machine. UsageError and CannotTellError as
+        when reading.
+        """
         before = self.assessment
         request = before.proposal.request if before.proposal else None
         gpus, cluster = (request.gpus, request.cluster) if request else (None, None)
@@ -315,10 +324,10 @@ class _Files:
 def fixed_files(
     assessment: Assessment, changes: Sequence[LaunchChange], read: Read, watch: Watch
 ) -> Fixed:
-    """The files with their problems mended and the best change that they can hold made.
+    """Fix the problems of the files, then make the best change that they can express.
 
-    The result was read back and assessed: it runs, and it fits or may fit. Where no mend achieves
-    that, there are no texts and `left` says why.
+    The result is read back and assessed: it runs, and it fits or may fit. If fixes do not achieve
+    that, `texts` is empty and `left` says why.
     """
     files = _Files(assessment, read)
     for _ in range(_MOST_MENDS):
@@ -339,17 +348,17 @@ def fixed_files(
 
 
 def _without_change(files: _Files) -> Fixed:
-    """The result of the mends alone, if they are enough."""
+    """The result of the fixes without a further change, if they are enough."""
     verdict = files.assessment.verdict
     if not files.done or verdict in ("runs and fits", "cannot tell"):
         return Fixed(files.texts, tuple(files.done), tuple(files.left))
     why = "; ".join(error.text for error in files.assessment.errors) or "it would not fit"
     mends = ", ".join(files.done)
-    return Fixed({}, (), (*files.left, f"{mends}: {verdict} all the same: {why}"))
+    return Fixed({}, (), (*files.left, f"{mends}: {verdict} even so: {why}"))
 
 
 def _next_problem(files: _Files) -> Problem | None:
-    """The first untried problem that says how to mend it."""
+    """The first problem not yet tried that comes with a fix."""
     for problem in files.assessment.problems:
         tried = (problem.rule, problem.text) in files.tried
         if problem.edits and problem.severity != "note" and not tried:
@@ -358,7 +367,7 @@ def _next_problem(files: _Files) -> Problem | None:
 
 
 def _mend(files: _Files, problem: Problem) -> None:
-    """Make a problem's edits, if they solve it and cause no other."""
+    """Apply a problem's edits if they solve it and the number of errors does not grow."""
     files.tried.add((problem.rule, problem.text))
     try:
         texts = files.texts | edited(files.assessment.found, problem.edits)
@@ -370,7 +379,7 @@ def _mend(files: _Files, problem: Problem) -> None:
     new = [error for error in after.errors if (error.rule, error.text) not in before]
     stays = any((item.rule, item.text) == (problem.rule, problem.text) for item in after.problems)
     if stays or len(after.errors) > len(files.assessment.errors):
-        why = new[0].text if new else "the file says the same all the same"
+        why = new[0].text if new else "the file still says the same after the edit"
         files.left.append(f"{problem.fix}: {why}")
         return
     files.assessment, files.texts = after, texts
@@ -378,12 +387,14 @@ def _mend(files: _Files, problem: Problem) -> None:
 
 
 def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
-    """New texts, edited where values are defined or, failing that, where they are used."""
+    """New texts with the change, edited where values are defined or, if that fails, where they are
+    used.
+    """
     found, proposal, wanted = files.assessment.found, files.assessment.proposal, change.proposal
     if proposal is None:
         raise NotInFileError("the configuration is not known")
     edits = edits_for(found, proposal, wanted)
-    reason = "the file does not hold it, or not in a way that can be edited in place"
+    reason = "the file does not state it in a form that can be edited in place"
     for at_use in (False, True):
         try:
             made = files.texts | edited(found, edits, at_use=at_use)
@@ -402,7 +413,7 @@ def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
 
 
 def _reads_as(found: Found, wanted: Proposal) -> bool:
-    """Whether a launch reads as a configuration."""
+    """Whether the launch, read back, is the wanted configuration."""
     request = wanted.request
     try:
         one_request = as_request(found, request.gpus, request.cluster)
@@ -417,7 +428,7 @@ def _reads_as(found: Found, wanted: Proposal) -> bool:
 
 
 def _layers(proposal: Proposal) -> tuple[tuple[int, ...], bool]:
-    """Layers of each block, and whether multi-token prediction stands alone."""
+    """Layers of each block, and whether multi-token prediction has a block to itself."""
     from planner.cost.layout import usual_split
 
     layers = proposal.request.find_model().spec.layers

@@ -1,5 +1,6 @@
-"""Reads the input of `planner check`, files or a whole launch folder, and lists the settings in
-which a folder's files differ from its plan file. The files count."""
+"""Reads the input of `planner check`, files or a whole launch folder. If a folder's files differ
+from its plan file, the files count and the differences are listed.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from planner.job.optimizers import load_optimizer
 from planner.job.pool import parse_one_type
 from planner.job.request import Request
 from planner.job.specs import ModelSpec
+from planner.launch.architecture import departing_fields
 from planner.launch.check.request import as_request
 from planner.launch.check.world import started
 from planner.launch.languages.text import SourceFile
@@ -28,13 +30,13 @@ from planner.launch.read.launch import is_one_launch, read_launch
 from planner.launch.read.opened import ARGUMENTS, JOB, PLAN, SHELL, file_kind, readable
 from planner.launch.read.scripts import starting_scripts
 from planner.launch.read.yaml_text import embedded_texts
-from planner.launch.registry import kinds
+from planner.launch.registry import formats, kinds, table_of, targets
 from planner.launch.rl import CRITIC_PATH, POLICY_PATH
 from planner.predict.evaluate import Proposal
 from planner.search.plan_file import is_rl_file, read_plan_file
 from planner.search.rl.plan_file import read_rl_plan
 
-# Files that a launch folder holds beside those that launch.
+# Files of a launch folder that start nothing.
 _ENDINGS = (".sh", ".sbatch", ".slurm", ".bash", ".args", ".toml", ".json", ".yaml", ".yml", ".py")
 _SCRIPTS = (SHELL, ARGUMENTS, JOB)
 _MOST_NAMED = 6
@@ -42,16 +44,15 @@ _MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """`paths`: the files to read together; `plan`: the plan file beside them, or None."""
+    """`paths`: the files to read together; `plan`: the folder's plan file, or None."""
 
     paths: tuple[Path, ...]
     plan: Path | None = None
 
 
 def folder_files(folder: Path) -> FolderFiles:
-    """One configuration and one script of a folder. UsageError where it holds no launch.
-
-    With several configurations, UsageError names them: they are different launches.
+    """The configuration and the script of a folder. UsageError if it contains no launch, or several
+    configurations, which are different launches.
     """
     kind_of = {
         path: kind
@@ -63,41 +64,42 @@ def folder_files(folder: Path) -> FolderFiles:
     plans = [path for path, kind in kind_of.items() if kind == PLAN]
     if len(configurations) > 1 and not is_one_launch([kind_of[path] for path in configurations]):
         raise UsageError(
-            f"{folder} holds several configurations "
+            f"{folder} contains several configurations "
             f"({_names(configurations)}): name the files to check"
         )
     if len(scripts) > 1 and not _are_one_job(scripts, kind_of):
         scripts = starting_scripts(scripts)
         if len(scripts) > 1:
             raise UsageError(
-                f"{folder} holds several scripts ({_names(scripts)}): name the files to check"
+                f"{folder} contains several scripts ({_names(scripts)}): name the files to check"
             )
     if not configurations and not scripts:
         if len(plans) == 1:
             return FolderFiles((plans[0],))
-        raise UsageError(f"{folder} holds no launch file; readable are {readable()}")
+        raise UsageError(f"{folder} contains no launch file; readable are {readable()}")
     plan = plans[0] if len(plans) == 1 else None
-    # What a job has inside is what runs, whatever lies beside it.
+    # A configuration embedded in a job is the one that runs; the file of that name in the folder is
+    # ignored.
     inside = [name for path in scripts[:1] if kind_of[path] == JOB for name in _names_inside(path)]
     beside = [path for path in configurations if path.name not in inside]
     return FolderFiles((*scripts[:1], *beside), plan)
 
 
 def _names_inside(job: Path) -> list[str]:
-    """Files that a job makes on its nodes."""
+    """Names of the files that a job creates on its nodes."""
     text = SourceFile(str(job), read_text(job, MOST_BYTES)).as_text()
     return [embedded_text.name for embedded_text in embedded_texts(text) if embedded_text.name]
 
 
 def _are_one_job(scripts: Sequence[Path], kind_of: dict[Path, str]) -> bool:
-    """A JobSet and a TrainJob of the same run."""
+    """Whether the scripts are a JobSet and a TrainJob of the same run."""
     return {path.name for path in scripts} <= {"jobset.yaml", "trainjob.yaml"} and all(
         kind_of[path] == JOB for path in scripts
     )
 
 
 def _kind(path: Path) -> str | None:
-    """The kind of a file; None for one that is no launch file or cannot be read as one."""
+    """The kind of a launch file; None if it is not one or cannot be read."""
     if path.suffix not in _ENDINGS:
         return None
     try:
@@ -105,12 +107,12 @@ def _kind(path: Path) -> str | None:
         kind = file_kind(path.name, text) if text.strip() else None
     except (UsageError, CannotTellError, HardwareError, OSError):
         return None
-    # Python programs beside the configuration: what is trained, not how.
+    # Python programs in the folder say what is trained, not how.
     return None if kind and kind in kinds() and kinds()[kind].is_program else kind
 
 
 def _names(paths: Sequence[Path]) -> str:
-    """The first of some files by name, and how many more there are."""
+    """Names of the first few files, and the number of the others."""
     shown = ", ".join(path.name for path in paths[:_MOST_NAMED])
     more = len(paths) - _MOST_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
@@ -121,10 +123,10 @@ Contents = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Given:
-    """A launch as read: `paths` are the files it was read from.
+    """A launch as read from the files `paths`.
 
-    `gpus`, `cluster`: the machine, of the caller or of the folder's plan file. `read`: the same
-    launch with other texts for some of its files.
+    `gpus`, `cluster`: the machine, from the caller or from the folder's plan file. `read`: reads
+    the launch again with other texts for some of its files.
     """
 
     found: Found
@@ -144,13 +146,13 @@ def read_given(
 ) -> Given:
     """Read files, or the launch in a folder.
 
-    Facts that are missing from a folder's files (the machine, the model, the lengths of samples,
-    the imbalance of experts) come from its plan file and are listed as assumptions. `contents`:
-    texts in place of those of some files. UsageError as `read_launch`.
+    Facts that a folder's files lack (the machine, the model, sample lengths, the imbalance of
+    experts) come from its plan file and are listed as assumptions. `contents`: texts that replace
+    those of some files. UsageError as in `read_launch`.
     """
     folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
     if len(paths) > 1 and folders:
-        raise UsageError(f"{folders[0]} is a folder: give it alone, or the files in it")
+        raise UsageError(f"{folders[0]} is a folder: give only the folder, or the files in it")
     files = folder_files(folders[0]) if folders else FolderFiles(tuple(Path(p) for p in paths))
     names = tuple(str(path) for path in files.paths)
     taken: tuple[str, ...] = ()
@@ -168,8 +170,9 @@ def read_given(
         return _shown(_with_plan(names, files.plan, known, contents, taken), hints)
 
     def read(contents: Contents) -> Found:
-        """The launch; if the files start fewer processes than there are GPUs, degrees follow from
-        these."""
+        """The launch; if the files start fewer processes than there are GPUs, the degrees follow
+        from the processes.
+        """
         found = read_for(machine.num_gpus if machine else None, contents)
         use = started(found, machine) if machine else None
         return read_for(use.processes, contents) if use else found
@@ -178,7 +181,7 @@ def read_given(
 
 
 def _shown(found: Found, hints: Hints) -> Found:
-    """The launch with the images that the caller states, whatever kind of file it is."""
+    """The launch with the images that the caller states, whatever the format of its files."""
     if found.images or found.image_tokens:
         return found
     if hints.image_tokens is not None:
@@ -189,7 +192,7 @@ def _shown(found: Found, hints: Hints) -> Found:
 def _with_plan(
     names: tuple[str, ...], plan: Path, hints: Hints, contents: Contents, taken: tuple[str, ...]
 ) -> Found:
-    """The launch of a folder, completed by the plan file in it where the files say nothing."""
+    """The launch in a folder, with its plan file supplying what the files do not state."""
     request, is_rl, said = _request_of(plan), is_rl_file(plan), list(taken)
     known: dict[str, Any] = {}
     if is_rl:
@@ -197,7 +200,7 @@ def _with_plan(
     if hints.lengths is None and request.lengths is not None:
         known["lengths"] = request.lengths
         said.append(f"lengths {request.lengths}")
-    # The images of the plan's samples; files hold only their limits.
+    # The images of the plan's samples; the files contain only limits.
     stated, tokens = hints.images or hints.image_tokens, request.image_tokens
     if stated is None and tokens is not None:
         known["image_tokens"] = tokens
@@ -220,26 +223,26 @@ def _with_plan(
     differing = () if is_rl else plan_differences(found, read_launch([plan]), plan.name)
     notes = tuple(f"{name} (from {plan.name})" for name in said)
     assumed, problems = (*found.assumed, *notes), (*found.problems, *differing)
-    # The planner's folder holds the program that it starts.
+    # The planner's folder contains the program that it starts.
     return replace(found, assumed=assumed, problems=problems, left_open=())
 
 
 def _request_of(plan: Path) -> Request:
-    """The request of a plan file; for reinforcement learning the trainer's part of it."""
+    """The request in a plan file; for reinforcement learning, the trainer's part of it."""
     if is_rl_file(plan):
         return read_rl_plan(plan)[0].request.trainer
     return read_plan_file(plan).request
 
 
 def _models_of(plan: Path) -> Mapping[str, str]:
-    """The models of a plan of reinforcement learning, by the variables of its scripts."""
+    """Models of a reinforcement-learning plan, keyed by the variables of its scripts."""
     request = read_rl_plan(plan)[0].request
     policy = request.trainer.model
     return {POLICY_PATH: policy, CRITIC_PATH: request.critic or policy}
 
 
 def _machine(gpus: str | None, cluster: str | None) -> Cluster | None:
-    """The machine that is given; None where none is."""
+    """The machine that is given; None if none is."""
     from hardware.load import load_cluster_file
 
     if cluster:
@@ -252,7 +255,7 @@ RULE = "differs-from-plan"
 _DESCRIPTIVE = {
     "family", "name", "source", "hf_name", "pretraining_seq", "max_positions", "pretraining_tokens",
 }  # fmt: skip
-# Megatron has one GELU; the folder's README names the departure.
+# Megatron has one GELU; the folder's README mentions the difference.
 _SAME_VALUES = {"gelu_new": "gelu"}
 _REQUEST_FIELDS = (
     "batch_ramp",
@@ -262,7 +265,7 @@ _REQUEST_FIELDS = (
 
 
 def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, ...]:
-    """A warning for each setting in which the files differ from the plan (`name`: its file)."""
+    """A warning for each setting in which the files differ from the plan. `name`: the plan file."""
     try:
         here = as_request(found, planned.plan_gpus)
         there = as_request(planned)
@@ -275,12 +278,15 @@ def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, 
             "warning",
             (found.where[setting].place,) if setting in found.where else (),
         )
-        for setting, value, other in _differences(here, there)
+        for setting, value, other in _differences(here, there, found.format)
     )
 
 
-def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, Any]]:
-    """(setting, as in the files, as in the plan)."""
+def _differences(
+    here: Proposal, there: Proposal, written_as: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each differing setting: (name, value in the files, value in the plan). `written_as`: the
+    format of the files."""
     mine, planned = here.degrees.model_dump(), there.degrees.model_dump()
     yield from ((key, mine[key], planned[key]) for key in mine if mine[key] != planned[key])
     if here.request.gbs != there.request.gbs:
@@ -290,7 +296,7 @@ def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, An
     if _profile(here) != _profile(there):
         yield "framework", _profile(here), _profile(there)
     for key in _REQUEST_FIELDS:
-        # Whether paged states have room on the GPU stands in no file: it follows from the rest.
+        # No file says whether paged states have room on the GPU: it follows from the rest.
         if key == "optimizer_offload" and load_optimizer(here.request.optimizer).paged:
             continue
         one, other = getattr(here.request, key), getattr(there.request, key)
@@ -299,11 +305,23 @@ def _differences(here: Proposal, there: Proposal) -> Iterator[tuple[str, Any, An
     if (shape := here.request.overrides.model) is not None:
         spec, profile = there.request.find_model().spec, there.request.find_framework()
         trained = trained_model(there.request, spec, profile)
-        yield from _model_differences(shape, trained)
+        departing = _departing(trained, profile.name, written_as)
+        yield from _model_differences(shape, trained, departing)
+
+
+def _departing(model: ModelSpec, profile: str, written_as: str) -> frozenset[str]:
+    """Fields of the model that no files of this format can hold as they are. The README of a
+    folder says what the framework does instead."""
+    written = formats().get(written_as)
+    able = (
+        name for name, target in targets().items()
+        if written is not None and target.dialect == written.dialect and target.runs(profile)
+    )  # fmt: skip
+    return frozenset().union(*(departing_fields(table_of(name, model), model) for name in able))
 
 
 def _profile(proposal: Proposal) -> str:
-    """The profile in use; a technique may replace the framework's."""
+    """The profile in use. A technique may replace the framework's profile."""
     request = proposal.request
     launched = request.overrides.launched
     used = tuple(launched.variations) if launched else request.use
@@ -317,12 +335,15 @@ def _mode(proposal: Proposal) -> object:
         return proposal.recompute
 
 
-def _model_differences(here: ModelSpec, there: ModelSpec) -> Iterator[tuple[str, Any, Any]]:
-    """Fields of the model, by dotted name."""
+def _model_differences(
+    here: ModelSpec, there: ModelSpec, departing: frozenset[str]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each differing field of the model, by its dotted name, but for those in `departing`."""
     one, other = (dict(leaves(model.model_dump(mode="json"))) for model in (here, there))
     for key in one.keys() | other.keys():
         values = [_SAME_VALUES.get(str(side.get(key)), side.get(key)) for side in (one, other)]
-        if key.split(".")[0] not in _DESCRIPTIVE and values[0] != values[1]:
+        told = key.split(".")[0] in _DESCRIPTIVE or key in departing
+        if not told and values[0] != values[1]:
             yield f"model's {key}", one.get(key), other.get(key)
 
 

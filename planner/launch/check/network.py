@@ -1,4 +1,6 @@
-"""NCCL's variables in the environment of a launch: their effect on its network, and their cost."""
+"""NCCL variables in the environment of a launch: how they change its network, and the time that
+this costs.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from planner.predict.evaluate import Proposal
 from planner.predict.plan import Plan
 
 NETWORK_RULE = "network-fallback"
-# Below this share of the step the variables are only noted.
+# If the variables cost less than this share of the step, they are only noted.
 _LEAST_COST = 0.01
 
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """Changes that variables of the environment make, and the step without them, s."""
+    """Network changes made by environment variables, and the step time in seconds without them."""
 
     changes: tuple[TransportChange, ...]
     variables: tuple[str, ...]
@@ -28,12 +30,12 @@ class NetworkCost:
 
     @property
     def ratio(self) -> float:
-        """Step time with the variables over that without."""
+        """Step time with the variables, divided by the step time without them."""
         return self.step_time_s / self.without_s
 
     @property
     def costs(self) -> bool:
-        """Whether the step is longer for them."""
+        """Whether the variables make the step more than 1 % longer."""
         return self.ratio > 1.0 + _LEAST_COST
 
 
@@ -47,14 +49,14 @@ def network_changes(proposal: Proposal) -> tuple[TransportChange, ...]:
 def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[str, ...]:
     """The variables set by the launch that make the changes."""
     causes = {name for change in changes for name in change.variables}
-    # The interface alone changes nothing: it says which port sockets take.
+    # The interface by itself changes nothing: it only selects the port for sockets.
     return tuple(
         one.key for one in found.network if one.key in causes and one.key != "NCCL_SOCKET_IFNAME"
     )
 
 
 def without_variables(proposal: Proposal) -> Proposal:
-    """The launch with none of the variables set."""
+    """The launch with none of these variables set."""
     request = proposal.request
     launched = request.overrides.launched or Launched()
     unset = request.launched_as(replace(launched, transport=TransportSettings()))
@@ -62,13 +64,13 @@ def without_variables(proposal: Proposal) -> Proposal:
 
 
 def unset_network(found: Found, proposal: Proposal) -> tuple[str, Proposal] | None:
-    """The change that unsets the variables, in words; None where they change nothing."""
+    """The change that unsets the variables, with its description; None if they change nothing."""
     names = set_variables(found, network_changes(proposal))
     return (f"unset {' and '.join(names)}", without_variables(proposal)) if names else None
 
 
 def network_cost(found: Found, proposal: Proposal, plan: Plan) -> NetworkCost | None:
-    """Cost of the variables for a step; None where they change nothing on this machine."""
+    """The step time that the variables cost; None if they change nothing on this machine."""
     changes = network_changes(proposal)
     if not changes:
         return None
@@ -83,7 +85,7 @@ def network_sentence(cost: NetworkCost) -> str:
     gain = "that costs this step less than 1 %"
     if cost.costs:
         gain = (
-            f"a step takes about {seconds(cost.step_time_s)} with, {seconds(cost.without_s)} "
+            f"a step takes about {seconds(cost.step_time_s)}, {seconds(cost.without_s)} "
             f"without ({cost.ratio:.2g} times as fast)"
         )
     return f"{', '.join(cost.variables)}: {words}; {gain}"
@@ -92,12 +94,12 @@ def network_sentence(cost: NetworkCost) -> str:
 def network_problems(
     found: Found, proposal: Proposal, cost: NetworkCost | None
 ) -> Iterator[Problem]:
-    """Variables that make the run slow, and an interface on which no other node is reached."""
+    """Problems: variables that slow the run down, and an interface that reaches no other node."""
     places = {one.key: one.place for one in found.network}
     cluster = proposal.request.find_cluster()
     if cluster.num_nodes > 1 and is_loopback(found.transport()):
         name = "NCCL_SOCKET_IFNAME"
-        text = f"{name}=lo: no other node is reached over the loopback interface"
+        text = f"{name}=lo: other nodes cannot be reached over the loopback interface"
         yield Problem("network-loopback", text, places=(places[name],), fix=f"unset {name}")
     if cost is not None:
         yield Problem(

@@ -1,9 +1,9 @@
-"""Facts of a launch that no file, default or preset decides. The launch is predicted over their
-plausible values, as a measured run is over the empty cells of its row.
+"""Open facts of a launch: those that no file, default or preset decides. The launch is predicted
+over their plausible values, just as a measured run is over the empty cells of its row.
 
-Only what the program decides that is started, and is not there to read, is open in a launch; what a
-framework does by default is stated. The plan that is shown is that of the defaults; its error bars
-and the probability that it fits are those of the mixture
+Only facts decided by the program that is started, when its source is not available, are open;
+defaults of the framework are known. The plan shown uses the defaults; its error bars and its
+probability of fitting come from the mixture over all values
 (`planner.predict.uncertainty.open_mixture`).
 """
 
@@ -31,7 +31,7 @@ from planner.predict.uncertainty.intervals import fit_probability, in_doubt
 
 Change = Callable[[Proposal], Proposal]
 # The source of a measured run could have stated the fact and did not, which is a hint. Files that
-# cannot hold it give no hint, so the default is as likely as the other values.
+# cannot state it give no hint, so the default is as likely as the other values.
 _SILENCE = 0.5
 
 
@@ -65,7 +65,8 @@ def _vocabulary(size: int) -> Change:
     return change
 
 
-# What states a value in a launch, by the fact and the cell that states it in a measured run.
+# The change that gives a launch a value, by the fact and the cell that states the value in a
+# measured run.
 _SETTINGS: Mapping[str, Mapping[str, Change]] = {
     "recompute": {mode: _recomputing(mode) for mode in ("none", "full", "selective")},
     "flash": {"y": _asking(attention="flash"), "n": _asking(attention="eager")},
@@ -78,7 +79,7 @@ _SETTINGS: Mapping[str, Mapping[str, Change]] = {
 def opened_facts(
     left_open: Sequence[str], proposal: Proposal, job: Job, plan: Plan
 ) -> tuple[open_mixture.OpenFact, ...]:
-    """The open facts of a launch, with the effect of each of their values on its plan."""
+    """The open facts of a launch, each with the effect of its values on the plan."""
     known = priors(varied()) if left_open else {}
     facts = (
         _opened(fact_named(name), known[name], proposal, job, plan)
@@ -102,8 +103,9 @@ def _opened(
 
 
 def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
-    """ln(with the value / by default) of step time and memory; nothing for a value that the
-    framework cannot have."""
+    """For each value, ln(with the value / with the default) of step time and memory; values that
+    the framework cannot have are skipped.
+    """
     try:
         other = proposal.plan()
     except (UsageError, HardwareError, ConstraintError):
@@ -132,8 +134,9 @@ def plan_in_doubt(plan: Plan, job: Job, opened: tuple[open_mixture.OpenFact, ...
 
 
 def opened_sentences(plan: Plan, opened: tuple[open_mixture.OpenFact, ...]) -> dict[Figure, str]:
-    """For step time and memory the open fact that would narrow the error bar most, with the
-    prediction for each of its values."""
+    """For step time and for memory: the open fact that would narrow the error bar most, with the
+    prediction for each of its values.
+    """
     figures: dict[Figure, tuple[float, Callable[[float], str]]] = {
         "time": (plan.step_time_s, seconds),
         "memory": (plan.peak_bytes, lambda size: f"{gib(size)} GiB"),

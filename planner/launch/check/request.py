@@ -1,5 +1,6 @@
-"""Turns `Found` into a configuration that can be costed: a request with the profile as the settings
-change it, degrees, recompute mode and layers."""
+"""Turns `Found` into a configuration that can be costed: a request (with the profile as changed by
+the settings), degrees, recompute mode and layers.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +24,22 @@ from planner.launch.read.found import Found
 from planner.predict.evaluate import Proposal
 from planner.predict.plan import Degrees
 
-# Stands for the model in a request whose shape the files describe.
+# Name of the model in a request whose model is described by the files.
 IN_FILES = "from the files"
 
 
 def as_request(found: Found, gpus: str | None = None, cluster: str | None = None) -> Proposal:
-    """The configuration that was found, on the GPUs given (`64xH100`, or a cluster's file).
+    """The configuration that was found, on the given GPUs (`64xH100`, or a cluster file).
 
     The result's fields are the arguments of `planner.evaluate`; the rules are not checked.
-    CannotTellError where something is missing that no default can stand for.
+    CannotTellError if something is missing that has no default.
     """
     if gpus is None and cluster is None:
         gpus = found.plan_gpus
     if gpus is None and cluster is None:
         raise CannotTellError(
-            "the files do not say on what they run: give --gpus 64xH100, or --cluster FILE.toml"
+            "the files do not name the GPUs that they run on: give --gpus 64xH100, or "
+            "--cluster FILE.toml"
         )
     model = found.model or (IN_FILES if found.shape else None)
     if model is None:
@@ -75,7 +77,7 @@ def _request(
         gbs=gbs,
         cublas_workspace_config=found.cublas_workspace_config
         or found.environment.get(CUBLAS_WORKSPACE_CONFIG),
-        # Launch files may split a product over nodes; it is slow, not wrong.
+        # Launch files may split tensor parallelism over nodes; that is slow, not wrong.
         allow_tp_across_domains=True,
         **found.asked(),
         **({} if kernel is None else {"optimizer_kernel": kernel}),
@@ -83,11 +85,11 @@ def _request(
 
 
 def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
-    """Degrees on `world` GPUs, with dp, etp, grad_acc and ZeRO completed as the frameworks do."""
+    """Degrees on `world` GPUs, with dp, etp, grad_acc and ZeRO completed as frameworks do."""
     model = found.shape if found.model is None else load_model(found.model).spec
     replica = found.tp * found.pp * found.cp
     dp = found.dp or max(1, world // replica)
-    # Of a dense model experts-needed says so if ep > 1.
+    # If a dense model has ep > 1, the rule experts-needed reports it.
     experts = model is not None and model.moe is not None
     usual = load_framework(found.framework).usual_etp(experts=experts, tp=found.tp, ep=found.ep)
     etp = usual if found.etp is None or not experts else found.etp
@@ -106,8 +108,9 @@ def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
 
 
 def _unreplicated_zero(stage: int, draft: Request) -> int:
-    """The stage in the files, which shards over one rank here; the framework's lowest where it does
-    not have that stage, for both are the same on one rank."""
+    """The ZeRO stage to use if there is only one rank to shard over, where all stages are the same:
+    the files' stage, or the framework's lowest if it does not have that one.
+    """
     try:
         job = draft.resolve()
     except (UsageError, HardwareError):
@@ -117,7 +120,7 @@ def _unreplicated_zero(stage: int, draft: Request) -> int:
 
 
 def canonical_mode(found: Found) -> str:
-    """The recompute mode by the framework's name for its modules, where it has one."""
+    """The recompute mode, by the framework's name for its modules if there is one."""
     profile = load_framework(found.framework)
     names = found.recompute.replace(",", "+").split("+")
     wanted = {str(RECOMPUTED[name].part.name) for name in names if name in RECOMPUTED}
@@ -130,7 +133,7 @@ def canonical_mode(found: Found) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """`words`: what the setting does; `tables`: what it changes in the profile."""
+    """`words`: a description of the setting; `tables`: its changes to the profile."""
 
     words: str
     tables: Tables
@@ -143,8 +146,9 @@ def variation_tables() -> Mapping[str, Mapping[str, Any]]:
 
 
 def variation(name: str, profile: str) -> Variation:
-    """A variation by name, for a profile. For a technique that the profile offers it has words
-    alone, for the request itself states it. KeyError for a name that no reader gives."""
+    """A variation by name, for a profile. `tables` is empty for a technique of the profile, because
+    the request states it. KeyError for a name that no reader gives.
+    """
     technique = load_framework(profile).technique(name.removeprefix("no-"))
     if technique is not None:
         without = "without: " if name.startswith("no-") else ""
@@ -153,8 +157,8 @@ def variation(name: str, profile: str) -> Variation:
     if not tables and (
         technique := load_framework("megatron-core").technique(name.removeprefix("no-"))
     ):
-        # A profile of the same family that lacks it: Primus, Megatron-FSDP.
-        return Variation(f"{technique.words}: not counted on under {profile}", {})
+        # A profile of the same family without the technique: Primus, Megatron-FSDP.
+        return Variation(f"{technique.words}: not modelled under {profile}", {})
     words, variant = tables.pop("words"), tables.pop("variant", None)
     tables.pop("removed", None)
     if variant is not None:

@@ -1,9 +1,9 @@
-"""Predicts launches of reinforcement learning: files give a request and a layout, which give a
-step.
+"""Predicts launches of reinforcement learning: turns the files into a request and a layout, and
+costs the step.
 
-Files state the most tokens that prompts and answers may have, never how long they are. Unless the
-caller knows (`--lengths prompt=...,response=...`), every sample is as long as is allowed: an upper
-bound of memory, and of seconds.
+Files state the maximum length of prompts and answers, never their actual lengths. Unless the caller
+gives them (`--lengths prompt=...,response=...`), every sample is assumed to be as long as allowed,
+which gives an upper bound of memory and time.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ from planner.predict.rl.plan import EngineLayout, RlLayout
 if TYPE_CHECKING:
     from planner.predict.rl.step import RlStep
 
-# Tokens of a prompt where no file limits them.
+# Tokens of a prompt if no file limits them.
 _USUAL_PROMPT = 512
-# Of what is allowed, tokens of samples that are short: where even they have no room, no run fits.
+# Short samples are the allowed length divided by this: if even they do not fit, no run fits.
 _SHORT = 16
-# The algorithm of groups of one.
+# The algorithm for groups of one answer.
 _ALONE = "reinforce"
-# Fields of a request and where files have them.
+# Fields of a request, with their source in the files.
 _ALIKE = (
     "prompts samples_per_prompt framework epochs placement critic reference old_logprobs "
     "resampling=resamples engine=engine.name rollout_precision=engine.weights "
     "kv_precision=engine.kv kv_share=engine.kv_share sequences=engine.sequences"
 )
-# Advice on the planner's own options in a refusal.
+# The parts of a refusal that advise on the planner's own options.
 _OPTION = re.compile(r"^--[\w-]+ [^:]*: |; give --.*$|, or --rl \w+$")
 
 
 @dataclass(frozen=True)
 class RlCheck:
-    """The verdict on a launch of reinforcement learning.
+    """The verdict on a launch of reinforcement learning; `step` is None if too little is known or a
+    rule is broken.
 
-    `at_limits`: whether all samples are as long as the files allow, for want of their lengths;
-    `short_fits`: whether it fits with short ones. None: too little is known, or a rule is broken.
+    `at_limits`: whether all samples are assumed to be as long as the files allow, because their
+    lengths are unknown; `short_fits`: whether the launch fits with short samples.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -79,7 +80,7 @@ class RlCheck:
 
 
 def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
-    """The prediction of a launch on the GPUs given."""
+    """The prediction of a launch on the given GPUs."""
     rl = found.rl
     known = found.model is not None or found.shape is not None
     hides = any(
@@ -107,7 +108,7 @@ def rl_check(found: Found, gpus: str | None, cluster: str | None) -> RlCheck:
         field = ".".join(map(str, first["loc"]))
         return RlCheck((Problem("option-value", f"{field}: {first['msg']}"),))
     except (UsageError, HardwareError) as error:
-        # Without the advice on the planner's own options.
+        # Drop the advice on the planner's own options.
         return RlCheck((not_predictable(_OPTION.sub("", str(error).strip())),))
     return RlCheck(problems, request, job, layout, step, at_limits, short)
 
@@ -119,7 +120,9 @@ def _step(job: RlJob, layout: RlLayout) -> RlStep:
 
 
 def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> bool:
-    """Whether the launch fits with answers that are a fraction of the longest allowed."""
+    """Whether the launch fits if prompts and answers have only a sixteenth of the allowed
+    length.
+    """
     answer = max(1, (rl.response_limit or _SHORT) // _SHORT)
     prompt = max(1, (rl.prompt_limit or _USUAL_PROMPT) // _SHORT)
     brief = replace(found, lengths=f"prompt={prompt},response={answer}")
@@ -129,7 +132,9 @@ def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None
 
 
 def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
-    """The job of a request, with the engine's further settings from the files. UsageError."""
+    """The job of a request, with the engine's further settings from the files. UsageError if it is
+    refused.
+    """
     job, engine = request.resolve(), rl.engine
     set_engine = replace(job.engine, chunk=engine.chunk or job.engine.chunk, graphs=engine.graphs)
     return replace(job, engine=set_engine, **picked(rl, "token_limit_read fused_rotary"))
@@ -152,8 +157,9 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
 
 
 def _unpadded(found: Found, rl: RlFound) -> int | None:
-    """Tokens of an unpadded micro-batch of `mbs` samples: their mean, and at least the longest
-    sample. None where samples are padded."""
+    """Tokens in an unpadded micro-batch of `mbs` samples: `mbs` mean lengths, but at least the
+    longest sample. None if samples are padded.
+    """
     if rl.padded:
         return None
     prompt, response = read_prompts(_lengths(found, rl))
@@ -162,26 +168,30 @@ def _unpadded(found: Found, rl: RlFound) -> int | None:
 
 
 def _algorithm(rl: RlFound) -> str:
-    """The algorithm; groups of one answer are compared with nothing, and cost the same."""
+    """The algorithm. With one answer per prompt, a group algorithm has nothing to compare and is
+    costed as `reinforce`.
+    """
     return (
         _ALONE if rl.samples_per_prompt == 1 and algorithms()[rl.algorithm].group else rl.algorithm
     )
 
 
 def _dividing(samples: int, minibatches: int) -> int:
-    """The number of mini-batches, or the next below that divides the samples: frameworks leave out
-    the rest, or make the last one smaller."""
+    """The number of mini-batches, lowered until it divides the samples: frameworks drop the
+    remainder or make the last mini-batch smaller.
+    """
     return next(one for one in range(min(minibatches, samples), 0, -1) if samples % one == 0)
 
 
 def stated_lengths(rl: RlFound) -> str:
-    """Every prompt and answer as long as the files allow, as `--lengths` takes it."""
+    """The `--lengths` value for every prompt and answer being as long as the files allow."""
     return f"prompt={rl.prompt_limit or _USUAL_PROMPT},response={rl.response_limit or 1}"
 
 
 def _lengths(found: Found, rl: RlFound) -> str:
-    """Lengths of prompts and answers, cut where the files cut them; the longest that are allowed
-    where they are not known. UsageError."""
+    """Lengths of prompts and answers, cut at the files' limits; unknown lengths are set to those
+    limits. UsageError if wrong.
+    """
     if found.lengths is None:
         return stated_lengths(rl)
     parts = re.split(r",\s*response=", found.lengths.strip()[len("prompt=") :], maxsplit=1)
@@ -192,7 +202,7 @@ def _lengths(found: Found, rl: RlFound) -> str:
 
 
 def _cut(text: str, lengths: Lengths, limit: int | None) -> str:
-    """A text of lengths; a histogram where some are cut at a limit."""
+    """A `--lengths` text; it becomes a histogram if some lengths are cut at a limit."""
     if limit is None or lengths.longest <= limit:
         return text
     shares: dict[int, float] = {}
@@ -224,8 +234,9 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
 
 
 def _lacking(found: Found, rl: RlFound) -> Iterator[str]:
-    """Techniques of the trainer's profile that it goes without under this framework, unless the
-    files switch them on."""
+    """Techniques of the trainer's profile that are off under this framework unless the files switch
+    them on.
+    """
     offered = {technique.name for technique in load_framework(found.framework).techniques}
     lacks = offered.intersection(find_rl_framework(rl.framework).without)
     yield from (f"no-{name}" for name in sorted(lacks.difference(found.variations)))
@@ -241,10 +252,10 @@ def _sees(found: Found) -> bool:
 
 
 def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLayout:
-    """The layout that files state, on the GPUs of a job. UsageError for rules that it breaks."""
+    """The layout that the files state, on the GPUs of a job. UsageError if it breaks a rule."""
     engine, (trains, samples) = rl.engine, _gpus_of(rl, job)
     mbs = found.mbs if rl.padded else 1
-    # Frameworks make as many micro-batches as an interleaved pipeline takes.
+    # Frameworks make as many micro-batches as an interleaved pipeline needs.
     passes = found.pp if found.vpp > 1 and found.pp > 1 else 1
     sides = replace(found, world=trains, dp=None, gbs=None, grad_acc=passes, mbs=mbs)
     degrees = degrees_of(sides, request.trainer, trains)
@@ -253,19 +264,19 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
     proposal = Proposal(
         request.trainer, degrees, canonical_mode(found), found.block_layers, found.recomputed
     )
-    framework = job.framework
+    framework, engines = job.framework, max(1, samples // engine.engine_gpus)
     share = framework.kv_share_colocated if rl.placement == "colocated" else None
     return RlLayout(
         rl.placement,
         proposal.of(part),
         EngineLayout(
-            max(1, samples // engine.engine_gpus),
+            engines,
             engine.tp,
             engine.pp,
             engine.ep,
             engine.dp,
             engine.kv_share or share or framework.kv_share_separate,
-            engine.sequences or framework.sequences,
+            engine.sequences or job.usual_sequences(rl.placement, engines),
         ),
         rl.staleness,
         _critic(job, proposal.of(part)),
@@ -276,7 +287,7 @@ def rl_layout(found: Found, rl: RlFound, request: RlRequest, job: RlJob) -> RlLa
 
 
 def _critic(job: RlJob, trainer: Configuration) -> Configuration | None:
-    """The critic in the degrees of the policy, as frameworks set it up."""
+    """The critic with the degrees of the policy, as frameworks set it up; None without a critic."""
     if job.critic is None:
         return None
     own = replace(trainer.job, model=job.critic)
@@ -284,7 +295,7 @@ def _critic(job: RlJob, trainer: Configuration) -> Configuration | None:
 
 
 def _gpus_of(rl: RlFound, job: RlJob) -> tuple[int, int]:
-    """GPUs that train and GPUs that sample."""
+    """The number of GPUs that train and the number that sample."""
     total, separate = job.trainer.cluster.num_gpus, rl.placement == "separate"
     trains, samples = rl.trainer_gpus, rl.engine.gpus
     left = [max(1, total - (other or 0)) if separate else total for other in (samples, trains)]
@@ -292,15 +303,15 @@ def _gpus_of(rl: RlFound, job: RlJob) -> tuple[int, int]:
 
 
 def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
-    """Problems: the files take more or fewer GPUs than are given."""
+    """Problems: the files use more or fewer GPUs than are given."""
     total = job.trainer.cluster.num_gpus
     trains, samples = _gpus_of(rl, job)
     taken = max(trains, samples) if rl.placement == "colocated" else trains + samples
     if taken > total:
-        text = f"the files take {taken:,} GPUs; this is checked for {total:,}"
+        text = f"the files use {taken:,} GPUs, but the check is for {total:,}"
         yield Problem("launched-processes", text, fix=f"--gpus with {taken} GPUs")
     elif taken < total:
-        text = f"the files take {taken:,} of {total:,} GPUs: the prediction is for these"
+        text = f"the files use {taken:,} of {total:,} GPUs: the prediction is for those in use"
         yield Problem("launched-processes", text, "warning", fix=f"--gpus with {taken} GPUs")
 
 

@@ -1,7 +1,7 @@
-"""A changed configuration as edits of the file that it was read from.
+"""Translates a changed configuration into edits of the file that it was read from.
 
-Settings that a file cannot hold give no edit. The caller reads the edited file again and finds that
-it is not the changed configuration.
+Settings that the file cannot express give no edit. The caller reads the edited file again and
+notices that it differs from the changed configuration.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from planner.predict.evaluate import Proposal
 
 
 class NotInFileError(Exception):
-    """A change that the file's format does not hold; the message says where it belongs."""
+    """A change that the file's format cannot express; the message says where it belongs."""
 
 
 def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ...]:
-    """Edits that turn the file into the changed configuration. NotInFileError if it holds none."""
+    """Edits that turn the file into the changed configuration. NotInFileError if its format cannot
+    express any.
+    """
     written = formats().get(found.format)
     if written is None:
-        raise NotInFileError("a plan file is not launched; search again: planner search")
+        raise NotInFileError("a plan file cannot be edited; search again: planner search")
     if not written.is_written:
-        raise NotInFileError("files of this kind are read and not written: change it by hand")
+        raise NotInFileError("files of this kind cannot be edited automatically: change it by hand")
     if written.edits:
         return tuple(function(written.dialect, written.edits)(found, before, after))
     return tuple(_of_table(written, found, before, after))
@@ -38,17 +40,17 @@ def variations(proposal: Proposal) -> tuple[str, ...]:
 
 
 def state(option: DialectOption, value: object) -> Edit:
-    """The edit that gives an option our value."""
+    """The edit that sets an option, named by our name for it, to a value."""
     text = option.text(value)
     return Edit(option.key, None if text == GONE else text)
 
 
-# What is stated together: with another number of ranks each is worked out anew.
+# These are stated together: if the number of ranks changes, all are written again.
 _BATCH = ("mbs", "microbatch", "grad_acc", "gbs")
 
 
 def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """Edits for the settings whose values differ, in files with one setting for each value."""
+    """Edits of the settings whose values differ, for formats with one setting per value."""
     tables = run_options(written.dialect)
     options = {ours: row for name in written.options for ours, row in tables[name].items()}
     if {"gbs", "grad_acc"} <= options.keys() and found.setting(options["gbs"].key) is None:
@@ -69,7 +71,7 @@ def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) 
 
 
 def _said(written: Format, found: Found, proposal: Proposal) -> Mapping[str, Any]:
-    """The values of a configuration in a file of the format, by our names."""
+    """A configuration's values as a file of this format has them, by our names."""
     if written.says:
         said: Mapping[str, Any] = function(written.dialect, written.says)(found, proposal)
         return said

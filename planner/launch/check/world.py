@@ -1,4 +1,6 @@
-"""Whether the numbers of nodes, GPUs and processes of launch files agree, and fit the machine."""
+"""Checks that the numbers of nodes, GPUs and processes in launch files agree with each other and
+fit the machine.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from planner.launch.registry import formats
 
 RULE = "world-size"
 _IDLE = "would stay idle"
-# Launchers that start one process a GPU themselves: tasks of an srun around them are nodes.
+# Launchers that start one process per GPU themselves: the tasks of an srun around them are nodes.
 _PER_GPU = ("torchrun", "torch.distributed", "deepspeed", "accelerate")
 
 
@@ -27,13 +29,13 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
         return [_problem(f"{_words(count)}: at least 1 is needed", (count,)) for count in none]
     nodes = None
     if cluster is not None and _first(counts, "processes a node", "gpus a node") is not None:
-        # Of the machine, where the files say what a node starts.
+        # The machine's nodes, if the files say what each node starts.
         nodes = -(-cluster.num_gpus // cluster.gpus_per_node)
     problems = [*_disagreements(counts, nodes), *_products(counts), *_indivisible(found, counts)]
-    # With a disagreement there is no one number of processes, but that GPUs stay idle.
+    # Counts that disagree give no total to compare with the machine, unless GPUs only stay idle.
     if cluster is not None and all(_IDLE in problem.text for problem in problems):
         of_machine = list(_machine(found, counts, cluster, nodes))
-        # What stays idle of the machine is said once.
+        # Report idle GPUs only once.
         problems = of_machine if any(_IDLE in one.text for one in of_machine) else problems
         problems = list(dict.fromkeys((*problems, *of_machine)))
     written = formats().get(found.format)
@@ -52,9 +54,10 @@ def stated_gpus(found: Found) -> int | None:
 
 
 def started(found: Found, cluster: Cluster) -> Started | None:
-    """The processes that are started, where they are fewer than the machine's GPUs or are spread
-    over more nodes. None where they fill the machine or exceed it, or where the files leave it
-    open. A number of nodes that only the environment tells is the machine's."""
+    """The processes that are started, if they are fewer than the machine's GPUs or spread over more
+    nodes; otherwise, or if the files leave it open, None. A node count that comes only from the
+    environment is taken to be the machine's.
+    """
     use = _stated_start(found, cluster)
     if use is None or min(use.nodes, use.per_node) < 1 or use.per_node > cluster.gpus_per_node:
         return None
@@ -65,14 +68,14 @@ def started(found: Found, cluster: Cluster) -> Started | None:
 
 
 def _stated_start(found: Found, cluster: Cluster) -> Started | None:
-    """Nodes and their processes, as far as the files state them with certainty."""
+    """The nodes and processes that the files state with certainty."""
     sure = [count for count in _as_nodes_and_processes(found.counts) if not count.eased]
     nodes, total = _first(sure, "nodes"), _first(sure, "processes")
     per_node = _first(sure, "processes a node")
     if per_node is not None:
         use = Started(nodes.number if nodes else cluster.num_nodes, per_node.number)
     elif total is not None or (total := _stated_degrees(found)) is not None:
-        # Without a word on nodes, the first ones are filled.
+        # If no number of nodes is stated, fill the first nodes.
         number = max(1, nodes.number if nodes else -(-total.number // cluster.gpus_per_node))
         use = Started(number, total.number // number)
     else:
@@ -81,8 +84,9 @@ def _stated_start(found: Found, cluster: Cluster) -> Started | None:
 
 
 def _stated_degrees(found: Found) -> Count | None:
-    """The number of processes that the degrees need, where a file states all degrees but no
-    command."""
+    """The number of processes that the degrees need, if a file states all degrees and no
+    command.
+    """
     setting = found.where.get("dp")
     if found.counts or found.dp is None or setting is None:
         return None
@@ -91,14 +95,14 @@ def _stated_degrees(found: Found) -> Count | None:
 
 
 def processes(counts: Sequence[Count]) -> int | None:
-    """Processes in all, where the files state them; None where not."""
+    """The total number of processes; None if the files do not state it."""
     return _in_all(counts, ("processes",), ("processes a node",))
 
 
 def _in_all(
     counts: Sequence[Count], whole: Sequence[CountKind], of_a_node: Sequence[CountKind]
 ) -> int | None:
-    """The number of the whole, else that of a node times the nodes."""
+    """The stated total, or else nodes times the count per node."""
     total, per_node = _first(counts, *whole), _first(counts, *of_a_node)
     nodes = _first(counts, "nodes")
     if total is not None:
@@ -107,7 +111,9 @@ def _in_all(
 
 
 def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
-    """Counts in which tasks of Slurm and MPI are processes, or nodes where they start torchrun."""
+    """Counts in which the tasks of Slurm and MPI are renamed: to nodes if each starts torchrun,
+    otherwise to processes.
+    """
     inner = any(count.who.startswith(_PER_GPU) for count in counts)
     kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
     may_go = {*kinds, "nodes"}
@@ -120,7 +126,7 @@ def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
 
 
 def _is_overridden(count: Count, counts: Sequence[Count]) -> bool:
-    """Whether srun or mpirun overrides a directive; for nodes, with a smaller number."""
+    """Whether srun or mpirun overrides a directive; a node count only if theirs is smaller."""
     directive = count.who.startswith("#SBATCH")
     return directive and any(
         other.kind == count.kind
@@ -135,8 +141,9 @@ def _first(counts: Sequence[Count], *kinds: CountKind) -> Count | None:
 
 
 def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Problem]:
-    """Problems: different numbers of the same thing (nodes, processes, processes or GPUs of a
-    node)."""
+    """Problems: different numbers for the same quantity (nodes, processes, or processes or GPUs per
+    node).
+    """
     groups: tuple[tuple[CountKind, ...], ...] = (
         ("nodes",), ("processes", "gpus"), ("processes a node", "gpus a node"),
     )  # fmt: skip
@@ -155,11 +162,13 @@ def _meaning(one: Count, other: Count) -> str:
         return ""
     of_gpus, of_processes = (one, other) if one.kind.startswith("gpus") else (other, one)
     spare = of_gpus.number - of_processes.number
-    return f": {plural(spare, 'GPU')} {_IDLE}" if spare > 0 else ": a GPU takes one process"
+    return (
+        f": {plural(spare, 'GPU')} {_IDLE}" if spare > 0 else ": each GPU can run only one process"
+    )
 
 
 def _products(counts: Sequence[Count]) -> Iterator[Problem]:
-    """Problems: the processes in all are not nodes times the processes of a node."""
+    """Problems: the total number of processes is not nodes times processes per node."""
     total = _first(counts, "processes") or _first(counts, "gpus")
     per_node = _first(counts, "processes a node", "gpus a node")
     nodes = _first(counts, "nodes")
@@ -167,7 +176,7 @@ def _products(counts: Sequence[Count]) -> Iterator[Problem]:
         return
     if per_node is None:
         if nodes.number and total.number % nodes.number:
-            yield _problem(f"{_words(total)} is no multiple of {_words(nodes)}", (total, nodes))
+            yield _problem(f"{_words(total)} is not a multiple of {_words(nodes)}", (total, nodes))
         return
     spare = per_node.number * nodes.number - total.number
     if spare:
@@ -178,13 +187,13 @@ def _products(counts: Sequence[Count]) -> Iterator[Problem]:
 
 
 def _indivisible(found: Found, counts: Sequence[Count]) -> Iterator[Problem]:
-    """A problem: the degrees do not divide the processes."""
+    """A problem: the degrees do not divide the number of processes."""
     world, replica = processes(counts), found.tp * found.pp * found.cp
     if world is None or world % replica == 0 or found.format == "plan":
         return
     yield _problem(
-        f"the files start {world:,} processes, of which tp·pp·cp = {found.tp}·{found.pp}·{found.cp}"
-        f" = {replica:,} is no divisor",
+        f"the files start {world:,} processes, which tp·pp·cp = {found.tp}·{found.pp}·{found.cp}"
+        f" = {replica:,} does not divide",
         _counting(counts),
     )
 
@@ -192,26 +201,26 @@ def _indivisible(found: Found, counts: Sequence[Count]) -> Iterator[Problem]:
 def _machine(
     found: Found, counts: Sequence[Count], cluster: Cluster, nodes: int | None
 ) -> Iterator[Problem]:
-    """Problems: more or fewer processes than the machine has GPUs; fewer leave GPUs idle."""
+    """Problems: more processes than the machine has GPUs, or fewer, which leaves GPUs idle."""
     use = started(found, cluster)
     world, gpus = use.processes if use else processes(counts) or found.world, cluster.num_gpus
     crowded = _first([count for count in counts if not count.eased], "processes a node")
     if crowded and crowded.number > cluster.gpus_per_node and (world or 0) <= gpus:
         text = f"{_words(crowded)} is more than the {cluster.gpus_per_node:,} GPUs of a node"
-        yield _problem(f"{text}: a GPU takes one process", (crowded,))
+        yield _problem(f"{text}: each GPU can run only one process", (crowded,))
         return
     if world is None or (world == gpus and not use):
         return
     place = found.where.get("world") or found.where.get("dp")
     stated = _counting(counts)
-    # torchrun takes a number of nodes that is not given from the environment (PET_NNODES).
+    # If no number of nodes is given, torchrun takes it from the environment (PET_NNODES).
     sure = processes(counts) is not None and not any(count.eased for count in stated)
     total = _first(counts, "processes", "gpus")
     edits: tuple[Edit, ...] = ()
     if nodes and total is None:
         a_node = _to(counts, gpus // nodes, "processes a node", "gpus a node")
         edits = _to(counts, nodes, "nodes") + a_node
-    text = f"the files start {plural(world, 'process')}; this is checked for {gpus:,} GPUs"
+    text = f"the files start {plural(world, 'process')}, but the check is for {gpus:,} GPUs"
     if use:
         text = _part_words(use, cluster, by_degrees=not counts)
     yield Problem(
@@ -221,14 +230,15 @@ def _machine(
         tuple(dict.fromkeys(count.setting.place for count in stated))
         or ((place.place,) if place else ()),
         fix=_machine_fix(edits or _to(counts, gpus, "processes"), world, use, gpus),
-        # With more processes the global batch of many programs is another: that is not --fix's.
+        # In many programs more processes change the global batch, so --fix does not do this.
         edits=() if use else edits,
     )
 
 
 def _part_words(use: Started, cluster: Cluster, *, by_degrees: bool) -> str:
-    """A sentence on GPUs that stay idle, or on nodes that the machine does not have. `by_degrees`:
-    only the degrees tell the number of processes."""
+    """A sentence on idle GPUs, or on nodes that the machine does not have. `by_degrees`: whether
+    the number of processes follows only from the degrees.
+    """
     idle, there = cluster.num_gpus - use.processes, f"{cluster.num_gpus:,} GPUs"
     where = f" ({use.per_node:,} on each of {use.nodes:,} nodes)" if use.nodes > 1 else ""
     does = "the degrees in the file are for" if by_degrees else "the files start"
@@ -248,12 +258,12 @@ def _machine_fix(edits: Sequence[Edit], world: int, use: Started | None, gpus: i
     if world == gpus:
         return f"--gpus {use.nodes}x{use.per_node}xNAME, with the name of the GPU"
     more = _fix(edits) or f"degrees for {plural(gpus, 'process')}"
-    alone = f"--gpus with {plural(world, 'GPU')} for these alone"
+    alone = f"--gpus with {plural(world, 'GPU')} for these only"
     return f"{more} to use every GPU, or {alone}"
 
 
 def _counting(counts: Sequence[Count]) -> tuple[Count, ...]:
-    """The counts that give the number of processes."""
+    """The counts that determine the number of processes."""
     return tuple(count for count in counts if not count.kind.startswith("gpus"))
 
 
@@ -262,7 +272,7 @@ def _words(count: Count) -> str:
 
 
 def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, ...]:
-    """Edits that set every count of some kinds to a number."""
+    """Edits that set every count of the given kinds to a number."""
     return tuple(
         Edit(count.who, _spelled(count.who, number))
         for count in counts
@@ -271,13 +281,13 @@ def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, 
 
 
 def _spelled(who: str, number: int) -> str:
-    """A count as its setting is written: VISIBLE_DEVICES lists the GPUs."""
+    """A count in the syntax of its setting: VISIBLE_DEVICES takes a list of GPUs."""
     lists = who.endswith("VISIBLE_DEVICES")
     return ",".join(map(str, range(number))) if lists else str(number)
 
 
 def _fix(edits: Sequence[Edit]) -> str:
-    """Options and variables with the values that they should have."""
+    """Advice: options and variables with their corrected values."""
     return ", ".join(
         f"{edit.key}{'=' if edit.key in counting_variables() else ' '}{edit.value}"
         for edit in edits
@@ -285,7 +295,9 @@ def _fix(edits: Sequence[Edit]) -> str:
 
 
 def _problem(text: str, counts: Sequence[Count], edits: tuple[Edit, ...] = ()) -> Problem:
-    """An error, or a warning where the environment may set a number, or GPUs only stay idle."""
+    """An error; a warning if the environment may set a number, or if the only effect is idle
+    GPUs.
+    """
     runs = _IDLE in text or any(count.eased for count in counts)
     severity: Severity = "warning" if runs else "error"
     places = tuple(dict.fromkeys(count.setting.place for count in counts))

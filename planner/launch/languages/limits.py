@@ -1,4 +1,4 @@
-"""Limits on reading a script or a program, for some of them never end."""
+"""Limits on reading a script or a program, because some never end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 MOST_STEPS = 200_000
 MOST_CHARACTERS = 8 * 2**20
 DEEPEST = 100
-# Functions that call functions, commands inside words.
+# Nested function calls, and commands inside words.
 DEEPEST_CALL = 20
 MOST_SECONDS = 10.0
 _STEPS_A_LOOK = 512
 
 
 class LimitError(Exception):
-    """Reading would take more than its limits allow; the text says which limit it is."""
+    """Reading would exceed a limit; the text says which one."""
 
 
 @dataclass
 class Limits:
-    """Counters for the reading of one launch's scripts; LimitError at their limits."""
+    """Counters for the reading of one launch's scripts. They raise LimitError at their limits."""
 
     steps: int = 0
     characters: int = 0
@@ -32,7 +32,7 @@ class Limits:
     started: float = field(default_factory=time.monotonic)
 
     def step(self, characters: int = 0) -> None:
-        """Count one more statement, or word of some characters."""
+        """Count one more statement, or one more word and its characters."""
         self.steps += 1
         self.characters += characters
         if self.steps > MOST_STEPS:
@@ -44,7 +44,7 @@ class Limits:
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
-        """Inside one more level of nesting."""
+        """Count one more level of nesting inside this context."""
         if self.depth >= DEEPEST:
             _stop(f"nested deeper than {DEEPEST} levels")
         self.depth += 1
@@ -55,7 +55,9 @@ class Limits:
 
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
-        """Inside one more function, or command in a word."""
+        """Count one more nested function, or command inside a word, inside this context. `what`:
+        its name in the error.
+        """
         if self.calls >= DEEPEST_CALL:
             _stop(f"{what} is more than {DEEPEST_CALL} calls deep")
         self.calls += 1
@@ -66,7 +68,7 @@ class Limits:
             self.calls, self.depth = self.calls - 1, depth
 
     def grown(self, value: Any) -> None:
-        """Count the words of a list that a variable now holds."""
+        """Count the words of a list that was assigned to a variable."""
         for word in value if isinstance(value, list) else ():
             self.step(len(word.value))
 

@@ -1,4 +1,4 @@
-"""Text that remembers where each character was written, through variables and quoting."""
+"""Text that records where each character was written, even through variables and quoting."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 
-# Stands in a text for a part that is not known; its origin says why.
+# Stands for an unknown part of a text; the reason is in its origin.
 HOLE = "\ue000"
 
 
 def digits(text: str) -> int | None:
-    """A whole number in plain digits; None for other text, and for more than 18 digits."""
+    """A text as a whole number if it consists of 1 to 18 digits; otherwise None."""
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """The reason why a part of a text is unknown: a command's output, a variable that no file
-    sets."""
+    """The reason why part of a text is unknown, such as a command's output or a variable that no
+    file sets.
+    """
 
     why: str
 
 
-# File and offset of a character; None: made, not written (the result of arithmetic).
+# File and offset of a character, or the reason why it is unknown; None if it was computed, not
+# written.
 Origin = tuple["SourceFile", int] | Hole | None
 
 
 @dataclass(frozen=True, repr=False)
 class SourceFile:
-    """A file's content, and the line of each offset."""
+    """A file's content. It can tell the line of an offset."""
 
     path: str
     text: str = field(compare=False)
@@ -45,17 +47,17 @@ class SourceFile:
         return [0, *(at + 1 for at, letter in enumerate(self.text) if letter == "\n")]
 
     def line(self, offset: int) -> int:
-        """Line number, from 1."""
+        """The line number of an offset, from 1."""
         return bisect.bisect_right(self._starts, offset)
 
     def as_text(self) -> Text:
-        """The whole content, every character with its place."""
+        """The whole content as a Text with the place of every character."""
         return Span(self, 0, len(self.text)).as_text()
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters `start` to `end` of a file."""
+    """The characters from `start` up to `end` of a file."""
 
     file: SourceFile
     start: int
@@ -63,30 +65,30 @@ class Span:
 
     @property
     def line(self) -> int:
-        """Line of the first character."""
+        """The line of the first character."""
         return self.file.line(self.start)
 
     @property
     def place(self) -> str:
-        """`train.sh:12`."""
+        """File and line: `train.sh:12`."""
         return f"{self.file.path}:{self.line}"
 
     @property
     def written(self) -> str:
-        """The text that stands there."""
+        """The characters in the span."""
         return self.file.text[self.start : self.end]
 
     def as_text(self) -> Text:
-        """The same, every character with its place."""
+        """The span as a Text with the place of every character."""
         places = zip(repeat(self.file), range(self.start, self.end), strict=False)
         return Text(self.written, tuple(places))
 
 
 @dataclass(frozen=True)
 class Text:
-    """A value and where its characters come from.
+    """A value with the origin of each character.
 
-    A part that is not known is one character, `HOLE`: what stands around it can still be read.
+    An unknown part is the single character `HOLE`, so the text around it can still be read.
     """
 
     value: str
@@ -94,7 +96,7 @@ class Text:
 
     @cached_property
     def unknown(self) -> str:
-        """Why the value, or a part of it, is not known; empty where all of it is."""
+        """The reason why the value, or part of it, is unknown; empty if all is known."""
         if HOLE not in self.value:
             return ""
         item = self.origin[self.value.index(HOLE)]
@@ -102,24 +104,24 @@ class Text:
 
     @property
     def known(self) -> str:
-        """The value without the parts that are not known."""
+        """The value without its unknown parts."""
         return self.value.replace(HOLE, "")
 
     @staticmethod
     def made(value: str) -> Text:
-        """A value that stands in no file as it is."""
+        """A value that is not written in any file, for example a computed one."""
         return Text(value, (None,) * len(value))
 
     @staticmethod
     def not_known(why: str) -> Text:
-        """A value that reading alone cannot tell."""
+        """An unknown value, with the reason."""
         return Text(HOLE, (Hole(why),))
 
     def __getitem__(self, part: slice) -> Text:
         return Text(self.value[part], self.origin[part])
 
     def span(self) -> Span | None:
-        """The place of the value, if it stands in one piece of one file; None otherwise."""
+        """The place of the value if it is written in one piece in one file; otherwise None."""
         known = [item for item in self.origin if isinstance(item, tuple)]
         if not known or len(known) < len(self.origin):
             return None
@@ -128,14 +130,14 @@ class Text:
         return Span(file, start, end) if in_place else None
 
     def first(self) -> Span | None:
-        """Place of the first character that stands in a file."""
+        """The place of the first character that is written in a file; None if there is none."""
         found = next((item for item in self.origin if isinstance(item, tuple)), None)
         return None if found is None else Span(*found, found[1] + 1)
 
     def replaced(
         self, pattern: str | re.Pattern[str], made: Callable[[re.Match[str]], Text]
     ) -> Text:
-        """The text in which `made` replaces each match of a pattern."""
+        """The text with each match of a pattern replaced by `made(match)`."""
         parts, start = [], 0
         for match in re.finditer(pattern, self.value):
             parts += [self[start : match.start()], made(match)]
@@ -143,17 +145,19 @@ class Text:
         return join([*parts, self[start:]]) if parts else self
 
     def cut(self, pattern: str | re.Pattern[str]) -> Text:
-        """The text without the matches of a pattern, of which the first group stays."""
+        """The text without the matches of a pattern; the first group of each match, if any, is
+        kept.
+        """
         return self.replaced(
             pattern, lambda match: self[slice(*match.span(1))] if match.re.groups else Text("")
         )
 
     def split(self) -> Iterator[Text]:
-        """Words apart by white space."""
+        """The words, split at white space."""
         return (part for part in self.between(r"\s+") if part.value)
 
     def between(self, pattern: str) -> Iterator[Text]:
-        """The texts before, between and behind the matches of a pattern."""
+        """The texts before, between and after the matches of a pattern."""
         start = 0
         for match in re.finditer(pattern, self.value):
             yield self[start : match.start()]
@@ -162,7 +166,7 @@ class Text:
 
 
 def join(parts: Iterable[Text]) -> Text:
-    """Parts one after another."""
+    """Texts joined without a separator."""
     pieces = list(parts)
     return Text(
         "".join(piece.value for piece in pieces),
@@ -172,19 +176,19 @@ def join(parts: Iterable[Text]) -> Text:
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a command: its value, and where the script uses it."""
+    """One word of a command: its value, and the place where the script uses it."""
 
     text: Text
     used: Span | None = None
 
     @property
     def base(self) -> str:
-        """The value without folders before it."""
+        """The value without its leading folders."""
         return self.text.value.rsplit("/", 1)[-1]
 
     @property
     def written(self) -> str:
-        """The word as its script spells it."""
+        """The word as written in its script, without outer quotes."""
         return "" if self.used is None else self.used.written.strip("\"'")
 
 
@@ -197,12 +201,12 @@ class Files:
     written: dict[str, Text] = field(default_factory=dict)
 
     def add(self, path: str, text: str) -> SourceFile:
-        """Remember a file."""
+        """Add a file."""
         self.by_path[path] = SourceFile(path, text)
         return self.by_path[path]
 
 
 def spaced(words: Iterable[Text]) -> Text:
-    """Words with blanks between them."""
+    """Words joined by blanks."""
     parts = [part for word in words for part in (word, Text.made(" "))]
     return join(parts[:-1])

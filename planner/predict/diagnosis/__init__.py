@@ -1,1 +1,3 @@
-"""Compares a measured run with its prediction: do they agree, and what could explain the gap."""
+"""Compares a measured run with its prediction: whether they agree, and possible causes of the
+gap.
+"""

@@ -1,9 +1,9 @@
 """Ranked causes of a measured run that is slower, faster or heavier than predicted.
 
 Each cause is one change to the configuration (`hypotheses.toml`), costed by the model; nothing is
-fitted to the measurement. Causes are ranked by how near they bring the prediction to the
-measurement, alone or, where none comes near alone, in pairs. They are listed even inside the error
-bar: such a run may still lose time to something that can be mended.
+fitted to the measurement. Causes are ranked by how close they bring the prediction to the
+measurement: single causes or, if no single cause comes close, pairs. They are listed even for a run
+within the error bar, because such a run may still lose time for a reason that can be fixed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Direction = Literal["slower", "faster", "memory"]
 
 @dataclass(frozen=True)
 class Cause:
-    """A row of `hypotheses.toml`, which explains its fields."""
+    """A row of `hypotheses.toml`; that file explains the fields."""
 
     kind: str
     what: str
@@ -83,7 +83,9 @@ class Hypothesis:
 
     @property
     def target(self) -> tuple[str, str]:
-        """What the level sets: (`request` or `transport`, the field), or (`links`, "")."""
+        """The setting that the level changes: (`request` or `transport`, the field), or (`links`,
+        "").
+        """
         where, _, name = self.cause.sets.partition(".")
         return where, name
 
@@ -154,7 +156,8 @@ def _changed_cluster(cluster: Cluster, hypothesis: Hypothesis) -> Cluster:
 # A gap below this share needs no explanation.
 SAME = 0.02
 MOST_CAUSES = 8
-# If no cause comes near alone: how many are tried in pairs, and how many pairs are listed.
+# If no single cause comes near: number of causes that are tried in pairs, and number of pairs
+# listed.
 _COMBINED, _MOST_PAIRS = 6, 3
 # Losses below this share of the predicted step are not listed.
 _LEAST_LOSS = 0.02
@@ -168,10 +171,10 @@ _OUTSIDE_TEST = (
 
 @dataclass(frozen=True)
 class GapExplanation:
-    """`what` could be different, and the figure that the model then predicts, s or bytes.
+    """A possible difference in words, and the figure that the model then predicts, s or bytes.
 
-    `effect`: that figure over the original prediction, minus one; `test`: how to find out;
-    `any_gap`: it explains a gap of any size, so that `predicted` is the measurement.
+    `effect`: the figure over the original prediction, minus one; `test`: how to find out;
+    `any_gap`: it explains a gap of any size, so `predicted` is the measurement.
     """
 
     figure: Figure
@@ -186,7 +189,7 @@ class GapExplanation:
 
 @dataclass(frozen=True)
 class Loss:
-    """A part of the predicted step beside its arithmetic: seconds, and the share of the step."""
+    """A part of the predicted step besides its arithmetic: seconds, and the share of the step."""
 
     label: str
     seconds: float
@@ -195,8 +198,9 @@ class Loss:
 
 @dataclass(frozen=True)
 class Findings:
-    """Comparisons with a run, explanations of the gaps, losses of the predicted step, and what a
-    stated MFU means."""
+    """Comparisons with a run, explanations of the gaps, losses of the predicted step, and the
+    meaning of a stated MFU.
+    """
 
     comparisons: tuple[MeasuredComparison, ...] = ()
     explanations: tuple[GapExplanation, ...] = ()
@@ -221,7 +225,9 @@ def findings_of(proposal: Proposal, job: Job, plan: Plan, measured: Measured) ->
 
 
 def losses_of(plan: Plan) -> tuple[Loss, ...]:
-    """What the predicted step spends beyond the model's arithmetic at peak rate, largest first."""
+    """Time of the predicted step beyond the model's arithmetic at peak rate, by cause, largest
+    first.
+    """
     total = plan.step_time_s
     ideal_s = min(plan.mfu * total, plan.time.compute_s)
     amounts = {TIME_WORDS[name]: value for name, value in plan.time.model_dump().items()}
@@ -232,7 +238,7 @@ def losses_of(plan: Plan) -> tuple[Loss, ...]:
     return tuple(sorted(found, key=lambda loss: -loss.seconds))
 
 
-# A cause, and the plan at each of its strengths that applies.
+# A cause, and the plan at each of its strengths that can be applied.
 CostedCause = tuple[Cause, tuple[tuple[Hypothesis, Plan], ...]]
 
 
@@ -252,7 +258,7 @@ def costed_causes(proposal: Proposal, direction: Direction) -> tuple[CostedCause
 
 
 def direction_of(comparison: MeasuredComparison) -> Direction:
-    """The list of causes that fits a gap."""
+    """The direction of a gap, which selects the list of causes to try."""
     if comparison.figure == "peak memory":
         return "memory"
     return "slower" if comparison.ratio > 1.0 else "faster"
@@ -264,8 +270,9 @@ def explain_gap(
     comparison: MeasuredComparison,
     costed: Sequence[CostedCause] | None = None,
 ) -> tuple[GapExplanation, ...]:
-    """Explanations of a gap, nearest first; none where there is hardly a gap. `costed`:
-    `costed_causes` of the gap's direction, if known."""
+    """Explanations of a gap, nearest first; empty if there is hardly a gap. `costed`:
+    `costed_causes` of the gap's direction, if known.
+    """
     if abs(comparison.ratio - 1.0) <= SAME:
         return ()
     direction = direction_of(comparison)
@@ -313,7 +320,7 @@ def _explanation(
 def _pairs(
     proposal: Proposal, tried: Sequence[_Tried], comparison: MeasuredComparison
 ) -> Iterator[GapExplanation]:
-    """Pairs of causes of different kinds that explain more together than either does alone."""
+    """Pairs of causes of different kinds that explain more together than either does by itself."""
     found = []
     for (first, first_alone), (second, second_alone) in combinations(tried, 2):
         if first.cause.kind == second.cause.kind:

@@ -1,4 +1,4 @@
-"""What was measured of a run, beside its prediction; and what a stated MFU means."""
+"""Measurements of a run next to its prediction, and the meaning of a stated MFU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.job.job import Job
 from planner.job.quantities import GIB, share
 from planner.predict.plan import Interval, Plan
 
-# A stated MFU and a step time agree on a convention if they match within this share.
+# A stated MFU follows a convention if it matches the measured step time within this share.
 SAME_MFU = 0.03
 # Datasheets' sparse peaks are twice the dense ones (2:4 structured sparsity).
 SPARSE_OVER_DENSE = 2.0
@@ -27,8 +27,9 @@ Figure = Literal["step time", "peak memory"]
 
 @dataclass(frozen=True)
 class Measured:
-    """What the user measured: seconds a step, MFU as a share, peak GiB on the heaviest GPU, or
-    tokens/s of the whole job."""
+    """Measurements that the user gives: seconds per step, MFU as a share, peak GiB on the heaviest
+    GPU, or tokens/s of the whole job.
+    """
 
     step_time_s: float | None = None
     mfu: float | None = None
@@ -56,7 +57,7 @@ class Measured:
         return any(item is not None for item in given)
 
     def seconds(self, plan: Plan) -> float | None:
-        """The measured step time, perhaps from tokens/s; None without."""
+        """The measured step time, if necessary computed from tokens/s; None if neither is given."""
         if self.step_time_s is None and self.tokens_per_s is not None:
             return plan.gbs_tokens / self.tokens_per_s
         return self.step_time_s
@@ -64,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredComparison:
-    """A measured figure beside its prediction, both in seconds or bytes."""
+    """A measured figure and its prediction, both in seconds or bytes."""
 
     figure: Figure
     measured: float
@@ -78,7 +79,7 @@ class MeasuredComparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the measurement lies in the prediction's 80 % interval."""
+        """Whether the measurement is within the prediction's 80 % interval."""
         return self.interval.low <= self.measured <= self.interval.high
 
     def figure_of(self, plan: Plan) -> float:
@@ -103,7 +104,7 @@ class MeasuredComparison:
 
 @dataclass(frozen=True)
 class Convention:
-    """A way to count MFU, and the step time that the stated MFU then means."""
+    """A way to count MFU, and the step time that the stated MFU implies under it."""
 
     name: str
     step_time_s: float
@@ -111,7 +112,7 @@ class Convention:
 
 
 def comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
-    """Each measurement beside its prediction; an MFU counts as the step time that it implies."""
+    """Each measurement with its prediction; an MFU counts as the step time that it implies."""
     seconds = measured.seconds(plan)
     if seconds is None and measured.mfu is not None:
         seconds = plan.step_time_s * plan.mfu / measured.mfu
@@ -123,7 +124,7 @@ def comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
 
 
 def conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, ...]:
-    """The step time that the stated MFU means under each convention."""
+    """The step time that the stated MFU implies under each convention."""
     if measured.mfu is None:
         return ()
     stated, taken_s = measured.mfu, measured.seconds(plan)
@@ -164,15 +165,15 @@ def verdicts(plan: Plan, measured: Measured, ways: tuple[Convention, ...]) -> It
         value = plan.mfu * plan.step_time_s / taken_s
         counted = f"counted with the {first.name}, the measured step time is {share(value)}"
         if not fitting:
-            yield f"MFU {stated} follows from the measured step time in no usual way; {counted}"
+            yield f"MFU {stated} fits the measured step time under no usual convention; {counted}"
         elif not first.plausible:
             yield f"MFU {stated} is counted with the {named}; {counted}"
     elif not fitting:
-        yield f"MFU {stated}: counted in any usual way, the run is not as predicted"
+        yield f"MFU {stated}: under every usual convention, the run differs from the prediction"
     elif not first.plausible:
         ratio = first.step_time_s / plan.step_time_s
         yield (
-            f"MFU {stated} makes sense of a run as predicted only if counted with the {named}. "
+            f"MFU {stated} agrees with the prediction only if counted with the {named}. "
             f"Counted with the {first.name} it means a step {ratio:.2f} times as long as "
-            "predicted: give --measured-step-time to tell"
+            "predicted: give --measured-step-time to decide"
         )

@@ -1,1 +1,3 @@
-"""Views of the cost core's account of memory: a step over time, what fits, what to change."""
+"""Views of the cost core's account of memory: memory over a step, the largest sizes that fit, and
+changes that make a configuration fit.
+"""

@@ -1,5 +1,5 @@
 """Memory of a configuration: every stage's account over a step and layer by layer in backward, the
-bytes outside tensors, the limit, and how sure the prediction is.
+bytes outside tensors, the limit, and the uncertainty of the prediction.
 
 The cost core computes every phase (`planner.cost.phases`), walking backward from the loss to the
 embedding; the peak is the heaviest phase. The core runs without a compiler here; peaks equal those
@@ -41,8 +41,9 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a phase keeps for backward: micro-batches of each part of the stage, exceptions for
-    single layers, and offloaded bytes that are on the GPU during a copy."""
+    """Tensors that a phase keeps for backward: numbers of micro-batches for each part of the stage,
+    exceptions for single layers, and offloaded bytes that are on the GPU during a copy.
+    """
 
     copies: records.KeptCopies
     layers: tuple[OneLayer, ...]
@@ -53,7 +54,8 @@ class Kept:
 class PhaseMemory:
     """Live bytes of a stage at the worst point of a phase, by term.
 
-    `at`: the piece whose backward that is; `in_flight`: micro-batches that keep something.
+    `at`: the piece whose backward runs at that point; `in_flight`: micro-batches of which anything
+    is kept.
     """
 
     name: str
@@ -90,7 +92,7 @@ def stage_timeline(stage: Stage, kinds: tuple[str, ...] = ()) -> MemoryTimeline:
 
 
 def _without_state(stage: Stage, phase: PhaseMemory) -> PhaseMemory:
-    """A phase as it is in the first step."""
+    """The memory of a phase in the first step, before optimizer states exist."""
     state = float(stage.rest.resting.optimizer_state)
     terms = {**phase.terms, "optimizer state": 0.0}
     return replace(phase, total_bytes=phase.total_bytes - state, terms=terms)
@@ -98,14 +100,15 @@ def _without_state(stage: Stage, phase: PhaseMemory) -> PhaseMemory:
 
 def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     """Phases of one step in order. Later micro-batches have forward and backward phases of their
-    own, since they find the gradients of earlier ones."""
+    own, because gradients of earlier ones exist by then.
+    """
     framework = stage.inputs.framework
     first, later, late = passes(stage.held, stage.grid.grad_acc, framework)
     resting, moving = stage.rest
     settled = PhaseTerms(resting, moving._replace(optimizer_temporaries=0.0))
     begun = settled.moving._replace(gradients=moving.gradients * first.before)
     yield _phase("start", PhaseTerms(resting, begun))
-    # While micro-batches in flight accumulate; the last one is in `_pass`.
+    # Phases while micro-batches in flight accumulate; the last micro-batch is in `_pass`.
     count = ceil(first.in_flight)
     for index in range(1, count):
         head = min(first.head, float(index))
@@ -171,13 +174,13 @@ UPDATE_BLOCKS = "blocks of the update"
 
 @dataclass(frozen=True, slots=True)
 class StageAccount(MemoryTimeline):
-    """Bytes on one GPU of a pipeline stage: its phases, and what lies outside them.
+    """Bytes on one GPU of a pipeline stage: its phases, and the bytes outside them.
 
     `outside`: bytes outside live tensors by name: allocator rounding and fragmentation, blocks kept
     for the update, CUDA context, one entry per communicator, buffers of overlapped exchanges,
     optimizer states in unified memory. `allocated_bytes`: live tensors at the peak
-    (`torch.cuda.max_memory_allocated`); `total_bytes`: what the driver reports for the process
-    (nvidia-smi).
+    (`torch.cuda.max_memory_allocated`); `total_bytes`: memory of the process as the driver reports
+    it (nvidia-smi).
     """
 
     stage: int
@@ -240,7 +243,9 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
 
 
 def _gaps(stage: Stage, row: Any) -> dict[str, float]:
-    """Blocks that the allocator keeps beside live tensors; the update's are live in the update."""
+    """Bytes of blocks that the allocator keeps in addition to live tensors; during the update, the
+    update's blocks are live.
+    """
     gaps = float(row.terms[f.STAGE_FRAGMENTATION])
     aside = core.set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
     if not aside or row.phase == 1.0:
@@ -260,7 +265,7 @@ def kind_names(job: Job) -> tuple[str, ...]:
 
 
 def communicators(degrees: Degrees) -> tuple[str, ...]:
-    """Names of the communicators with buffers that a rank is a member of."""
+    """Names of the communicators with buffers to which a rank belongs."""
     sizes = core.communicator_sizes(degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.ep)
     return tuple(name for name, size in zip(core.COMMUNICATORS, sizes, strict=True) if size > 1)
 
@@ -287,7 +292,7 @@ class Footprint:
 
     @property
     def total_bytes(self) -> float:
-        """What the driver reports on the heaviest stage."""
+        """Memory of the process on the heaviest stage, as the driver reports it."""
         return self.heaviest.total_bytes
 
     @property
@@ -312,7 +317,7 @@ class Footprint:
 
     @property
     def interval(self) -> Interval:
-        """Where the true total lies with 80 % probability, bytes."""
+        """80 % interval of the true total, bytes."""
         return peak_interval(self.job, self.total_bytes)
 
 
@@ -322,10 +327,11 @@ def footprint_of(configuration: Configuration) -> Footprint:
 
 
 def worst_expert_load(job: Job, degrees: Degrees) -> float:
-    """Load of the busiest expert rank over the mean, if a dropless router sends it all it can.
+    """Load of the busiest expert rank over the mean load, if a dropless router sends it as many
+    tokens as possible.
 
     A rank holds E/ep experts, so it gets at most min(k, E/ep) of the k copies of each token of its
-    ep group, where the mean is k/ep (E = experts, k = top_k). 1 without experts or without ep.
+    ep group; the mean is k/ep (E = experts, k = top_k). 1 without experts or without ep.
     """
     moe = job.model.moe
     if moe is None:
@@ -335,8 +341,9 @@ def worst_expert_load(job: Job, degrees: Degrees) -> float:
 
 
 def dropless_worst_case(configuration: Configuration) -> Footprint | None:
-    """The footprint if every token of the ep group goes to one rank; None without spread experts,
-    or if the job already assumes as much."""
+    """The footprint if every token of the ep group goes to one rank; None if ranks do not share out
+    the experts, or if the job already assumes such a load.
+    """
     job = configuration.job
     worst = worst_expert_load(job, configuration.degrees)
     if worst <= job.expert_imbalance:
@@ -346,8 +353,9 @@ def dropless_worst_case(configuration: Configuration) -> Footprint | None:
 
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
-    """Live bytes during the backward of one of a stage's layers; `done`: layers whose backward is
-    over."""
+    """Live bytes during the backward of one layer of a stage; `done`: number of layers whose
+    backward is finished.
+    """
 
     layer: int
     done: int
@@ -370,7 +378,8 @@ def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
 
 def _ends(stage: Stage, one_pass: Pass) -> tuple[float, float]:
     """Bytes at the first and at the last layer of a backward pass; 0 without layers. (The core
-    skips the last layer where gradients exist already, since it is lighter then.)"""
+    skips the last layer once gradients exist, because it is lighter then.)
+    """
     firsts = [
         float(total_bytes(stage.terms(phase, one_pass)))
         for phase in (LAYER, LAYER_AGAIN)

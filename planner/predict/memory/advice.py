@@ -1,7 +1,7 @@
-"""Changes that make a configuration fit, and what each costs: `--advise`.
+"""Changes that make a configuration fit, and the cost of each: `--advise`.
 
-Every change is a real option of the framework, evaluated for memory and time; changes that break a
-rule are left out. The global batch stays, and so do the GPUs unless more are allowed.
+Every change is an actual option of the framework, evaluated for memory and time; changes that break
+a rule are left out. The global batch stays the same, and so do the GPUs unless more are allowed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from planner.predict.memory.solve import SAFE_PROBABILITY
 from planner.predict.plan import Degrees, Plan
 
 Watch = Callable[[str, int, int], None]
-# Whether time is up before something is tried, which then counts as untried.
+# Called with a description before something is tried; if it returns true, time is up and that thing
+# counts as untried.
 Over = Callable[[str], bool]
 
 # Pairs that are evaluated if no single change suffices: those with the largest sums of savings.
 MOST_PAIRS = 160
-# Least share of the peak that a change must save to be of help.
+# Smallest share of the peak that a change must save to count as helpful.
 LEAST_SAVING = 0.002
-# Least share of a memory term that a change must remove to count as shrinking it.
+# Smallest share of a memory term that a change must remove to count as shrinking it.
 LEAST_SHRINKAGE = 0.2
 
 
 @dataclass(frozen=True)
 class Move:
-    """One change or two, and their result.
+    """One change or a pair of changes, and the result.
 
-    `saved_bytes`: at the peak of the heaviest stage; `extra_s`: longer step, at the original batch;
-    `follows`: what else had to change, in words.
+    `saved_bytes`: at the peak of the heaviest stage; `extra_s`: increase of the step time, at the
+    original batch; `follows`: the other options that had to change, in words.
     """
 
     changes: tuple[OptionChange, ...]
@@ -56,12 +57,12 @@ class Move:
 
     @property
     def learns(self) -> str:
-        """How the training changes so that another model comes out; empty if it does not."""
+        """How the training changes, if the result is a different model; else empty."""
         return ", ".join(dict.fromkeys(change.learns for change in self.changes if change.learns))
 
     @property
     def more_gpus(self) -> int:
-        """Additional GPUs that it needs."""
+        """Number of additional GPUs needed."""
         return self.proposal.degrees.gpus - self.gpus_before
 
     @property
@@ -73,7 +74,8 @@ class Move:
 @dataclass(frozen=True)
 class LargestTerm:
     """The largest memory term at the peak, in bytes; `move`: the first change, in the order of
-    advice, that shrinks it, None if no tried change does."""
+    advice, that shrinks it; None if no tried change does.
+    """
 
     name: str
     label: str
@@ -84,13 +86,14 @@ class LargestTerm:
 
 @dataclass(frozen=True)
 class Advice:
-    """Changes that make a configuration fit (`sufficient`); those that help without sufficing, most
-    bytes first (`partial`); and pairs that suffice where no single change does.
+    """Changes that make a configuration fit (`sufficient`); those that save memory but not enough,
+    largest saving first (`partial`); and pairs that suffice if no single change does.
 
-    Sufficient changes come in the order in which one would try them: those that leave the training
-    as it is, those that train another model, those that need more GPUs; each group by time.
-    `closest`: the lightest pair on the same GPUs, if none suffices there. `tried`: number of
-    changes and pairs that were looked at, including those that break a rule or save nothing.
+    Sufficient changes are in the order in which to try them: those that leave the training as it
+    is, those that train another model, those that need more GPUs; each group is sorted by time.
+    `closest`: the pair that saves most, on the same GPUs if any pair stays there; None if a pair on
+    the same GPUs suffices or none was tried. `tried`: number of changes and pairs that were
+    examined, including those that break a rule or save nothing.
     """
 
     base: Plan
@@ -112,9 +115,10 @@ def advise(
 ) -> Advice:
     """Evaluate every change of one option, and pairs of changes if none suffices.
 
-    `may_add_gpus`: degrees that need more GPUs may have them (`request.gpus` must then count them:
-    `8xH100`); data parallelism on more GPUs is tried in any case and comes last. `over`: asked
-    before each change. UsageError if the configuration itself breaks a rule.
+    `may_add_gpus`: degrees that need more GPUs may have them (`request.gpus` must then state a
+    number of GPUs: `8xH100`); data parallelism on more GPUs is tried in any case and comes last.
+    `over`: called before each change; if it returns true the change is skipped and counts as
+    untried. UsageError if the configuration itself breaks a rule.
     """
     watch = watch or (lambda _what, _done, _total: None)
     return _Adviser(proposal, may_add_gpus, pairs, watch, over).advice()
@@ -187,7 +191,9 @@ class _Adviser:
         )
 
     def _changed(self, changes: tuple[OptionChange, ...]) -> Proposal | None:
-        """The configuration after changes; None if GPUs or batch do not divide."""
+        """The configuration after changes; None if the GPUs or the batch cannot be divided by the
+        new degrees.
+        """
         proposal = self.proposal
         wanted: dict[str, int] = {}
         request: dict[str, Any] = {}
@@ -209,7 +215,8 @@ class _Adviser:
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int], gbs: int) -> Degrees | None:
         """Degrees completed: dp from the GPUs, grad_acc from the batch, etp, and vpp 1 if chunks
-        would be unequal under another pp."""
+        would be unequal at another pp.
+        """
         present = self.proposal.degrees
         replica, gpus = degrees.tp * degrees.pp * degrees.cp, present.gpus
         if "dp" in wanted or (self.may_add_gpus and replica > gpus):
@@ -221,7 +228,7 @@ class _Adviser:
         return degrees.model_copy(update=changes).filling(gpus, gbs)
 
     def _expert_tensor(self, degrees: Degrees) -> int:
-        """etp, which follows tp if it did so before or must."""
+        """etp, which equals tp if it did so before or has to."""
         present, rules = self.proposal.degrees, self.job.framework.parallelism
         if self.job.model.moe is None:
             return 1
@@ -251,7 +258,9 @@ def _stay(moves: Sequence[Move]) -> list[Move]:
 
 
 def _fewest_gpus(moves: list[Move]) -> list[Move]:
-    """Drop moves to more GPUs than the smallest number that suffices, or to as many in vain."""
+    """Drop moves to more GPUs than the smallest additional number that suffices, and moves to that
+    number that do not fit.
+    """
     enough = min((move.more_gpus for move in moves if move.more_gpus and move.is_safe), default=0)
     if not enough:
         return moves
@@ -280,7 +289,7 @@ def _differ(one: Move, two: Move) -> bool:
 
 
 def _follows(before: Proposal, after: Proposal, changes: tuple[OptionChange, ...]) -> str:
-    """Degrees that changed beyond those asked for, and more GPUs: `dp 4, grad-acc 16`."""
+    """Degrees that changed in addition to those asked for, and added GPUs: `dp 4, grad-acc 16`."""
     wanted = {name for change in changes for name in change.degrees}
     old, new = before.degrees.model_dump(), after.degrees.model_dump()
     words = [

@@ -1,8 +1,8 @@
-"""Memory of serving a model: what each rank holds, whether it fits, how many tokens it caches, and
-other splits of the same GPUs.
+"""Memory of serving a model: the memory of each rank, whether it fits, how many tokens its cache
+has room for, and other splits of the same GPUs.
 
-To generate a token, a rank reads its share of the weights and of the cached keys and values once.
-Splitting further shortens that and adds two all-reduces a layer; splitting less leaves more
+To generate a token, a rank reads its share of the weights and of the cached keys and values once. A
+deeper split shortens that and adds two all-reduces per layer; a shallower split leaves more
 replicas, each with its copy of the weights.
 """
 
@@ -29,7 +29,7 @@ from planner.predict.memory.serving.stage import (
 
 @dataclass(frozen=True)
 class InferenceMemory:
-    """All stages of a deployment, and the figures that people ask for."""
+    """All stages of a deployment, and figures derived from them."""
 
     deployment: Deployment
     stages: tuple[ServingStageMemory, ...]
@@ -37,7 +37,7 @@ class InferenceMemory:
 
     @cached_property
     def heaviest(self) -> ServingStageMemory:
-        """The stage nearest to its limit, or farthest beyond it."""
+        """The stage with the least room, or the largest excess over its limit."""
         return max(self.stages, key=lambda stage: stage.missing)
 
     @property
@@ -59,26 +59,28 @@ class InferenceMemory:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes a token adds to all layers on all ranks of a replica (windows not applied)."""
+        """Bytes a token adds to all layers on all ranks of a replica, ignoring windows."""
         return model_token_bytes(self.deployment)
 
     @property
     def caching_layers(self) -> str:
-        """Which layers cache tokens, in words."""
+        """The layers that cache tokens, in words."""
         kinds = self.deployment.model.kind_sequence
         caching = sum(kind.attention not in ("state", "none") for kind in kinds)
         return f"{'all' if caching == len(kinds) else f'{caching} of'} {len(kinds)} layers"
 
     @property
     def one_copy_token_bytes(self) -> float:
-        """Bytes of a token's keys and values, each counted once."""
+        """Bytes of a token's keys and values without the copies that several ranks hold."""
         deployment = self.deployment
         alone = Deployment(deployment.model, deployment.gpu, kv=deployment.kv)
         return model_token_bytes(alone)
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that a replica's cache holds, in sequences of the given context."""
+        """Number of tokens for which a replica's cache has room, in sequences of the given
+        context.
+        """
         return self._tokens(0.0)
 
     @property
@@ -88,8 +90,9 @@ class InferenceMemory:
 
     @property
     def concurrency(self) -> float:
-        """Sequences of the given context that vLLM admits at once on a replica: its start-up line
-        `Maximum concurrency for N tokens per request`."""
+        """Number of sequences of the given context that vLLM admits at once on a replica: its
+        start-up line `Maximum concurrency for N tokens per request`.
+        """
         context = self.deployment.context
         return min(s.blocks() / s.pool.admission_blocks(context) for s in self.stages)
 
@@ -111,9 +114,10 @@ _REDUCTIONS_A_LAYER = 2.0
 
 @dataclass(frozen=True)
 class ServingSplit:
-    """A deployment on the same GPUs, all stages in turn. `read_s`: to read a rank's weights and
-    cache once at full HBM rate, all experts included; `reduce_s`: the all-reduces of one token of
-    each sequence."""
+    """A deployment on the same GPUs, whose stages work one after the other. `read_s`: seconds to
+    read a rank's weights and cache once at full HBM rate, all experts included; `reduce_s`: seconds
+    of the all-reduces for one token of each sequence.
+    """
 
     memory: InferenceMemory
     read_s: float
@@ -121,8 +125,9 @@ class ServingSplit:
 
     @property
     def token_s(self) -> float:
-        """Seconds between tokens of a sequence, ignoring launches and products, which hide behind
-        the reads."""
+        """Seconds between tokens of a sequence, ignoring launches and products, which overlap with
+        the reads.
+        """
         return self.read_s + self.reduce_s
 
     @property
@@ -132,12 +137,16 @@ class ServingSplit:
 
     @property
     def sequences(self) -> float:
-        """Sequences of the given context that all replicas hold at once."""
+        """Number of sequences of the given context for which the caches of all replicas have room
+        at once.
+        """
         return self.memory.concurrency * self.memory.deployment.dp
 
 
 def splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
-    """Every legal tp·dp of as many ranks, deepest tp first. `cluster`: its links are used."""
+    """Every legal tp·dp of the same number of ranks, deepest tp first. `cluster`: its links are
+    used.
+    """
     ranks = deployment.tp * deployment.dp
     for tp in (count for count in range(ranks, 0, -1) if ranks % count == 0):
         near = replace(deployment, tp=tp, dp=ranks // tp)

@@ -1,8 +1,9 @@
-"""Every change of one option that a framework offers a configuration: what advice tries.
+"""All changes of a single option that a framework allows for a configuration: the candidates of
+advice.
 
-A change says which request fields, degrees or recompute mode it sets, and how the training differs.
-Changes that leave the training as it is come first, then those that need more GPUs, then those that
-train another model.
+A change states the request fields, degrees or recompute mode that it sets, and how the training
+differs. Changes that leave the training as it is come first, then those that need more GPUs, then
+those that train another model.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from planner.predict.memory.solve import SAFE_PROBABILITY, bracket
 from planner.predict.plan import Plan
 from planner.predict.techniques import further_techniques
 
-# Degrees are tried at these multiples of their value.
+# Factors by which degrees are multiplied for trying.
 _FACTORS = (2, 4, 8, 16)
-# Shares of the optimizer on the host, by what a framework can offload.
+# Shares of the optimizer on the host, by the kind of offload that a framework supports.
 _SHARES: Mapping[str, tuple[float, ...]] = {"none": (), "share": (0.5, 1.0), "whole": (1.0,)}
 OTHER_STATES = "other optimizer states"
 OTHER_ROUNDING = "other rounding"
@@ -35,8 +36,8 @@ OTHER_BATCH = "a larger batch"
 class OptionChange:
     """One option with another value. `kind` groups options that exclude each other.
 
-    `learns`: how the training changes so that another model comes out; empty for changes of memory
-    and time alone.
+    `learns`: how the training changes, if the result is a different model; empty if only memory and
+    time change.
     """
 
     kind: str
@@ -68,7 +69,7 @@ class OptionChanges:
             if stage > present.zero:
                 yield _of_degrees("zero", {"zero": stage})
         yield from self._recompute_modes()
-        # Interleaving holds more in flight.
+        # With interleaving, more micro-batches are in flight.
         for name, degree in (("mbs", present.mbs), ("vpp", present.vpp)):
             smaller = (value for value in range(degree - 1, 0, -1) if degree % value == 0)
             yield from (_of_degrees(name, {name: value}) for value in smaller)
@@ -90,7 +91,9 @@ class OptionChanges:
             yield OptionChange("recompute", flags, recompute="full", recomputed=fewest)
 
     def _fewest_recomputed(self) -> tuple[int, ...] | None:
-        """Fewest layers of each stage whose full recomputation suffices, by their accounts."""
+        """Smallest number of layers per stage whose full recomputation suffices, by the stages'
+        accounts.
+        """
         job, proposal = self.job, self.proposal
         rule = job.framework.parallelism.recompute_layers
         modes = [mode.name for mode in job.framework.recompute]
@@ -117,7 +120,9 @@ class OptionChanges:
         return footprint_of(placed).fit_probability >= SAFE_PROBABILITY
 
     def _degrees(self) -> Iterator[OptionChange]:
-        """More of what splits the model; more ranks that share state, if GPUs may be added."""
+        """Larger degrees that split the model; if GPUs may be added, also more ranks that share
+        state.
+        """
         rules, degrees = self.job.framework.parallelism, self.proposal.degrees
         offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
         if self.job.model.moe is not None:
@@ -131,13 +136,16 @@ class OptionChanges:
         yield from self._more_replicas()
 
     def _zero_beside(self, name: str) -> dict[str, int]:
-        """The ZeRO stage to set beside tensor parallelism, if the present one excludes it."""
+        """The ZeRO stage to combine with a larger tensor degree, if the present stage excludes
+        it.
+        """
         stays = name != "tp" or self.job.framework.parallelism.zero3_with_tensor
         return {} if stays or self.proposal.degrees.zero < 3 else {"zero": 2}
 
     def _more_replicas(self) -> Iterator[OptionChange]:
         """Data parallelism with ZeRO on more GPUs: with smaller micro-batches if the batch requires
-        that, or with a larger batch if it is too small for so many ranks."""
+        that, or with a larger batch if it is too small for that many ranks.
+        """
         degrees, offered = self.proposal.degrees, self.job.framework.parallelism.zero_stages
         stage = max(offered[0], degrees.zero)
         for factor in _FACTORS if stage else ():
@@ -155,7 +163,9 @@ class OptionChanges:
             yield OptionChange("dp", flags, request=batch, degrees=given, learns=OTHER_BATCH)
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
-        """More of one split in exchange for less of another, on the same GPUs."""
+        """A larger degree of one split in exchange for a smaller degree of another, on the same
+        GPUs.
+        """
         present = self.proposal.degrees
         for giver in names:
             given = getattr(present, giver)
@@ -183,8 +193,9 @@ class OptionChanges:
         return OptionChange(kind, flags, request=option, learns=learns)
 
     def _optimizer_offloads(self) -> Iterator[OptionChange]:
-        """More of the optimizer on the host, with the ZeRO stage that this requires, and with the
-        one from which gradients leave too."""
+        """A larger share of the optimizer on the host, with the ZeRO stage that this requires, and
+        with the stage from which on gradients are moved there too.
+        """
         stages = sorted(self.job.framework.parallelism.zero_stages)
         for share in _SHARES[self.job.framework.optimizer.offload]:
             if share <= self.job.optimizer_offload:
@@ -200,7 +211,7 @@ class OptionChanges:
                 yield OptionChange("offload", flags, request=request, degrees=degrees)
 
     def _activations(self) -> Iterator[str]:
-        """More modules whose activations go to the host."""
+        """Larger sets of modules whose activations are moved to the host."""
         profile, offloaded = self.job.framework, set(self.job.activation_offload)
         if not profile.activation_offload.modules:
             return
@@ -209,7 +220,7 @@ class OptionChanges:
                 yield spelled(modules, profile, self.job.model)
 
     def _kernels(self) -> Iterator[OptionChange]:
-        """Attention that keeps no scores, weights in 16 bits."""
+        """Attention that keeps no scores, and weights in 16 bits."""
         if self.job.attention == "eager":
             yield self._option("attention", attention="flash")
         if self.job.dtype != "bf16":
@@ -231,7 +242,8 @@ class OptionChanges:
 
     def _weights_off_gpu(self) -> Iterator[OptionChange]:
         """Weights in host memory or on NVMe, with ZeRO-3, which gathers them, if the present stage
-        does not."""
+        does not gather weights.
+        """
         profile = self.job.framework
         if self.proposal.degrees.zero > 2 or 3 not in profile.parallelism.zero_stages:
             return

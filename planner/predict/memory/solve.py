@@ -22,18 +22,20 @@ from planner.predict.plan import Degrees
 
 Unknown = Literal["mbs", "seq", "layers"]
 
-# A value fits if the true peak stays within the limit with this probability; the prediction's own
-# probability is one half.
+# A value fits if the true peak stays within the limit with this probability; at one half, the
+# prediction itself decides.
 SAFE_PROBABILITY, EVEN_PROBABILITY = 0.8, 0.5
 MOST_LAYERS = 2**14
-# Units to try where rules demand multiples beyond those of the degrees (fp8: 16 or 32).
+# Units to try if rules demand multiples beyond those of the degrees (fp8: 16 or 32).
 _MOST_DOUBLINGS = 8
 
 
 @dataclass(frozen=True)
 class Border:
-    """The largest value that fits with a probability, and the next one, which does not. `largest`
-    None: not even the least value fits; `beyond` None: the rules end there."""
+    """The largest value that fits with a given probability, and the next one, which does not.
+    `largest` None: not even the smallest value fits; `beyond` None: the rules allow no larger
+    value.
+    """
 
     probability: float
     largest: SolvedPoint | None
@@ -42,7 +44,7 @@ class Border:
 
 @dataclass(frozen=True)
 class SolvedPoint:
-    """A value and the account of the configuration with it."""
+    """A value, and the memory account of the configuration with it."""
 
     value: int
     footprint: Footprint
@@ -50,8 +52,9 @@ class SolvedPoint:
 
 @dataclass(frozen=True)
 class Solution:
-    """Borders for the safe and for the even chance. Values are multiples of `step`, or divisors of
-    the batch if `step` is 0; `held` says in words what stays fixed."""
+    """Borders for the safe probability and for an even chance. Values are multiples of `step`, or
+    divisors of the batch if `step` is 0; `held` states in words what stays fixed.
+    """
 
     unknown: Unknown
     step: int
@@ -80,7 +83,7 @@ class _Axis:
     step: int
     held: str
     place: Callable[[int], Configuration]
-    # Points by index, each accounted for once.
+    # Points by index, so that each is costed once.
     known: dict[int, SolvedPoint] = field(default_factory=dict)
 
     def point(self, index: int) -> SolvedPoint:
@@ -90,7 +93,7 @@ class _Axis:
         return self.known[index]
 
     def border(self, probability: float) -> Border:
-        """The values around the border of a probability."""
+        """The largest value that fits with a probability, and the next one."""
 
         def fits(index: int) -> bool:
             return self.point(index).footprint.fit_probability >= probability
@@ -106,10 +109,11 @@ class _Axis:
 def bracket(
     fits: Callable[[int], bool], start: int, count: int, over: Callable[[], bool] = lambda: False
 ) -> tuple[int, int]:
-    """(last index that fits or -1, first one that does not or `count`) of a falling predicate.
+    """(last index that fits or -1, first one that does not or `count`) for a predicate that is true
+    up to some index.
 
-    Steps from `start` double until both sides are known, then halve. If time ends (`over`), the two
-    may lie apart.
+    Steps from `start` double until both sides are known, then the interval is halved. If time runs
+    out (`over`), the two indices need not be neighbours.
     """
     low, high, step, at = -1, count, 1, start
     while high - low > 1 and not over():
@@ -183,7 +187,7 @@ def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
 
 
 def _exact(job: Job, degrees: Degrees, **changes: Any) -> Job:
-    """The job at exactly the batch of these degrees, with further changes."""
+    """The job with exactly the batch of these degrees, and with further changes."""
     batch = BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True)
     return replace(job, batch=batch, **changes)
 
@@ -205,8 +209,9 @@ def _with_layers(configuration: Configuration, layers: int) -> Configuration:
 
 
 def repeated_kinds(model: ModelSpec, layers: int) -> tuple[LayerKind, ...]:
-    """Kinds of a deeper or shallower model: the first ones, then the pattern of the second half of
-    the model's layers repeated (dense layers before MoE ones stay first)."""
+    """Layer kinds of a deeper or shallower model: the first ones, then the repeating pattern of the
+    second half of the model's layers (so dense layers before MoE ones stay first).
+    """
     kinds = list(model.layer_kinds)
     if not kinds:
         return ()

@@ -1,8 +1,8 @@
-"""What holds the memory of a phase: terms in reading order with their names, and the tensors that
+"""The contents of memory in a phase: terms in reading order with their names, and the tensors that
 make up the term `activations`.
 
-These are rows of the op table, counted as often as the core's account keeps their piece
-(`kept_copies`), so that they add up to its term.
+The tensors are rows of the op table, counted as often as the core's account keeps their piece
+(`kept_copies`), so they add up to that term.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ ON_THEIR_WAY = "offloaded, on their way"
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
     """A saved tensor of the op table: bytes of all layers and micro-batches together, in `copies`
-    (a micro-batch that keeps only some of its layers counts in part)."""
+    copies (a micro-batch that keeps only some of its layers counts as a fraction).
+    """
 
     name: str
     size_bytes: float
@@ -95,7 +96,7 @@ def _rows(job: Job, stage: Stage, kept: Kept) -> Iterator[tuple[str, float, floa
 
 
 def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
-    """Pieces in the core's order: layers that stay on the GPU are kinds of their own."""
+    """Pieces in the core's order. Layers whose activations stay on the GPU are separate kinds."""
     table, count = job_pieces(job), len(job.model.piece_kinds)
     if kinds == count:
         return table
@@ -106,8 +107,10 @@ def _pieces(job: Job, kinds: int) -> tuple[Piece, ...]:
 def _piece_rows(
     stage: Stage, piece: Piece, copies: float, *, again: bool | None, losses_done: float = 0.0
 ) -> Iterator[tuple[str, float, float]]:
-    """Rows of `copies` of a piece that recomputes, or not (`again` None: embedding or head, which
-    keep all but the tensors that layers share); `losses_done` of them have dropped their logits."""
+    """Rows of `copies` copies of a piece. `again`: whether it recomputes; None for embedding or
+    head, which keep everything except the tensors that layers share. `losses_done` of the copies
+    have freed their logits.
+    """
     if not copies:
         return
     key, job = stage.key, stage.inputs.job
@@ -118,14 +121,15 @@ def _piece_rows(
             gone = losses_done if row.name == "head/loss" else 0.0
             name = row.name
             if op.name.startswith(VISION):
-                # A tower's layers name their tensors like any layer.
+                # A tower's layers use the same tensor names as any layer.
                 name = f"{VISION}{row.name.removeprefix(VISION)}"
             yield name, size, copies * share - gone
 
 
 def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> float:
-    """Share of a tensor that a piece keeps on the GPU: `planner.cost.layer.recompute_costs`, less
-    what leaves for the host."""
+    """Share of a tensor that a piece keeps on the GPU: as in `planner.cost.layer.recompute_costs`,
+    minus the part that is moved to the host.
+    """
     key = stage.key
     modules = Module(int(key.modules)) if again is not False else Module.NOTHING
     gone = row.leaves if size >= stage.inputs.framework.least_offload_bytes else 0.0
@@ -165,8 +169,9 @@ _SMALL = 5e-5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A term of a sum: live tensors, or bytes outside tensors (`where`); `of`: the term that it is
-    part of."""
+    """A summand of a stage's peak: live tensors, or bytes outside tensors (`where`). `of`: the
+    larger term that it belongs to.
+    """
 
     name: str
     label: str
@@ -185,7 +190,7 @@ class PhaseRow:
 
 
 def label(name: str) -> str:
-    """Words for a term."""
+    """A term's name in words."""
     if name.startswith("communicator "):
         return f"NCCL buffers, {name.removeprefix('communicator ')} group"
     term = LIVE_TERMS.get(name) or OUTSIDE_TERMS.get(name)
@@ -213,7 +218,7 @@ def peak_tensors(footprint: Footprint, account: StageAccount) -> tuple[KeptTenso
 
 
 def peak_parts(footprint: Footprint, account: StageAccount) -> tuple[Part, ...]:
-    """Everything that holds a stage's peak; the parts add up to its total."""
+    """Everything in memory at a stage's peak; the parts add up to its total."""
     terms = account.peak.terms
     tensors: list[Part] = []
     for name in terms:

@@ -1,1 +1,3 @@
-"""The op table of a transformer: one set of rows behind parameters, FLOP, memory and time."""
+"""The op table of a transformer: one set of rows from which parameters, FLOP, memory and time are
+computed.
+"""

@@ -1,4 +1,6 @@
-"""Which linear layers of a model a row of the op table holds, and which of them have adapters."""
+"""The linear layers of a model in each row of the op table, and those of them that have
+adapters.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,15 @@ _ALONE: Mapping[str, str] = {
 _QKV = "attention/qkv"
 # Rows that read the projector's output for images.
 _OF_IMAGES = ("attention/k", "attention/v")
-# Rows that read a tensor of their own; all others of a block read its norm's output.
+# Rows that read a separate tensor; all others of a block read its norm's output.
 _OWN_INPUT = ("out_proj", "down", "up_proj", "q_up", "kv_up", "experts_up", "experts_down")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A linear layer within a row, or several that share an adapter: widths of input and output,
-    sharding of its weights by output, and of its input."""
+    """A linear layer within a row, or several layers that share an adapter: input and output width,
+    sharding of the weights by output, and sharding of the input.
+    """
 
     name: str
     into: float
@@ -49,7 +52,7 @@ class Part:
 
 
 def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
-    """Linear layers of a row, by the names under which adapters target them."""
+    """Linear layers of a row, by the names that adapters use for their targets."""
     if op.name == _QKV:
         return ("q", "k", "v")
     if op.name in _ALONE:
@@ -65,12 +68,12 @@ def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
 
 
 def _is_together(context: OpContext) -> bool:
-    """Whether one row holds gate and up."""
+    """Whether one row contains both gate and up."""
     return context.model.gated and bool(context.profile.kernels.fused_projections)
 
 
 def parts_of(op: Op, context: OpContext) -> tuple[Part, ...]:
-    """The adapters beside a row."""
+    """The parts of a row that get adapters; empty if none do."""
     wanted = set(context.tuning.adapted(context.model))
     if ALL_LINEAR in context.tuning.targets:
         wanted.add("projector")
@@ -100,7 +103,7 @@ def _part(op: Op, name: str, out: float, shard: ParamShard | None = None) -> Par
 
 
 def _input_shard(op: Op) -> Shard:
-    """What divides the input of a product."""
+    """The sharding of a product's input."""
     if op.kind is OpKind.GROUPED_GEMM:
         return Shard.ROUTED_TP if op.in_shard is Shard.EXPERT_TP else Shard.ROUTED
     return Shard.TP if op.in_shard is Shard.TP else Shard.SEQUENCE
@@ -115,8 +118,9 @@ def _qkv_parts(op: Op, context: OpContext, wanted: set[str]) -> tuple[Part, ...]
 
 
 def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, ...]:
-    """Parts of a row with gate and up, or with one of them. If the library holds both in one layer,
-    the adapter belongs to the first row."""
+    """Parts of a row with gate and up, or with one of them. If the library has both in one layer,
+    the adapter belongs to the first row.
+    """
     together, families = _is_together(context), context.saved.fused_gate_up_families
     if context.profile.adapters.fused_targets or context.applies(families):
         whole = op.out_width if together else 2.0 * op.out_width
@@ -127,7 +131,7 @@ def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, .
 
 
 def input_of(op: Op, context: OpContext) -> str:
-    """The tensor that a product reads, by a name that all its readers share."""
+    """The tensor that a product reads, by a name common to all its readers."""
     block, _, row = op.name.partition("/")
     if op.name in _OF_IMAGES:
         return "images"

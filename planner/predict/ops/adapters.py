@@ -1,14 +1,15 @@
-"""Rows of adapters beside frozen products, and how freezing changes the other rows of a piece.
+"""Rows of adapters next to frozen products, and the effect of freezing on the other rows of a
+piece.
 
 A low-rank adapter (Hu et al. 2021, arXiv 2106.09685) of a product from `in` to `out` adds, for each
 token, s·B·A·x with A: r x in and B: out x r. Its rows are the products by A and by B, and one row
 that only moves memory: casts and dropout of x, the scale s, the sum with the frozen product.
 
-A frozen product has a gradient of its input and none of its weights, so it keeps no input. Adapters
-keep it, once for all that read it; or a cast of their own; or with dropout the dropped input and
-its mask (peft, src/peft/tuners/lora/layer.py, Linear.forward). Frozen norms that scale with a torch
-operation keep no normalised tensor. Kernels that fuse an adapter with its product (unsloth,
-kernels/fast_lora.py) keep x alone.
+Backward of a frozen product computes a gradient of its input and none of its weights, so it keeps
+no input. Adapters keep the input, once for all that read it; or each a cast of it; or with dropout
+the dropped input and its mask (peft, src/peft/tuners/lora/layer.py, Linear.forward). Frozen norms
+that scale with a torch operation keep no normalised tensor. Kernels that fuse an adapter with its
+product (unsloth, kernels/fast_lora.py) keep only x.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ENGINE_SHARE = 0.5
 
 
 def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Piece:
-    """A piece as it is trained: frozen rows with adapters; `frozen`: nothing of it is trained."""
+    """A piece as it is trained: frozen rows with adapters; `frozen`: no part of it is trained."""
     if context.tuning.trains_all:
         return piece
     rule = Frozen(context, frozen)
@@ -62,12 +63,12 @@ def _are_fused(context: OpContext) -> bool:
 
 
 def _cast_bytes(op: Op, context: OpContext) -> float:
-    """Bytes per element of the cast of its input that each adapter of a row keeps; 0 if it reads
-    the row's own input.
+    """Bytes per element of the cast of the input that each adapter of a row keeps; 0 if it reads
+    the row's input without a cast.
 
-    peft casts to the type of the adapter's weights, except beside quantised products under autocast
-    (src/peft/tuners/lora/layer.py, Linear.forward; bnb.py, Linear4bit.forward); autocast then casts
-    fp32 inputs to 16 bits.
+    peft casts to the type of the adapter's weights, except next to quantised products under
+    autocast (src/peft/tuners/lora/layer.py, Linear.forward; bnb.py, Linear4bit.forward); autocast
+    then casts fp32 inputs to 16 bits.
     """
     rules, tuning = context.profile.adapters, context.tuning
     if _are_fused(context) or not rules.cast_bytes:
@@ -81,8 +82,9 @@ def _cast_bytes(op: Op, context: OpContext) -> float:
 def _kept_inputs(
     ops: Sequence[Op], adapted: dict[str, tuple[Part, ...]], context: OpContext, *, frozen: bool
 ) -> dict[str, tuple[Saved, ...]]:
-    """The inputs that each row keeps: of a tensor that several products read, the first one that
-    trains keeps it."""
+    """The inputs that each row keeps. If several products read the same tensor, the first of them
+    that needs it for backward keeps it.
+    """
     held: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
         rows = tuple(row for row in op.saved if op.is_product and is_input(row, context))
@@ -91,7 +93,7 @@ def _kept_inputs(
     kept: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
         reads = is_trained(op, context, frozen=frozen) or keeps_input(op, context)
-        # Fused kernels make the down projection's input again, as the activation's output.
+        # Fused kernels recompute the down projection's input, as the activation's output.
         remade = _are_fused(context) and op.name.endswith("/down")
         shares = (_shares_input(op, context) and not remade) or merges(op, context)
         reads = reads or (shares and bool(adapted.get(op.name)))
@@ -103,19 +105,24 @@ def _kept_inputs(
 
 
 def _gathered(row: Saved, context: OpContext) -> Saved:
-    """The input that adapters keep: gathered, if tensor parallelism splits them (Megatron-Bridge,
-    src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
+    """The input that adapters keep; it is gathered if tensor parallelism splits the adapters
+    (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather).
+    """
     split = context.tuning.has_adapters and context.profile.adapters.fused_targets
     return replace(row, shard=Shard.NONE) if split and row.shard is Shard.SEQUENCE else row
 
 
 def _input_of(op: Op, context: OpContext) -> str:
-    """The tensor that a product keeps: a cast of its own unless products share one."""
+    """Name of the tensor that a product keeps: the shared input if products share it, else a cast
+    of the product's own.
+    """
     return input_of(op, context) if context.saved.linear_inputs_shared else op.name
 
 
 def _as_wide(row: Saved, op: Op, context: OpContext) -> Saved:
-    """An input as its product receives it: beside fp32 norms, quantised products get fp32."""
+    """An input in the type in which its product receives it: quantised products after fp32 norms
+    get fp32.
+    """
     if not (context.tuning.base and is_packed(op, context) and is_wide(op, context)):
         return row
     factor = _FP32 / context.saved.activation_bytes
@@ -124,7 +131,7 @@ def _as_wide(row: Saved, op: Op, context: OpContext) -> Saved:
 
 @dataclass(frozen=True)
 class _Adapter:
-    """One adapter: its product, its part of that product, and the job's rules."""
+    """One adapter: its product, the part of that product that it adapts, and the job's rules."""
 
     op: Op
     part: Part
@@ -140,20 +147,22 @@ class _Adapter:
 
     @property
     def element(self) -> float:
-        """Bytes of a value that the adapter computes with."""
+        """Bytes of a value in the adapter's arithmetic."""
         return max(_cast_bytes(self.op, self.context), self.context.saved.activation_bytes)
 
     @property
     def cast_of_weights(self) -> float:
-        """Bytes of the 16-bit copy of an fp32 weight that autocast keeps over a 16-bit base; over
-        an fp32 base all weights have one (`saved.weight_cast_bytes`)."""
+        """Bytes per weight of the 16-bit copy of the adapter's fp32 weights that autocast keeps if
+        the base has 16 bits; with an fp32 base all weights have such a copy
+        (`saved.weight_cast_bytes`).
+        """
         autocasts = 0.0 < self.context.profile.adapters.cast_bytes < _FP32
         over_16_bits = autocasts and not self.context.saved.weight_cast_bytes
         return _HALF if over_16_bits and self.held == "fp32" else 0.0
 
     @property
     def held(self) -> str:
-        """Type of its weights."""
+        """Type of the adapter's weights."""
         return self.context.tuning.adapter or self.context.profile.adapters.weight_type
 
     @property
@@ -166,18 +175,20 @@ class _Adapter:
 
     @property
     def of_each_expert(self) -> bool:
-        """Whether every expert has matrices of its own."""
+        """Whether every expert has adapter matrices of its own."""
         shared = bool(self.context.profile.adapters.shares_expert_adapters)
         return self.op.kind is OpKind.GROUPED_GEMM and not shared
 
     @property
     def groups(self) -> float:
-        """Number of its pairs of matrices."""
+        """Number of pairs of adapter matrices."""
         return self.op.groups if self.of_each_expert else 1.0
 
     @property
     def parameter_class(self) -> str:
-        """Class of its matrices; matrices in the type of trained weights are held like these."""
+        """Parameter class of the adapter's matrices; matrices in the framework's type for trained
+        weights are stored like those weights.
+        """
         expert = self.of_each_expert
         held = None if self.held == "framework" else self.held
         return class_name("adapter", held, expert=expert)
@@ -189,7 +200,9 @@ class _Adapter:
 
     @property
     def freed(self) -> Module:
-        """Modules whose recomputation frees its tensors: the layer's, or the input's."""
+        """Modules whose recomputation frees the adapter's tensors: those that free the product's
+        input, else those of the whole layer.
+        """
         if self.op.pads_vocabulary:
             return Module.NOTHING
         inputs = [row for row in self.op.saved if is_input(row, self.context)]
@@ -208,7 +221,7 @@ class _Adapter:
     def product(
         self, name: str, sizes: tuple[float, float], saved: tuple[Saved, ...], first: bool
     ) -> Op:
-        """The product by one of its matrices, for all experts if there are several."""
+        """The product by one of the adapter's matrices, for all experts if there are several."""
         into, out = sizes
         count = self.groups * into * out
         cast = Saved(f"{self.name}/{name}/cast", 0.0, self.op.tokens, self.freed,
@@ -233,7 +246,9 @@ class _Adapter:
 
 
 def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
-    """Products by A and by B, then the memory that they move."""
+    """The products by A and by B, the row of the memory that they move and, in DoRA, the row of the
+    magnitudes.
+    """
     one = _Adapter(op, part, context)
     first = one.product("lora_a", (part.into, one.rank), _kept_by_first(one), True)
     first = replace(first, in_shard=op.in_shard)
@@ -249,7 +264,7 @@ def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
 
 
 def _by_outputs(second: Op, one: _Adapter) -> Op:
-    """The product by B, divided like the outputs of the frozen product."""
+    """The product by B, with outputs divided like those of the frozen product."""
     if one.part.shard is ParamShard.KV:
         return replace(second, out_width=0.0, kv_out_width=one.part.out)
     if one.op.kind is OpKind.GROUPED_GEMM and not one.of_each_expert:
@@ -260,10 +275,10 @@ def _by_outputs(second: Op, one: _Adapter) -> Op:
 def _split(first: Op, second: Op, by_inputs: bool) -> tuple[Op, Op]:
     """Products whose matrices tensor parallelism divides, with their exchanges.
 
-    B is split by outputs; A by outputs, or by inputs beside a product that is (`by_inputs`). A·x is
-    gathered, or summed; beside a product that is split by inputs B·A·x is gathered, and under
-    sequence parallelism its gradient as well (Megatron-Bridge, src/megatron/bridge/peft/utils.py,
-    ParallelLinearAdapter).
+    B is split by outputs; A by outputs, or by inputs if the frozen product is (`by_inputs`). A·x is
+    gathered in the first case and summed in the second; in the second, B·A·x is gathered too, and
+    under sequence parallelism its gradient as well (Megatron-Bridge,
+    src/megatron/bridge/peft/utils.py, ParallelLinearAdapter).
     """
     narrow = CollectiveKind.ALL_REDUCE if by_inputs else CollectiveKind.ALL_GATHER
     inner = Collective(f"{first.name}/exchange", narrow, "tp", 2.0 * first.out_width, 1, 0)
@@ -277,7 +292,7 @@ def _split(first: Op, second: Op, by_inputs: bool) -> tuple[Op, Op]:
 
 
 def _kept_by_first(one: _Adapter) -> tuple[Saved, ...]:
-    """The input that the product by A keeps, unless it shares that with others."""
+    """The input that the product by A keeps; empty if it shares the frozen product's input."""
     width = one.part.into * one.op.tokens_factor
     if _shares_input(one.op, one.context):
         return ()
@@ -296,10 +311,10 @@ def _kept_by_second(one: _Adapter) -> tuple[Saved, ...]:
 def _moved(one: _Adapter) -> Op:
     """Casts and dropout of the input, scale and sum of the output.
 
-    Bytes an element, r = read, w = written. Forward: the cast to the adapters' type and, under
+    Bytes per element, r = read, w = written. Forward: the cast to the adapters' type and, under
     autocast, back; dropout's input, output and mask; the scaled output r w, the sum r r w.
     Backward: the gradient scaled r w, dropout's r w and its mask, casts, and the gradient of the
-    input added to the frozen product's r r w. Kernels that are fused add within the products.
+    input added to the frozen product's r r w. Fused kernels add within the products.
     """
     context, part = one.context, one.part
     traffic = context.profile.kernels.memory_traffic
@@ -329,9 +344,10 @@ def _moved(one: _Adapter) -> Op:
 
 def _dora_bytes(one: _Adapter) -> float:
     """Bytes that DoRA keeps regardless of the number of tokens: the norms of the weight's rows, and
-    the magnitudes over them, as they are and less one. With dropout it multiplies by the frozen
-    weight itself, and keeps a copy of it if that is packed or of another type than the adapter
-    (peft, src/peft/tuners/lora/dora.py, DoraLinearLayer.forward; variants.py, DoraLinearVariant).
+    the magnitudes divided by them, unchanged and minus one. With dropout it multiplies by the
+    frozen weight itself, and keeps a copy of that weight if it is packed or of another type than
+    the adapter (peft, src/peft/tuners/lora/dora.py, DoraLinearLayer.forward; variants.py,
+    DoraLinearVariant).
     """
     out, wide = one.op.groups * one.part.out, one.held == "fp32"
     vectors = 3.0 * (_FP32 if wide else _HALF) * out
@@ -341,8 +357,9 @@ def _dora_bytes(one: _Adapter) -> float:
 
 
 def _magnitude(one: _Adapter) -> Op:
-    """DoRA's magnitudes, one per output, the copies of the frozen weight for their norms, and the
-    two results that they scale (Liu et al. 2024, arXiv 2402.09353)."""
+    """The row of DoRA's magnitudes, one per output, with the tensors kept for their norms and the
+    two results that they scale (Liu et al. 2024, arXiv 2402.09353).
+    """
     part, context, groups = one.part, one.context, one.groups
     traffic, size = context.profile.kernels.memory_traffic, one.element
     scaled = 2.0 * size * part.out * one.op.tokens_factor

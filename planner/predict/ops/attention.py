@@ -24,7 +24,7 @@ _POLICY = Module.SELECTIVE_OP
 
 
 def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """All rows of attention of a kind, between the norms of its block."""
+    """All rows of attention in a layer of this kind, between the norms of its block."""
     mla = context.model.mla
     return (
         *(_mla_rows(context, mla) if mla else _qkv_rows(context)),
@@ -36,7 +36,9 @@ def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _gate(context: OpContext) -> tuple[Op, ...]:
-    """A sigmoid gate on the output of attention: one more output of the query projection."""
+    """A sigmoid gate on the output of attention, computed by further outputs of the query
+    projection.
+    """
     model, width = context.model, float(context.model.attention_out_width)
     if not model.attention_gate:
         return ()
@@ -47,7 +49,9 @@ def _gate(context: OpContext) -> tuple[Op, ...]:
 
 
 def layer_checkpoint(context: OpContext) -> Saved:
-    """The tensors that whole-layer recomputation keeps: the input of the layer or of its parts."""
+    """The tensors that whole-layer recomputation keeps: the input of the layer, or the inputs of
+    its parts.
+    """
     return Saved(
         "layer/checkpoint",
         context.saved.checkpoint_inputs * context.saved.residual_bytes * context.model.hidden,
@@ -125,7 +129,9 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
 
 
 def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Queries and keys divided by their length: without a scale no normalised tensor is kept."""
+    """Queries and keys divided by their length. This norm has no scale, so no normalised tensor is
+    kept.
+    """
     if not context.model.qk_l2_norm or kind.attention != "sliding":
         return ()
     rows = []
@@ -139,8 +145,9 @@ def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 def norms_of_heads(
     context: OpContext, *, per_head: bool, gated: bool
 ) -> Iterator[tuple[Op, float]]:
-    """Norms of queries and of keys with their widths. `per_head`: statistics of every head, and the
-    weights of one; `gated`: the other half of the query projection's output is a gate."""
+    """Norms of queries and of keys with their widths. `per_head`: statistics for every head, and
+    weights of one head; `gated`: the other half of the query projection's output is a gate.
+    """
     model = context.model
     for name, width, heads, shard in (
         ("q_norm", float(model.query_width), model.heads, Shard.TP),
@@ -166,7 +173,8 @@ def _of_heads(context: OpContext, kept: Saved, count: int, copy_bytes: float) ->
 
 def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
     """Rotary embedding: one read and one write of queries and keys each way. It keeps only cosines
-    and sines, if each layer makes its own."""
+    and sines, and those only if each layer computes its own.
+    """
     if context.model.position != "rope":
         return ()
     passes = 2.0 * context.profile.kernels.rotary_traffic
@@ -181,8 +189,8 @@ def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
 def _mla_rows(context: OpContext, mla: MlaSpec) -> tuple[Op, ...]:
     """Multi-head latent attention (arXiv 2405.04434, equations 9-18).
 
-    Down-projections are replicated over tp, up-projections are split by heads. The first product
-    that reads the layer's input lists it for both.
+    Down-projections are replicated over tp, up-projections are split by heads. Of the two products
+    that read the layer's input, the first lists it as kept.
     """
     heads, hidden = float(context.model.heads), float(context.model.hidden)
     q_width = heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
@@ -219,9 +227,10 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
 
 
 def _output_widths(context: OpContext) -> tuple[float, float]:
-    """Elements kept of the attention output: (of the tensor that attention keeps, of a separate
-    copy that the projection reads). Flash attention may keep its own output, reordered or padded to
-    the width of queries; otherwise both share one tensor."""
+    """Elements kept of the attention output: (in the tensor that attention keeps, in a separate
+    copy that the projection reads). Flash attention may keep a separate output, reordered or padded
+    to the width of queries; otherwise both share one tensor.
+    """
     model, width = context.model, float(context.model.attention_out_width)
     if context.attention != "flash":
         return width, 0.0

@@ -1,4 +1,6 @@
-"""Core attention: its row, what it keeps for backward, its context-parallel traffic."""
+"""Core attention: its row, the tensors that it keeps for backward, and its context-parallel
+traffic.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class _Heads:
 
     @property
     def shard(self) -> Shard:
-        """What divides keys and values."""
+        """Sharding of keys and values."""
         return Shard.TP if self.context.model.mla else Shard.KV
 
     @property
@@ -64,7 +66,7 @@ def core_row(context: OpContext, kind: LayerKind) -> Op:
 
 
 def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
-    """Queries, keys and values, and what the kernel family keeps in addition."""
+    """Queries, keys and values, and the further tensors that the kernel family keeps."""
     context, model, saved = heads.context, heads.context.model, heads.context.saved
     freed = WHOLE_LAYER | (Module.MLA_UP_PROJ if model.mla else Module.NOTHING)
     query = context.kept("attention/q", model.heads * heads.qk_dim, Shard.TP, freed)
@@ -85,8 +87,10 @@ def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
 
 
 def _scaled(context: OpContext, freed: Module) -> tuple[Saved, ...]:
-    """Scaled queries beside the output of the fused projection. Norms of queries and keys make
-    these anew, and only values keep that output alive, which the norms themselves keep in fp32."""
+    """Scaled queries, kept in addition to the output of the fused projection. Norms of queries and
+    keys output new tensors, so only values keep that output alive; the norms keep their part of it
+    in fp32.
+    """
     model = context.model
     if not context.saved.scales_queries:
         return ()
@@ -103,8 +107,9 @@ def _products_copy(context: OpContext) -> bool:
 
 
 def _key_value(heads: _Heads, freed: Module) -> tuple[Saved, ...]:
-    """Keys and values as projected. Rotary makes new queries and keys; values stay a view, which
-    keeps the whole output of a fused projection alive, unless a batched product copies them."""
+    """Keys and values as projected. Rotary makes new queries and keys; values remain a view, which
+    keeps the whole output of a fused projection alive, unless a batched product copies them.
+    """
     context, model, saved = heads.context, heads.context.model, heads.context.saved
     shard, width = heads.shard, heads.kv_heads * heads.v_dim
     fused = context.applies(saved.fused_qkv_families) and saved.value_is_view
@@ -135,9 +140,10 @@ def _expanded_key_value(heads: _Heads, projected: tuple[Saved, ...]) -> tuple[Sa
 
 
 def score_parts(saved: SavedTensors, *, dropout: bool) -> tuple[float, float, float]:
-    """Bytes per score that unfused attention keeps: of the softmax's output (or its exponents, if
-    it is written in operators), of the operand of the product with the values if that is another
-    tensor, and of dropout's mask."""
+    """Bytes per score that unfused attention keeps: for the softmax's output (or its exponents, if
+    it is written in operators), for the operand of the product with the values if that is a
+    different tensor, and for dropout's mask.
+    """
     element, softmax = saved.activation_bytes, saved.score_bytes
     another = saved.softmax_in_operators or softmax != element or dropout
     operand = element if softmax and another else 0.0
@@ -175,8 +181,8 @@ def _context_parallel(heads: _Heads) -> tuple[Collective, ...]:
     2310.01889). Gathered keys and values are gathered again in backward, where their gradients are
     scattered (Llama 3, arXiv 2407.21783, section 3.3.2). An all-to-all distributes queries, keys
     and values by heads and returns the output, and does the same for gradients in backward
-    (DeepSpeed-Ulysses, arXiv 2309.14509, section 3.2). Bytes are those of the whole sequence per
-    token of it.
+    (DeepSpeed-Ulysses, arXiv 2309.14509, section 3.2). Bytes are those of the whole sequence,
+    divided by its tokens.
     """
     width, shard = heads.qk_dim + heads.v_dim, heads.shard
     size = 2.0 * heads.kv_heads * width

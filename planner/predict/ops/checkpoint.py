@@ -1,5 +1,6 @@
-"""How a framework's checkpointing changes the rows of a layer: where recomputation stops, and which
-tensors torch's memory budget drops."""
+"""How a framework's checkpointing changes the rows of a layer: where recomputation stops, and the
+tensors that torch's memory budget drops.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +13,33 @@ from planner.job.recompute import Module
 from planner.predict.ops.context import WHOLE_LAYER
 from planner.predict.ops.rows import Op, Piece, Saved
 
-# FLOP that take as long as moving one byte, which torch's estimator of run times compares. H100:
-# 989 TFLOP/s over 3.35 TB/s; the choice depends on it only between cheap elementwise rows.
+# FLOP that take as long as moving one byte, a ratio that torch's run-time estimator uses. H100: 989
+# TFLOP/s over 3.35 TB/s; the choice depends on it only between cheap elementwise rows.
 FLOP_PER_BYTE = 295.0
-# Mean number of keys that a query of a causal layer attends to, if the row does not say: half of a
-# sequence of 8,192. At any length beyond a few hundred, attention is the dearest row per byte kept.
+# Mean number of keys to which a query of a causal layer attends, if the row does not state it: half
+# of a sequence of 8,192. At any length beyond a few hundred, attention takes the most time per byte
+# kept.
 ATTENTION_SPAN = 4096.0
-# Rows whose input does not come from the row before them.
+# Rows whose input does not come from the preceding row.
 _INPUT_FROM: Mapping[str, str] = {
     "shared_experts/up": "ffn/norm",
     "shared_experts/gate": "ffn/norm",
     "attention/kv_norm": "attention/kv_down",
 }
-# Tensors that a row makes itself and keeps instead of its input.
+# Tensors that a row computes itself and keeps instead of its input.
 _OUTPUTS = (
     "lse", "statistics", "normalised", "scores", "capped_scores", "sink", "dropout_mask", "routing",
     "permutation",
 )  # fmt: skip
-# With more distinct choices, they are taken greedily in the order of their gain.
+# With more distinct choices than this, they are chosen greedily in the order of their gain.
 _EXACT_CHOICES = 14
 
 
 def stop_early(piece: Piece) -> Piece:
     """The piece as a non-reentrant checkpoint recomputes it.
 
-    Autograd stops once the last tensor that backward needs is back. A row's inputs are kept before
-    it runs, so the last row that keeps any, and those after it, do not run again
+    Autograd stops as soon as the last tensor that backward needs is recomputed. A row's inputs are
+    kept before it runs, so the last row that keeps any, and those after it, do not run again
     (torch.utils.checkpoint, `set_checkpoint_early_stop`).
     """
     keeping = [index for index, op in enumerate(piece.ops) if _keeps(op)]
@@ -59,8 +61,9 @@ def _keeps(op: Op) -> bool:
 
 
 def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True) -> Op:
-    """The row with other modules that run it and its collectives again; `backward`: including
-    collectives of backward alone."""
+    """The row with changed sets of modules that run it and its collectives again; `backward`:
+    including collectives that occur only in backward.
+    """
     collectives = tuple(
         replace(collective, rerun_with=changed(collective.rerun_with))
         if collective.forward or backward
@@ -72,8 +75,9 @@ def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Tensors that one run of some rows brings back: bytes per token, and the time of the rows in
-    bytes moved per token."""
+    """Tensors that are recomputed together by running some rows: bytes per token, and the time of
+    the rows in bytes moved per token.
+    """
 
     names: tuple[str, ...]
     rows: tuple[str, ...]
@@ -82,11 +86,13 @@ class _Choice:
 
 
 def with_budget(piece: Piece, budget: float) -> Piece:
-    """The piece under torch's memory budget: dropped rows are marked with `Module.BUDGET`.
+    """The piece under torch's memory budget: dropped tensors and the rows that recompute them are
+    marked with `Module.BUDGET`.
 
-    0 keeps the layer's input alone, like full recomputation, and 1 everything that is kept without
-    recomputation; in between, the set of tensors of at most that size whose recomputation would
-    take longest is kept (torch._functorch.config.activation_memory_budget: a 0-1 knapsack).
+    Budget 0 keeps only the layer's input, like full recomputation, and 1 everything that is kept
+    without recomputation. In between, of the sets of tensors within the budget, the one that saves
+    most recomputation time is kept (torch._functorch.config.activation_memory_budget: a 0-1
+    knapsack).
     """
     choices = _choices(piece)
     budget_bytes = budget * sum(choice.size for choice in choices)
@@ -107,7 +113,9 @@ def _marked(op: Op, names: set[str], again: bool) -> Op:
 
 
 def _choices(piece: Piece) -> list[_Choice]:
-    """Kept tensors of a layer by the rows that make them; the layer's input is not a choice."""
+    """Kept tensors of a layer, grouped by the rows that make them; the layer's input is not a
+    choice.
+    """
     sizes: dict[tuple[str, ...], float] = {}
     names: dict[tuple[str, ...], list[str]] = {}
     order = {op.name: index for index, op in enumerate(piece.ops)}
@@ -132,7 +140,9 @@ def _is_made_here(row: Saved) -> bool:
 
 
 def _makers(ops: Sequence[Op], index: int, order: Mapping[str, int]) -> tuple[str, ...]:
-    """Rows that make the input of row `index`, starting from the last one that kept an input."""
+    """Rows that make the input of row `index`, starting from the last row before it that kept an
+    input.
+    """
     given = _INPUT_FROM.get(ops[index].name)
     if given is not None and given in order:
         return (given,)
@@ -157,7 +167,9 @@ def _time(op: Op) -> float:
 
 
 def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
-    """Which choices to keep: those of greatest total time within `budget_bytes` per token."""
+    """For each choice, whether to keep it, so that the kept ones have the greatest total time
+    within `budget_bytes` per token.
+    """
     slack = budget_bytes * (1.0 + 1e-12)
     if len(choices) > _EXACT_CHOICES:
         return _greedy(choices, slack)
@@ -171,7 +183,9 @@ def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
 
 
 def _greedy(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
-    """Choices by time per byte, where there are too many combinations to try all."""
+    """Choices to keep in the order of time per byte, used if there are too many combinations to
+    try.
+    """
     kept = [False] * len(choices)
     ranked = sorted(range(len(choices)), key=lambda i: -choices[i].time / choices[i].size)
     for index in ranked:

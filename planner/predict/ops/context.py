@@ -1,4 +1,4 @@
-"""What the op rows of a job depend on besides the model: framework, length, kernels, dropout."""
+"""Inputs of a job's op rows besides the model: framework, length, kernels, dropout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class OpContext:
     modes with `Module.BUDGET`; `offload`: modules whose activations are kept on the host; `rack`:
     the fused dispatcher is the one for racks; `exchanges_heads`: context parallelism may exchange
     heads by an all-to-all; `tuning`: how the weights are trained; `reads`: models that a step reads
-    forward beside the one that it trains, whose loss moves `read_bytes` a logit.
+    forward in addition to the one that it trains; `read_bytes`: bytes per logit that their loss
+    moves.
     """
 
     model: ModelSpec
@@ -49,14 +50,15 @@ class OpContext:
     tuning: Tuning = FULL
     reads: tuple[Read, ...] = ()
     read_bytes: float = 0.0
-    # A library hooks the input of frozen layers for checkpoints, so that gradients of inputs run
-    # through them.
+    # Whether a library hooks the input of frozen layers for checkpoints, so that gradients of
+    # inputs pass through them.
     hooked: bool = False
 
     @property
     def trains_vision(self) -> bool:
-        """Whether images run through a tower or projector below the language model of which
-        something is trained."""
+        """Whether there are images, and part of the vision tower or projector below the language
+        model is trained.
+        """
         part = self.model.vision
         frozen = self.tuning.freezes(VISION_TOWER) and self.tuning.freezes(PROJECTOR)
         return part is not None and self.model.images.patches > 0.0 and not frozen
@@ -79,7 +81,7 @@ class OpContext:
     def kept(
         self, name: str, width: float, shard: Shard = Shard.TP, freed_by: Module = WHOLE_LAYER
     ) -> Saved:
-        """A tensor in the type of activations with `width` values a token, kept for backward."""
+        """A tensor kept for backward in the type of activations, with `width` values per token."""
         return Saved(name, self.saved.activation_bytes * width, shard, freed_by)
 
     @property
@@ -90,7 +92,9 @@ class OpContext:
 
     @property
     def norm_in_linear(self) -> Module:
-        """Mode that frees the normalised input of a product whose module may compute its norm."""
+        """Mode that frees the normalised input of a product; NOTHING if the product's module
+        computes the norm itself.
+        """
         return Module.NOTHING if self.saved.norms_in_linears else Module.LAYERNORM
 
     @property
@@ -115,21 +119,22 @@ class OpContext:
 
     @property
     def norm_extra_bytes(self) -> float:
-        """Bytes per element of the normalised tensor that a norm keeps beside its input."""
+        """Bytes per element of the normalised tensor that a norm keeps in addition to its input."""
         if self.model.norm == "layernorm" and self.saved.layernorm_input_bytes is not None:
             return 0.0
         return self.saved.norm_extra_bytes
 
 
 def piece_counts(model: ModelSpec) -> list[int]:
-    """How many the model has of each layer kind, of embedding and head, and, if any, of MTP modules
-    and of their losses: the order of `planner.predict.ops.table.pieces`."""
+    """Number of each layer kind in the model, of embedding and head, and, if any, of MTP modules
+    and of their losses: the order of `planner.predict.ops.table.pieces`.
+    """
     counts = [model.piece_indices.count(kind) for kind in range(len(model.piece_kinds))]
     return [*counts, 1, 1, *([model.mtp_layers] * 2 if model.mtp_layers else [])]
 
 
 def present(rows: Iterable[Saved]) -> tuple[Saved, ...]:
-    """The rows that hold anything."""
+    """The tensors that have any bytes."""
     return tuple(row for row in rows if row.bytes_per_token or row.fixed_bytes)
 
 
@@ -147,10 +152,10 @@ def norm(
     """A norm over `width`: one read and one write forward; backward reads x, dy and writes dx.
 
     Its output is the next linear's input and is listed there. If its input is the output of a
-    product (`of_product`), the normalised tensor has that type unless the norm scales in fp32; if
-    it is the stream itself (`of_stream`), at least the stream's type. An input that is part of a
-    wider tensor keeps `viewed` more elements alive if norms make no copy. `alone`: the mode that
-    runs only the norm again.
+    product (`of_product`), the normalised tensor has the type of activations unless the norm scales
+    in fp32; if it is the stream itself (`of_stream`), at least the stream's type. If its input is
+    part of a wider tensor and norms make no copy, it keeps `viewed` further elements alive.
+    `alone`: the mode that recomputes only the norm.
     """
     saved = context.saved
     copies = context.norm_input_bytes != saved.activation_bytes or not context.norm_extra_bytes
@@ -188,8 +193,9 @@ def elementwise(
     passes: tuple[float, float],
     rerun_with: Module = WHOLE_LAYER,
 ) -> Op:
-    """A fused elementwise kernel that moves so many tensors of `width` per token, forward and
-    backward."""
+    """A fused elementwise kernel. `passes`: number of tensors of `width` per token that it moves,
+    forward and backward.
+    """
     size = context.saved.activation_bytes
     return Op(
         name=name,

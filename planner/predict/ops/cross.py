@@ -1,9 +1,9 @@
 """Rows of cross-attention to images (Llama 3.2), whose keys and values belong to image tiles.
 
-Each token of a sample attends to all tokens of its images, which are not part of the row: there are
-`ImageLoad.seen` of them per token. Queries and keys each have a norm, and neither is rotated. A
-mask says which tiles an image has, so fused kernels cannot share key/value heads: these are copied
-for every query head, and the mask is kept (transformers 5.23, modeling_mllama.py,
+Each token of a sample attends to all tokens of its images, which are not part of the row:
+`ImageLoad.seen` image tokens per token. Queries and keys each have a norm, and neither is rotated.
+A mask marks the tiles of each image, so fused kernels cannot share key/value heads: these are
+copied for every query head, and the mask is kept (transformers 5.23, modeling_mllama.py,
 MllamaTextCrossAttention; integrations/sdpa_attention.py, use_gqa_in_sdpa).
 """
 
@@ -38,7 +38,8 @@ def cross_rows(context: OpContext) -> tuple[Op, ...]:
 
 def gate_row(context: OpContext, block: str, *, masked: bool = False) -> Op:
     """A learned factor on the output of a block, whose gradient needs the scaled tensor; `masked`:
-    after a product with a mask of rows, in the type of weights."""
+    it follows a product with a mask of rows, in the type of weights.
+    """
     hidden = float(context.model.hidden)
     row = elementwise(context, f"{block}/gated", hidden, Shard.SEQUENCE, (2, 4))
     kept = context.kept(f"{block}/scaled", hidden, Shard.SEQUENCE)
@@ -55,7 +56,9 @@ def _query(context: OpContext) -> Op:
 
 
 def _keys_and_values(context: OpContext) -> Iterator[Op]:
-    """Products of the projector's output, which all layers share and which is kept there."""
+    """Products of the projector's output, which all layers share; the projector's row lists it as
+    kept.
+    """
     model = context.model
     for name in ("attention/k", "attention/v"):
         width = float(model.kv_width)
@@ -90,7 +93,7 @@ def _core(context: OpContext) -> Op:
         for kept in row.saved
     )
     padded = -(-images.across // _ALIGNED) * _ALIGNED
-    # Unfused attention adds the mask to scores, which keeps nothing of it.
+    # Unfused attention adds the mask to the scores and does not keep it.
     size = _MASK * padded * (context.attention == "flash")
     mask = Saved("attention/mask", size, Shard.NONE, WHOLE_LAYER | Module.CORE_ATTENTION)
     return replace(row, span=float(images.across), saved=(*saved, *present((mask,))))

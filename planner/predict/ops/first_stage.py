@@ -25,7 +25,7 @@ from planner.predict.ops.context import OpContext
 from planner.predict.ops.linear import tp_entry, tp_exit
 from planner.predict.ops.rows import Collective, Op, Saved
 
-# Sharding of a tower's tensors that tensor parallelism splits, and of copies.
+# Sharding of a tower's tensors if tensor parallelism splits them, and if it copies the tower.
 _SPLIT: Mapping[Shard, Shard] = {
     Shard.NONE: Shard.WHOLE,
     Shard.SEQUENCE: Shard.WHOLE,
@@ -33,7 +33,7 @@ _SPLIT: Mapping[Shard, Shard] = {
     Shard.KV: Shard.WHOLE_TP,
 }
 _COPIES: Mapping[Shard, Shard] = dict.fromkeys(_SPLIT, Shard.WHOLE)
-# The framework whose modules copied towers are.
+# The framework whose modules make up copied towers.
 _LIBRARY = "hf-transformers"
 
 
@@ -44,14 +44,15 @@ def is_copied(context: OpContext) -> bool:
 
 
 def is_placed(context: OpContext) -> bool:
-    """Whether the tower runs with the embeddings."""
+    """Whether the tower runs on the first stage with the embeddings."""
     vision = context.model.vision
     return vision is not None and vision.place != "layers"
 
 
 def tower_profile(context: OpContext) -> FrameworkProfile:
-    """The profile for the tower's rows: copies are transformers' modules; products of Megatron's
-    towers stay in 16 bits, the starting point of a vision configuration."""
+    """The framework profile for the tower's rows. A copied tower consists of transformers' modules;
+    products of Megatron's towers stay in 16 bits, the default of a vision configuration.
+    """
     if is_copied(context):
         return load_framework(_LIBRARY)
     if not is_placed(context):
@@ -61,8 +62,9 @@ def tower_profile(context: OpContext) -> FrameworkProfile:
 
 
 def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
-    """A row of such a tower as a rank runs it, for `repeats` equal layers. Rows of a tower among
-    the pipeline's layers stay as they are."""
+    """A row of such a tower as a rank runs it, for `repeats` equal layers. Rows of a tower whose
+    layers are among the pipeline's are unchanged.
+    """
     if not is_placed(context):
         return op
     copied = is_copied(context)
@@ -82,7 +84,8 @@ def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
         rerun_with=_follows(op.rerun_with, context),
         low_precision=False,
         captured=False,
-        # transformers' modules issue torch's operators without Transformer Engine's work around.
+        # transformers' modules issue torch's operators without the extra work of Transformer
+        # Engine.
         torch_operators=op.torch_operators or copied,
     )
     return replace(row, repeats=float(repeats), apart=True)
@@ -117,15 +120,18 @@ def _parameter_shard(shard: ParamShard, context: OpContext) -> ParamShard:
 
 
 def _follows(modules: Module, context: OpContext) -> Module:
-    """The modules that recompute in the tower too: Megatron passes granularity and method on to
-    Qwen3-VL's tower, and to others only with --recompute-vision."""
+    """The modules among these that also recompute in the tower: Megatron passes granularity and
+    method on to Qwen3-VL's tower, and to others only with --recompute-vision.
+    """
     vision = context.model.vision
     families = context.profile.towers.recomputed
     return modules & Module.FULL if vision and vision.rule in families else Module.NOTHING
 
 
 def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
-    """A tensor of all the layers; None for a checkpoint that nothing keeps."""
+    """A kept tensor of all the layers together; None for a checkpoint, if the tower does not
+    recompute.
+    """
     only_with = _follows(row.only_with, context)
     if row.only_with and not only_with:
         return None
@@ -142,7 +148,7 @@ def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
 
 
 def _exchanges(op: Op, context: OpContext, repeats: int) -> tuple[Collective, ...]:
-    """Traffic over tensor parallelism of a tower that is split, for all its layers."""
+    """Tensor-parallel traffic of a split tower, for all its layers."""
     if is_copied(context):
         return ()
     return tuple(

@@ -17,17 +17,18 @@ _HALF, _FP32 = 2.0, 4.0
 # Tensors of the adapters' type that DoRA makes of a weight in each forward: B·A written, scaled
 # (read, written), added to the weight (read twice, written), its rows' norms (read); two to three
 # of them are alive at once (peft, src/peft/tuners/lora/dora.py, 94-165). Counted at every use of
-# the weight; forward and its repetition are two of three uses.
+# the weight; forward and recomputation are two of the three uses.
 _DORA_TRAFFIC, _DORA_COPIES = 7.0, 3.0
-# It makes B·A by sending an identity of in x in through both: written, read, cast under autocast.
+# DoRA computes B·A by passing an `in` x `in` identity through both matrices: written, read, cast
+# under autocast.
 _EYE, _EYE_CAST = 2.0, 6.0
 _ENDS = frozenset(("embeddings", "head"))
 # Suffixes of tensors that a row keeps only for the gradient of its own weights.
 _OF_WEIGHTS = ("/normalised", "/places", "/scaled")
-# Products whose weights are not in a linear layer of the library: a router's, a convolution's, a
-# plain matrix's.
+# Products whose weights are not in one of the library's linear layers: a router's, a convolution's,
+# a plain matrix's.
 _NEVER_PACKED = ("moe/router", "patch_embedding", "projector/matrix1")
-# Products of attention's output, and of a projector's output for images.
+# Products that read attention's output, or a projector's output for images.
 _NEVER_WIDE = ("attention/out_proj", "attention/k", "attention/v")
 # Torch operators by which AutoGPTQ unpacks a weight without a kernel of its own: shifts, casts and
 # masks of weights and zeros, gathering of scales, subtraction of zeros, scaling
@@ -38,13 +39,15 @@ _INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
 
 def is_input(row: Saved, context: OpContext) -> bool:
-    """Whether a tensor that a product keeps is its own input, not one that attention also keeps."""
+    """Whether a tensor that a product keeps is its input and is not also kept by attention."""
     name = row.name.rpartition("/")[2]
     return name in _INPUTS or (row.name == "attention/output" and context.attention == "eager")
 
 
 def modules_of(op: Op, context: OpContext) -> tuple[str, ...]:
-    """The modules of `--freeze` that a row's weights belong to; all of them must be frozen."""
+    """The modules of `--freeze` to which a row's weights belong; the row is frozen only if all of
+    them are.
+    """
     if op.name == "embedding":
         return ("embeddings",)
     named = layer_names(op, context)
@@ -58,7 +61,7 @@ def modules_of(op: Op, context: OpContext) -> tuple[str, ...]:
 
 
 def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
-    """Whether the row's own weights are trained; `frozen`: nothing of its layer is."""
+    """Whether the row's own weights are trained; `frozen`: no part of its layer is."""
     tuning = context.tuning
     if frozen:
         return False
@@ -75,15 +78,16 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
 
 
 def is_packed(op: Op, context: OpContext) -> bool:
-    """Whether a quantised base, if there is one, holds a frozen row's weights."""
+    """Whether a frozen row's weights are stored in the quantised base, if there is one."""
     inside = op.is_product and not op.pads_vocabulary and op.name not in _NEVER_PACKED
     expert = op.parameter_class == "expert"
     return inside and (not expert or bool(context.profile.adapters.quantised_experts))
 
 
 def is_wide(op: Op, context: OpContext) -> bool:
-    """Whether a row reads the fp32 that norms output: not the output of fused attention, nor of
-    other products unless they are quantised and pass on the type that they get."""
+    """Whether a row reads fp32, which norms output. The output of fused attention is not fp32, nor
+    is that of other products, unless these are quantised and output the type of their input.
+    """
     saved = context.saved
     norms = saved.residual_bytes, context.model.norm == "layernorm" and saved.layernorm_input_bytes
     if _FP32 not in norms or op.name in _NEVER_WIDE:
@@ -93,22 +97,26 @@ def is_wide(op: Op, context: OpContext) -> bool:
 
 
 def keeps_input(op: Op, context: OpContext) -> bool:
-    """Whether a frozen row keeps its input anyway: bitsandbytes' 8-bit product does, though it has
-    no use for it (bitsandbytes/autograd/_functions.py, MatMul8bitLt.forward)."""
+    """Whether a frozen row keeps its input although no gradient needs it: bitsandbytes' 8-bit
+    product does (bitsandbytes/autograd/_functions.py, MatMul8bitLt.forward).
+    """
     return context.tuning.base == "int8" and is_packed(op, context)
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """Rows of a piece that is not trained, or only in part; `whole`: nothing of it is trained."""
+    """Builds the rows of a piece that is not trained, or only in part; `whole`: no part of it is
+    trained.
+    """
 
     context: OpContext
     whole: bool
 
     @property
     def stops(self) -> bool:
-        """Whether backward ends above the piece: nothing in or below it is trained, and no hook
-        asks for a gradient."""
+        """Whether backward ends above the piece: no weight in or below it is trained, and no hook
+        requires a gradient.
+        """
         tuning, tied = self.context.tuning, self.context.model.tied_embeddings
         if self.context.trains_vision or self.context.hooked:
             return False
@@ -118,15 +126,16 @@ class Frozen:
         return self.whole and not (below or hooked or ends & set(tuning.whole))
 
     def rows(self, op: Op, inputs: tuple[Saved, ...], *, adapted: bool) -> Iterator[Op]:
-        """The row as it runs, and the frozen weights beside a trained copy; `inputs`: the inputs
-        that a product keeps."""
+        """The row as it runs, and the frozen weights held next to a trained copy; `inputs`: the
+        inputs that a product keeps.
+        """
         if is_trained(op, self.context, frozen=self.whole):
             yield from self._trained(op, inputs)
             return
         if self.context.tuning.base and is_packed(op, self.context):
             op, *biases = _without_biases(op)
             for bias in biases:
-                # They stay or become fp32 like other weights.
+                # Biases stay or become fp32 like other weights.
                 wide = "fp32" if self._is_upcast(bias) else None
                 yield replace(bias, parameter_class=class_name("frozen", wide))
         merged = adapted and merges(op, self.context)
@@ -147,24 +156,26 @@ class Frozen:
             yield without_backward(row) if self.stops else row
 
     def _trained(self, op: Op, inputs: tuple[Saved, ...]) -> Iterator[Op]:
-        """A row whose weights are trained; with adapters also the frozen weights that they are a
-        copy of."""
+        """A row whose weights are trained; in a job with adapters, also the frozen weights of which
+        they are a copy.
+        """
         row = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
         adapted = self.context.tuning.has_adapters
         if adapted and self.context.model.tied_embeddings and op.name == "head/logits":
-            # The head gets a table of its own: peft trains two copies of a tied one, which drift
-            # apart (src/peft/utils/other.py, ModulesToSaveWrapper; ensure_weight_tying is off).
+            # The head gets a separate table: peft trains two copies of a tied one, which diverge
+            # (src/peft/utils/other.py, ModulesToSaveWrapper; ensure_weight_tying is off).
             count = op.in_width * op.out_width + op.parameter_count
             yield replace(row, parameters=((count, ParamShard.TP),))
             return
         yield row
         if adapted and op.parameters:
-            # The frozen weights that peft's `modules_to_save` copies.
+            # The frozen weights of which peft's `modules_to_save` makes trained copies.
             yield _held_beside(op, "original", op.parameters, class_name("frozen", None))
 
     def _others(self, op: Op) -> tuple[Saved, ...]:
-        """Tensors that a row keeps except its products' inputs, and except what a frozen norm that
-        scales with an operation of its own does not need."""
+        """Tensors that a row keeps except its products' inputs, and except those that a norm keeps
+        only for the gradient of its weights if these are frozen.
+        """
         trained = is_trained(op, self.context, frozen=self.whole)
         return tuple(
             row
@@ -174,7 +185,7 @@ class Frozen:
         )
 
     def _class(self, op: Op) -> str:
-        """The class of a row's frozen weights."""
+        """The parameter class of a row's frozen weights."""
         tuning = self.context.tuning
         expert = op.parameter_class == "expert"
         if tuning.base and is_packed(op, self.context):
@@ -183,7 +194,9 @@ class Frozen:
         return class_name("frozen", wide, expert=expert)
 
     def _is_upcast(self, op: Op) -> bool:
-        """Whether preparation for training on a quantised base makes a row's weights fp32."""
+        """Whether the preparation of a quantised base for training converts a row's weights to
+        fp32.
+        """
         rules = self.context.profile.adapters
         if not self.context.tuning.is_prepared:
             return False
@@ -191,8 +204,9 @@ class Frozen:
         return bool(rules.upcasts_norms if is_norm else rules.upcasts_tables)
 
     def _upcast(self, op: Op) -> Op:
-        """A head in fp32, or a plain matrix, multiplies by a 16-bit cast of its weights, which the
-        graph keeps: autocast caches only casts of trained weights (torch, autocast_mode.cpp)."""
+        """An fp32 head or plain matrix multiplies by a 16-bit cast of its weights, which the graph
+        keeps, because autocast caches only casts of trained weights (torch, autocast_mode.cpp).
+        """
         if op.name not in ("head/logits", "projector/matrix1") or not self._is_upcast(op):
             return op
         size, block = _HALF * op.in_width * op.out_width, op.name.partition("/")[0]
@@ -201,8 +215,9 @@ class Frozen:
 
 
 def _of_inputs(op: Op) -> float:
-    """Kernels of a frozen row's backward, which has no gradient of weights: half of a product's,
-    one fewer of a norm's."""
+    """Number of kernels in a frozen row's backward, which computes no gradient of weights: half of
+    a product's kernels, one fewer of a norm's.
+    """
     if op.is_product:
         return op.backward_kernels / 2.0
     return max(1.0, op.backward_kernels - 1.0) if op.parameters else op.backward_kernels
@@ -218,7 +233,7 @@ def _by_operators(op: Op, context: OpContext) -> Op:
 
 
 def _without_biases(op: Op) -> tuple[Op, ...]:
-    """A product with its weights alone, and a row of its biases if it has any."""
+    """A product with only its weights, and a row for its biases if it has any."""
     biases = op.parameter_count - op.groups * op.in_width * (op.out_width + op.kv_out_width)
     if biases <= 0.0:
         return (op,)
@@ -231,7 +246,7 @@ def _without_biases(op: Op) -> tuple[Op, ...]:
 def _held_beside(
     op: Op, name: str, parameters: tuple[tuple[float, ParamShard], ...], parameter_class: str
 ) -> Op:
-    """Weights that are held and used in no computation."""
+    """A row of weights that are in memory but used in no computation."""
     return Op(
         name=f"{op.name}/{name}",
         kind=OpKind.MEMORY,
@@ -245,7 +260,9 @@ def _held_beside(
 
 
 def _with_norms(op: Op, context: OpContext) -> Op:
-    """A frozen product whose weight DoRA reads for the norms of the adapted one's rows."""
+    """A frozen product with the traffic of DoRA, which reads the weight to compute the norms of the
+    adapted weight's rows.
+    """
     rules = context.profile.adapters
     held = context.tuning.adapter or rules.weight_type
     size = _FP32 if held == "fp32" else _HALF

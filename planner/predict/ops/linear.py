@@ -1,4 +1,4 @@
-"""Products with weights: what they keep of their input, and how tensor parallelism splits them."""
+"""Products with weights: the inputs that they keep, and how tensor parallelism splits them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def linear_inputs(
 ) -> tuple[Saved, ...]:
     """The kept input of one linear, or of several that read the same tensor.
 
-    Under autocast every consumer keeps its own cast; otherwise they share one tensor. A linear that
-    stays in 16 bits in an fp8 job (`low_precision` False) keeps the plain tensor.
+    Under autocast every consumer keeps a cast of its own; otherwise they share one tensor. A linear
+    that stays in 16 bits in an fp8 job (`low_precision` False) keeps the plain tensor.
     """
     copies = 1 if context.saved.linear_inputs_shared else consumers
     if shard is Shard.SEQUENCE and context.saved.keeps_gathered_inputs:
@@ -57,8 +57,8 @@ def tp_entry(
 
     Under sequence parallelism: all-gather forward; backward gathers the input once more for the
     weight gradient, unless forward kept it gathered, and reduce-scatters the input gradient, both
-    beside a GEMM. Without it the kernel turns each all-gather/reduce-scatter pair into the
-    all-reduce that it equals.
+    while a GEMM runs. Without it the kernel replaces each all-gather/reduce-scatter pair by the
+    equivalent all-reduce.
     """
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     size, beside = 2.0 * width, Hidden.BEHIND_GEMM
@@ -71,7 +71,9 @@ def tp_entry(
 
 
 def tp_exit(name: str, width: float, rerun_with: Module) -> tuple[Collective, ...]:
-    """Tensor-parallel traffic after a row-parallel linear: scatter, and gather its gradient."""
+    """Tensor-parallel traffic after a row-parallel linear: scatter the output, and gather its
+    gradient.
+    """
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     return (
         _forward(f"{name}/scatter", scatter, 2.0 * width, rerun_with),
@@ -113,7 +115,8 @@ def row_parallel(
     bias: bool = False,
 ) -> Op:
     """A product from one width to another, split over tp by its inputs; `exit_again`: recompute
-    modes that scatter its output again."""
+    modes that repeat the scatter of its output.
+    """
     into, out = sizes
     return Op(
         name=name,
@@ -134,8 +137,9 @@ def replicated(
     saved: tuple[Saved, ...],
     rerun_with: Module = Module.FULL,
 ) -> Op:
-    """A product from one width to another that every tp rank has whole, for its part of the
-    sequence."""
+    """A product from one width to another whose weights every tp rank has whole; each rank computes
+    its part of the sequence.
+    """
     into, out = sizes
     return Op(
         name=name,

@@ -1,15 +1,15 @@
 """Adapters that are merged with their weights before each use.
 
-peft puts no layer beside a bare tensor of weights, such as the experts of a layer or, since
-transformers 5, a router: it makes W + s·B·A, of W's size and type, by which the layer multiplies
+peft cannot add a layer to a bare tensor of weights, such as the experts of a layer or, since
+transformers 5, a router. It computes W + s·B·A, of W's size and type, by which the layer multiplies
 (peft 0.21, src/peft/tuners/lora/layer.py, ParamWrapper: `_LoraFactorsProxy`, and for one matrix
 `_LoraParameterProxy`). The graph keeps the sum, for the gradient of the input, and the input, for
-the gradient of the sum, from which A and B take theirs. For an input x to n experts peft's A is
-(r·n) x in and its B out x (r·n); if gate and up are one tensor their rank doubles
+the gradient of the sum, from which the gradients of A and B follow. For an input x to n experts
+peft's A is (r·n) x in and its B out x (r·n); if gate and up are one tensor their rank doubles
 (peft/utils/transformers_weight_conversion.py, `_convert_peft_config_moe`).
 
-Making the sum costs 2·r FLOP per weight and takes as long as its memory traffic, which alone is
-counted.
+Computing the sum costs 2·r FLOP per weight and takes as long as its memory traffic; only the
+traffic is counted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ def merges(op: Op, context: OpContext) -> bool:
 
 
 def with_sum(op: Op, context: OpContext) -> Op:
-    """A frozen row that multiplies by the sum: what it keeps, its gradient and its traffic.
+    """A frozen row that multiplies by the sum: the tensors that it keeps, its gradient and its
+    traffic.
 
-    Bytes a weight, r = read, w = written, of W's type: forward r of W, w of the sum; backward the
-    gradient of the sum r for A's and r for B's. That gradient is alive as a whole, for all experts;
-    that of the first product is no larger than the second's sum, which is freed by then, and its
-    own gradient (counted on a step of a small Qwen3-MoE on a CPU: within 1 %).
+    Bytes per weight, r = read, w = written, in W's type: forward r of W, w of the sum; backward r
+    of the gradient of the sum for A and r for B. That gradient is alive as a whole, for all
+    experts. For the first product it is no larger than the second product's sum, which is freed by
+    then, and that product's gradient (counted on a step of a small Qwen3-MoE on a CPU: within 1 %).
     """
     size = context.profile.state.weight_bytes
     first = op.name.endswith("experts_up")
@@ -56,12 +57,12 @@ def with_sum(op: Op, context: OpContext) -> Op:
 
 
 def _freed(op: Op) -> Module:
-    """Recompute modes that run the row again and make the sum anew."""
+    """Recompute modes that run the row again and recompute the sum."""
     return WHOLE_LAYER | op.rerun_with
 
 
 def merged_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
-    """The matrices of the adapters beside a row, by which nothing is multiplied."""
+    """The adapters' matrices of a row, which are held but not multiplied with activations."""
     joined = 2.0 if op.name.endswith("experts_up") and context.model.gated else 1.0
     rank, groups = joined * context.tuning.rank, op.groups
     held = context.tuning.adapter or context.profile.adapters.weight_type
@@ -90,7 +91,8 @@ def merged_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
 
 def _cast_bytes(held: str, grouped: bool, context: OpContext) -> float:
     """Bytes per value of the copy of A and B in the weights' type, which the graph keeps: always
-    for experts, for one matrix only if autocast makes their product."""
+    for experts; for a single matrix only if autocast casts the operands of their product.
+    """
     rules, size = context.profile.adapters, context.profile.state.weight_bytes
     if held != "fp32" or size >= _FP32:
         return 0.0

@@ -29,8 +29,8 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
     model = context.model
     gates = gate_factor(context)
     hidden = float(model.hidden)
-    # Recomputing the norm as well brings its output back, which is otherwise the checkpoint; inside
-    # a recomputed MoE layer the shared experts need no checkpoint of their own.
+    # Recomputing the norm as well restores its output, which otherwise is the checkpoint; inside a
+    # recomputed MoE layer the shared experts need no separate checkpoint.
     value = owner & ~Module.MOE
     norm_freed = context.norm_in_linear if name == "mlp" else Module.LAYERNORM
     freed = WHOLE_LAYER | norm_freed | (owner & Module.MOE)
@@ -67,15 +67,18 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
 
 
 def _by_name(owner: Module) -> tuple[Module, Module]:
-    """Modes that run (gate and up, the activation) again: for a dense block also JAX's policies by
-    name."""
+    """Modes that run (gate and up, the activation) again; for a dense block these include JAX's
+    policies that select tensors by name.
+    """
     if owner != Module.MLP:
         return owner, owner
     return owner | Module.MLP_UP, owner | Module.MLP_UP | Module.MLP_ACT
 
 
 def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
-    """Whether one norm feeds attention and the block, or a router and the shared experts."""
+    """Whether another row keeps the same input, because one norm feeds attention and the block, or
+    a router and the shared experts.
+    """
     if name == "shared_experts":
         saved = context.saved
         return saved.shared_experts_share_input and saved.router_input_bytes is None
@@ -83,7 +86,7 @@ def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
 
 
 def _down_output(context: OpContext, name: str) -> tuple[Saved, ...]:
-    """The block's output, which the per-op policy keeps because a product made it."""
+    """The block's output, which the per-op policy keeps because a product computed it."""
     if not context.saved.policy_keeps_unread:
         return ()
     size = 2.0 * context.model.hidden
@@ -98,7 +101,7 @@ def down_input(
     shard: Shard = Shard.TP,
     factor: float = 1.0,
 ) -> tuple[Saved, ...]:
-    """The activation's output, kept by the down projection; `owner`: what recomputes it."""
+    """The activation's output, kept by the down projection; `owner`: modes that recompute it."""
     if not context.saved.down_input:
         return ()
     return linear_inputs(context, name, width, owner, shard, factor=factor)
@@ -131,7 +134,8 @@ def activation_row(
     factor: float = 1.0,
 ) -> Op:
     """Activation between the projections: reads gate and up, writes one; backward the reverse.
-    `owner`: what frees its input; `again`: what runs it again."""
+    `owner`: modes that free its input; `again`: modes that run it again.
+    """
     kept_bytes = _activation_bytes(context) * width * factor
     kept = Saved(f"{name}/activation_input", kept_bytes, shard, WHOLE_LAYER | owner)
     kernels = context.profile.kernels

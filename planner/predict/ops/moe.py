@@ -16,7 +16,7 @@ from planner.predict.ops.rows import Collective, Op, Saved
 # Modes that run the activation of routed experts again; `moe_act` runs only that (Megatron-Core,
 # experts.py).
 _ACTIVATION = Module.MOE | Module.ACTIVATION | Module.MLP_ACT
-# Modes that run their products again.
+# Modes that run the experts' products again.
 _PRODUCTS = Module.FULL | Module.SELECTIVE_OP | Module.MOE
 
 
@@ -41,8 +41,9 @@ def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
 
 
 def _padding_bytes(experts: Experts) -> float:
-    """HBM bytes per token of copying the routed copies into padded buffers, or out of them, in one
-    kernel (`Kernels.pads_experts`); 0 unless products are quantised."""
+    """HBM bytes per token of copying the routed copies into or out of padded buffers, in one kernel
+    (`Kernels.pads_experts`); 0 unless products are quantised.
+    """
     kernels = experts.context.profile.kernels
     if not kernels.pads_experts or experts.context.quantised_input_bytes == 0.0:
         return 0.0
@@ -50,7 +51,9 @@ def _padding_bytes(experts: Experts) -> float:
 
 
 def _added(experts: Experts) -> float:
-    """Values of a token's routed copies if atomics add them up (`fused_permutation`)."""
+    """Number of values of a token's routed copies that atomics add up; 0 with
+    `fused_permutation`.
+    """
     fused = experts.context.profile.kernels.fused_permutation
     return 0.0 if fused else experts.hidden * experts.copies
 
@@ -63,8 +66,8 @@ def _dispatch(experts: Experts) -> Op:
     moved = 2 * kernels.dispatch_passes * experts.copied_bytes + _padding_bytes(experts)
     per_copy = saved.routing_bytes_per_copy + saved.normalised_bytes_per_copy * moe.normalised
     offsets = saved.expert_offset_bytes * moe.experts
-    # Each rank learns for every other rank's tokens which experts they go to, a byte per expert
-    # (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward reuses it.
+    # Each rank receives, for every other rank's tokens, the experts to which they go, a byte per
+    # expert (DeepEP, branch hybrid-ep, executor.cu, `allgather_routing_map`); backward reuses it.
     routing_map = Collective(
         "moe/dispatch/map", CollectiveKind.ALL_GATHER, "ep", context.mapped_experts, 1, 0,
         Shard.SEQUENCE, Hidden.EP_OVERLAP, rerun_with=BLOCK,
@@ -98,8 +101,9 @@ def _dispatch(experts: Experts) -> Op:
 
 
 def _local_dispatch(experts: Experts) -> tuple[Op, ...]:
-    """Passes over the routed copies, for dispatch and combine, that a fused dispatcher saves except
-    on a rank that holds all experts."""
+    """Passes over the routed copies, for dispatch and combine, that a fused dispatcher avoids,
+    except on a rank that holds all experts.
+    """
     kernels = experts.context.profile.kernels
     further = kernels.local_dispatch_passes - kernels.dispatch_passes
     if kernels.local_dispatch_passes == 0.0 or further <= 0.0:
@@ -130,7 +134,9 @@ def _exchange(name: str, experts: Experts) -> Collective:
 
 
 def _expert_tensor(name: str, kind: CollectiveKind, experts: Experts) -> Collective:
-    """Gather of routed tokens over expert-tp, or the scatter that mirrors it after the experts."""
+    """Gather of routed tokens over expert-tp before the experts, or the corresponding scatter after
+    them.
+    """
     size = 2.0 * experts.hidden * experts.copies
     return Collective(name, kind, "etp", size, 1, 1, Shard.ROUTED, rerun_with=BLOCK)
 
@@ -199,8 +205,9 @@ def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
 
 
 def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
-    """Tensors in the type of the experts' products instead of that of others. The cast that
-    autocast makes for a plain activation does not happen there."""
+    """Tensors in the type of the experts' products instead of the type of other activations.
+    Experts skip the cast that autocast makes for a plain activation.
+    """
     type_bytes = context.saved.expert_bytes
     if type_bytes is None:
         return saved
@@ -225,7 +232,8 @@ def _clamping_bytes(experts: Experts) -> tuple[float, float]:
 
 
 def _expert_bias(experts: Experts) -> tuple[Op, ...]:
-    """The bias of the experts' outputs, times the probabilities; as these are fp32, so is the sum.
+    """The bias of the experts' outputs, times the probabilities; because these are fp32, the sum is
+    too.
 
     Bytes per routed element, operation by operation (Megatron-Core, transformer/moe/experts.py,
     `_apply_bias`): product 4, sum 10, concatenation 8, cast 6; backward casts 12, concatenation 4,
@@ -245,9 +253,9 @@ def _expert_bias(experts: Experts) -> tuple[Op, ...]:
             backward_bytes=40.0 * experts.hidden / traffic,
             forward_kernels=2,
             backward_kernels=4,
-            # A product and a sum for each expert; backward a product and a sum each for the
-            # gradients of its bias and its probabilities, casts of the output's and the bias's, and
-            # the gradients of both products' biases, added to their fp32 buffers.
+            # Forward: a product and a sum for each expert. Backward: a product and a sum each for
+            # the gradients of its bias and its probabilities, casts of the gradients of the output
+            # and the bias, and the gradients of both products' biases, added to their fp32 buffers.
             groups=float(experts.moe.experts),
             forward_launches=2.0,
             backward_launches=8.0,
@@ -257,8 +265,9 @@ def _expert_bias(experts: Experts) -> tuple[Op, ...]:
 
 
 def _expert_output_bytes(context: OpContext) -> float:
-    """Bytes per element of what is weighted: the experts' outputs, or their inputs, which have the
-    residual's type."""
+    """Bytes per element of the tensor that is weighted: the experts' outputs, or their inputs,
+    which have the residual's type.
+    """
     saved = context.saved
     if saved.experts_see_all_tokens:
         return saved.residual_bytes
@@ -292,7 +301,9 @@ def _combine(experts: Experts) -> Op:
 
 
 def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
-    """Shared experts: a dense MLP beside the routed ones, with Qwen2-MoE's scalar gate."""
+    """Shared experts: a dense MLP in parallel with the routed ones, with Qwen2-MoE's scalar gate if
+    the model has it.
+    """
     owner = Module.SHARED_EXPERTS | Module.MOE
     rows = mlp_rows(context, "shared_experts", float(moe.shared_ffn), owner)
     if not moe.shared_gate:

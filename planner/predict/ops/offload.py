@@ -1,7 +1,8 @@
-"""Tensors of a layer that leave the GPU when the activations of a module are offloaded.
+"""Tensors of a layer that leave the GPU if the activations of a module are offloaded.
 
-A framework offloads what autograd saves inside a module's forward. A tensor that another module
-saves as well is copied for each of them, and leaves the GPU only if both are offloaded.
+A framework offloads the tensors that autograd saves inside a module's forward. A tensor that
+another module saves as well is copied for each of them, and leaves the GPU only if both are
+offloaded.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ GROUPS: Mapping[str, OffloadGroup] = {
     "mlp_norm": OffloadGroup(("ffn/norm/input",)),
     "expert_fc1": OffloadGroup(("moe/experts_up/input",)),
     "moe_act": OffloadGroup(("moe/activation_input",)),
-    # torchtune, `enable_activation_offloading`: what checkpointed layers keep.
+    # torchtune, `enable_activation_offloading`: tensors that checkpointed layers keep.
     "checkpoints": OffloadGroup(("layer/checkpoint",)),
 }
 _SCORES = ("attention/scores", "attention/k_expanded", "attention/v_expanded")
@@ -50,14 +51,14 @@ _QUANTISED: Mapping[str, OffloadGroup] = {
 
 
 def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
-    """Tensors of a module in a layer.
+    """Tensors that a module of a layer saves.
 
-    Transformer Engine fuses a norm into the column-parallel product behind it: attention's norm
-    into the projection of queries, keys and values, except under MLA, whose down projections are
-    not column-parallel; a dense feed-forward block's norm into its first product, which has no
-    module of its own here (Megatron-Core 0.19, gpt_layer_specs.py). Unfused attention keeps its
+    Transformer Engine fuses a norm into the column-parallel product after it: attention's norm into
+    the projection of queries, keys and values, except under MLA, whose down projections are not
+    column-parallel; a dense feed-forward block's norm into its first product, which is not a module
+    that can be offloaded (Megatron-Core 0.19, gpt_layer_specs.py). Unfused attention keeps its
     scores and not its output. In fp8 and below the output projection keeps a quantised copy of the
-    output, so that only attention keeps the output itself.
+    output, so only attention keeps the output itself.
     """
     group, mla = GROUPS[name], context.model.mla is not None
     quantised = _QUANTISED if context.quantised_input_bytes else {}
@@ -74,7 +75,9 @@ def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
 
 
 def with_offload(piece: Piece, context: OpContext) -> Piece:
-    """A layer whose rows say what crosses the host link, and what of it leaves the GPU."""
+    """A layer whose rows state which tensors cross the host link, and which of those leave the
+    GPU.
+    """
     if not context.offload:
         return piece
     groups = [offload_group(name, context, piece) for name in context.offload]

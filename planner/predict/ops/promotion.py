@@ -48,7 +48,7 @@ _RESIDUAL = (12.0, 12.0)
 
 
 def with_promotions(piece: Piece, context: OpContext) -> Piece:
-    """A layer with the casts and fp32 kernels that fp32 biases cause."""
+    """A layer with the casts and fp32 kernels that fp32 biases and residuals cause."""
     if not context.profile.kernels.promotes_biases:
         return piece
     return replace(piece, ops=tuple(row for op in piece.ops for row in _rows(op, context)))
@@ -69,7 +69,9 @@ def _rows(op: Op, context: OpContext) -> Iterator[Op]:
 
 
 def _casts_input(op: Op, *, fused: bool, biased: bool) -> bool:
-    """Whether a product is handed fp32: attention ends in a 16-bit product of its own."""
+    """Whether a product receives an fp32 input. The output projection does not, because attention
+    ends in a 16-bit product.
+    """
     if op.name == "attention/out_proj":
         return False
     return not fused or (op.name == "mlp/down" and biased)
@@ -91,7 +93,9 @@ def _has_bias(op: Op, context: OpContext) -> bool:
 def _casts(
     op: Op, part: str, context: OpContext, width: float, shard: Shard, moved: tuple[float, float]
 ) -> Op:
-    """Kernels beside a row that move so many bytes per element of `width`, forward and backward."""
+    """Kernels next to a row. `moved`: bytes per element of `width` that they move, forward and
+    backward.
+    """
     traffic = context.profile.kernels.memory_traffic
     return Op(
         name=f"{op.name}/{part}",
@@ -106,7 +110,7 @@ def _casts(
 
 
 def _widened(op: Op, context: OpContext) -> Op:
-    """An activation or a residual in fp32, which an fp32 operand causes."""
+    """An activation or residual that runs in fp32 because one of its operands is fp32."""
     model, traffic = context.model, context.profile.kernels.memory_traffic
     if op.name == "mlp/activation" and model.mlp_bias:
         wider = _WIDE / context.saved.activation_bytes

@@ -1,7 +1,7 @@
 """Rows of models that a step only reads forward: the trained model itself, or a teacher.
 
 The layers of a reference are on the same stages as the policy's and use the same degrees. A
-teacher's layers are with the head: frameworks that have one have no pipeline.
+teacher's layers are all counted with the head: frameworks that support a teacher have no pipeline.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from planner.job.tuning import FULL
 from planner.predict.ops.context import OpContext, piece_counts
 from planner.predict.ops.rows import Op, Piece, without_backward
 
-# Class of the weights of a model that is only read, by the sharers of the trained row's class.
+# Class of the weights of a model that is only read, by the ranks that share the trained row's
+# class.
 _READ = {"data": "read", "expert-data": "read-expert"}
 
 
 def with_reads(trained: Piece, plain: Piece, context: OpContext) -> Piece:
-    """A piece with the rows of the same piece of each model that a step reads; `trained`: as it is
-    trained, `plain`: before adapters and recomputation change its rows."""
+    """A piece with further rows for each model that a step reads and that has the same pieces;
+    `trained`: the piece as it is trained, `plain`: before adapters and recomputation change its
+    rows.
+    """
     rows = [
         row for read in context.reads if read.model is None for row in _rows(trained, plain, read)
     ]
@@ -31,7 +34,7 @@ def with_reads(trained: Piece, plain: Piece, context: OpContext) -> Piece:
 def with_teacher(
     head: Piece, context: OpContext, pieces: Callable[[OpContext], tuple[Piece, ...]]
 ) -> Piece:
-    """The head with all rows of a teacher; `pieces`: builds those of a model alone."""
+    """The head with all rows of a teacher; `pieces`: builds the pieces of a model by itself."""
     rows: list[Op] = []
     for read in context.reads:
         if read.model is not None:
@@ -44,7 +47,7 @@ def with_teacher(
 
 
 def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:
-    """Rows of `count` equal pieces, as often as they are read."""
+    """Rows of `count` equal pieces, repeated for each time that they are read."""
     for op in piece.ops:
         first = forward_only(op, read)
         parameters = tuple((count * number, shard) for number, shard in first.parameters)
@@ -53,7 +56,7 @@ def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:
 
 
 def _rows(trained: Piece, plain: Piece, read: Read) -> Iterator[Op]:
-    """Rows of a read model, as often as it is read."""
+    """Rows of a model that is read, repeated for each time."""
     names = {op.name for op in plain.ops}
     for op in trained.ops:
         if read.plain and op.name not in names:
@@ -84,7 +87,7 @@ def forward_only(op: Op, read: Read) -> Op:
 
 
 def _with_loss(rows: list[Op], context: OpContext) -> Iterator[Op]:
-    """The rows; those of a loss read the logits and keep nothing."""
+    """The rows; a row of the loss only reads the logits and keeps nothing."""
     moved = context.read_bytes * context.model.vocab / context.profile.kernels.memory_traffic
     for op in rows:
         yield replace(op, forward_bytes=moved) if op.name.endswith("/head/loss") else op

@@ -18,7 +18,7 @@ BLOCK = WHOLE_LAYER | Module.MOE
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a layer: what their rows depend on."""
+    """The experts of a layer, and the quantities on which their rows depend."""
 
     context: OpContext
     moe: MoeSpec
@@ -38,7 +38,7 @@ class Experts:
 
     @cached_property
     def routed(self) -> float:
-        """Copies of a token that the router makes, however they are spread over experts."""
+        """Copies of a token that the router makes, whatever the balance among experts."""
         all_tokens = self.context.saved.experts_see_all_tokens
         return float(self.moe.experts if all_tokens else self.moe.top_k)
 
@@ -50,17 +50,20 @@ class Experts:
 
 def latent_rows(context: OpContext, name: str, into: float, out: float) -> tuple[Op, ...]:
     """Projection to the experts' latent width or back, the same on every tp rank (Megatron-Core,
-    transformer/moe/moe_layer.py, `fc1_latent_proj`); empty without such a width."""
+    transformer/moe/moe_layer.py, `fc1_latent_proj`); empty if there is no latent width.
+    """
     if not (into and out):
         return ()
-    # The router already keeps the input of the way down.
+    # The router already keeps the input of the down projection to the latent width.
     down = name.endswith("down")
     saved = () if down else linear_inputs(context, name, into, Module.MOE)
     return (replicated(name, (into, out), saved, BLOCK),)
 
 
 def router(experts: Experts) -> Op:
-    """Router: logits over all experts, replicated over tp; it also keeps what `routing` makes."""
+    """Router: logits over all experts, replicated over tp; this row also lists the tensors that
+    `routing` computes and keeps.
+    """
     context, moe, saved = experts.context, experts.moe, experts.context.saved
     hidden, count = float(context.model.hidden), float(moe.experts)
     type_bytes = saved.router_input_bytes
@@ -87,14 +90,14 @@ def router(experts: Experts) -> Op:
 
 
 def routing(experts: Experts) -> Op:
-    """From logits to the tokens' map and weights, and the loss that balances the load.
+    """Computes the tokens' map and weights from the logits, and the loss that balances the load.
 
     36 small torch operators in forward, 24 in backward (Megatron-Core 0.19, moe_utils.py,
     `topk_routing_with_score_function`, `compute_routing_scores_for_aux_loss`, router.py,
     `_apply_aux_loss`, token_dispatcher.py, `preprocess`): casts, top-k, softmax, scatter, sums; 12
-    and 8 of them read and write an fp32 value of each token and expert. Transformer Engine fuses
-    them into three calls (2.7, pytorch/router.py). They take the GPU 0.1 to 0.3 ms a layer, and on
-    Grace, which is slow at bare launches, the CPU twice as long as modules do: predictions for
+    and 8 of them read and write an fp32 value per token and expert. Transformer Engine fuses them
+    into three calls (2.7, pytorch/router.py). They take the GPU 0.1 to 0.3 ms per layer. On Grace,
+    whose bare launches are slow, they take the CPU twice as long as modules do: predictions for
     mixtures that wait for it, from five sources, were 5 to 27 % too fast.
     """
     kernels = experts.context.profile.kernels

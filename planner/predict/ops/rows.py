@@ -1,7 +1,8 @@
-"""Row types of the op table: what one operation of a transformer layer computes, holds and sends.
+"""Row types of the op table: the computation, memory and traffic of one operation of a transformer
+layer.
 
-Every quantity is *per token of the micro-batch* and unsharded; a `Shard` says what divides it on a
-rank. Parameters, FLOP, saved bytes, GEMM shapes and traffic of a model are all sums over these
+Every quantity is *per token of the micro-batch* and unsharded; a `Shard` states what divides it on
+a rank. Parameters, FLOP, saved bytes, GEMM shapes and traffic of a model are all sums over these
 rows, so they cannot disagree.
 """
 
@@ -14,8 +15,8 @@ from planner.job.parameter_classes import parameter_classes
 from planner.job.recompute import Module
 
 # CPU time of a torch operator over that of a module's kernel, which profiles state: a product takes
-# 13.5 us on the host of a DGX H100, 19 us on a DGX A100's, which is 1.4 times as slow
-# (NVIDIA/TransformerEngine issue 2053), where a module's kernel takes 110 to 225.
+# 13.5 us on the host of a DGX H100 and 19 us on that of a DGX A100, which is 1.4 times as slow
+# (NVIDIA/TransformerEngine issue 2053); a module's kernel takes 110 to 225 us there.
 OPERATOR_SHARE = 1.0 / 6.0
 
 # Bytes of a 16-bit value.
@@ -24,11 +25,11 @@ _HALF = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor kept from forward to backward: bytes per token, and when a mode drops it.
+    """A tensor kept from forward to backward: bytes per token, and the modes that drop it.
 
     `freed_by`: modules whose recomputation makes it unnecessary; `only_with`: if set, the tensor
     exists only under those modes (the checkpoint that they keep instead). `fixed_bytes`: further
-    bytes per micro-batch, however many sequences it holds (masks, rotary tables, random seeds),
+    bytes per micro-batch, however many sequences it contains (masks, rotary tables, random seeds),
     never sharded. `exchanged`: it exists only if attention exchanges heads over context
     parallelism.
     """
@@ -46,7 +47,7 @@ class Saved:
 
     @property
     def pads_vocabulary(self) -> bool:
-        """Whether it holds logits of the padded vocabulary."""
+        """Whether it consists of logits of the padded vocabulary."""
         return self.name in ("head/loss", "head/softcap")
 
     def kept_under(self, modules: Module) -> bool:
@@ -60,7 +61,7 @@ class Collective:
     """Traffic of one op per micro-batch: full (ungathered) bytes per token, forward and backward.
 
     `group`: the axis along which it communicates (`constraints.axes.GROUPS`). `forward`,
-    `backward`: how often it happens there; modes in `rerun_with` repeat the forward ones.
+    `backward`: number of times in that pass; modes in `rerun_with` repeat the forward ones.
     """
 
     name: str
@@ -83,19 +84,19 @@ class Op:
     GEMM rows multiply (tokens × in_width) by (in_width × out_width). ATTENTION rows use `heads`,
     `kv_heads`, `qk_head_dim`, `v_head_dim`, `window` (0: none). MEMORY rows move `forward_bytes`
     and `backward_bytes`; SCAN rows do that in addition to products of `in_width` by `out_width`,
-    and hold `work_bytes` in their backward.
+    and need `work_bytes` during their backward.
     """
 
     name: str
     kind: OpKind
     tokens: Shard = Shard.NONE
     tokens_factor: float = 1.0
-    # Number of equal, consecutive operations that the row stands for. Tokens, widths, bytes moved
-    # and kernels are of one of them; everything else of all together.
+    # Number of equal, consecutive operations for which the row stands. Tokens, widths, bytes moved
+    # and kernels are those of one operation; everything else is the sum over all of them.
     repeats: float = 1.0
     out_width: float = 0.0
     out_shard: Shard = Shard.NONE
-    # Further outputs of the same product that divide like key/value heads (fused qkv).
+    # Further outputs of the same product that are sharded like key/value heads (fused qkv).
     kv_out_width: float = 0.0
     in_width: float = 0.0
     in_shard: Shard = Shard.NONE
@@ -105,15 +106,15 @@ class Op:
     qk_head_dim: float = 0.0
     v_head_dim: float = 0.0
     window: float = 0.0
-    # Tokens of an image that each of its tokens attends to, in both directions; 0: the tokens
-    # before it in the row.
+    # Number of an image's tokens to which each of its tokens attends, in both directions; 0: each
+    # token attends to those before it in the row.
     span: float = 0.0
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     work_bytes: float = 0.0
     forward_kernels: float = 1.0
     backward_kernels: float = 2.0
-    # Launches per expert on the rank, if one loop issues the work of all of them.
+    # Launches per expert on the rank, if one loop launches the work of all of them.
     forward_launches: float = 0.0
     backward_launches: float = 0.0
     # Values per token that atomics add to others (torch's scatter_add).
@@ -133,18 +134,19 @@ class Op:
     saved: tuple[Saved, ...] = ()
     collectives: tuple[Collective, ...] = ()
     rerun_with: Module = Module.FULL
-    # False if nothing is trained that a gradient of its input would reach.
+    # False if backward computes no gradient of the row's input, because no trained weight needs it.
     returns: bool = True
-    # Has one only under recomputation, because a library hooks its input for checkpoints.
+    # True if that gradient is computed only under recomputation, because a library hooks the row's
+    # input for checkpoints.
     hooked: bool = False
-    # Nobody reads its output, so it has no backward.
+    # True if its output is unused, so it has no backward.
     unread: bool = False
-    # HBM bytes, and bytes alive, per weight for tensors derived from the weights before each use,
-    # beyond a 16-bit copy of packed ones (DoRA's norms).
+    # HBM bytes moved, and bytes alive, per weight for tensors derived from the weights before each
+    # use, beyond a 16-bit copy of packed ones (DoRA's norms).
     weight_traffic: float = 0.0
     weight_copies: float = 0.0
-    # Backward makes a gradient of its weights though nothing trains them: merged adapters take
-    # theirs from it.
+    # True if backward computes a gradient of its weights although they are not trained: the
+    # gradients of merged adapters are computed from it.
     merged: bool = False
 
     @property
@@ -159,17 +161,21 @@ class Op:
 
     @property
     def only_read(self) -> bool:
-        """Whether its weights are those of a model that is only read."""
+        """Whether its weights belong to a model that is only read."""
         return parameter_classes()[self.parameter_class].only_read
 
     @property
     def packed(self) -> bool:
-        """Whether products read a copy of its weights, which is made before each use."""
+        """Whether its weights are stored in packed form, so that products read a copy that is made
+        before each use.
+        """
         return self.is_product and parameter_classes()[self.parameter_class].packed
 
     @property
     def unpacked(self) -> float:
-        """HBM bytes per weight to make that copy: the packed form read, 16 bits written."""
+        """HBM bytes per weight to derive tensors from the weights before each use; for packed
+        weights these include reading the packed form and writing 16 bits.
+        """
         if not self.packed:
             return self.weight_traffic
         held = parameter_classes()[self.parameter_class].bytes_per_parameter or 0.0
@@ -177,7 +183,7 @@ class Op:
 
     @property
     def transient(self) -> float:
-        """Bytes per weight of the copies."""
+        """Bytes per weight of these derived tensors while they are alive."""
         return (_HALF if self.packed else 0.0) + self.weight_copies
 
     @property
@@ -192,7 +198,7 @@ class Op:
 
 
 def times(op: Op, factor: float) -> Op:
-    """A row for `factor` tokens per token that it is written for."""
+    """The row if there are `factor` tokens for each token for which it is written."""
     return replace(
         op,
         tokens_factor=factor * op.tokens_factor,
@@ -205,7 +211,7 @@ def times(op: Op, factor: float) -> Op:
 
 
 def only_held(op: Op) -> Op:
-    """The weights of a row that a batch does not use."""
+    """A row reduced to its weights, which are in memory though the batch does not use them."""
     return Op(
         name=op.name,
         kind=OpKind.MEMORY,
@@ -219,7 +225,9 @@ def only_held(op: Op) -> Op:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A unit that a pipeline stage can hold: a layer of one kind, the embedding, the head, MTP."""
+    """A unit of which pipeline stages consist: a layer of one kind, the embedding, the head,
+    MTP.
+    """
 
     name: str
     ops: tuple[Op, ...] = field(default_factory=tuple)
@@ -231,7 +239,7 @@ class Piece:
 
 
 def without_backward(op: Op) -> Op:
-    """The row as part of a forward pass alone, which keeps nothing and never runs again."""
+    """The row as part of a forward pass without backward: it keeps nothing and never runs again."""
     collectives = tuple(
         replace(collective, backward=0.0, rerun_with=Module.NOTHING)
         for collective in op.collectives

@@ -1,20 +1,20 @@
 """Rows of state-space and linear-attention mixers: projection, convolution, recurrence in chunks,
 gated norm, output projection.
 
-Symbols: H = heads, P = head_dim, N = state, K = groups·N (width of B or C, of keys or queries),
-I = H·P, Q = chunk. Sources: Mamba-2's kernels (mamba_ssm, ops/triton/ssd_combined.py) as
-Megatron-Core calls them (core/ssm/mamba_mixer.py), flash-linear-attention's gated delta rule,
-transformers 5.23 (modeling_qwen3_next.py, modeling_minimax.py, modeling_jamba.py).
+Symbols: H = heads, P = head_dim, N = state, K = groups·N (width of B or C, of keys or queries), I =
+H·P, Q = chunk. Sources: Mamba-2's kernels (mamba_ssm, ops/triton/ssd_combined.py) as Megatron-Core
+calls them (core/ssm/mamba_mixer.py), flash-linear-attention's gated delta rule, transformers 5.23
+(modeling_qwen3_next.py, modeling_minimax.py, modeling_jamba.py).
 
 Heads are split over tp; context parallelism distributes them by all-to-all before the convolution
-and returns the outputs (core/ssm/mamba_context_parallel.py). Ignored: groups copied if there are
-fewer than ranks, and GPU copies of that exchange.
+and returns the outputs (core/ssm/mamba_context_parallel.py). Ignored: copies of groups if there are
+fewer groups than ranks, and GPU copies of that exchange.
 
 For transformers 5.23, kept tensors are counted one by one: Mamba-2 is mamba_ssm's fused kernel
-(ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn), Mamba-1 its MambaInnerFn or, with
-norms of its steps, SelectiveScanFn after causal_conv1d; gated delta nets are
-flash-linear-attention's rule and torch's gated norm; lightning attention is torch. Without these
-packages transformers computes the first three in torch, and keeps many times as much.
+(ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn), Mamba-1 its MambaInnerFn or, if its
+steps have norms, SelectiveScanFn after causal_conv1d; gated delta nets are flash-linear-attention's
+rule and torch's gated norm; lightning attention is torch. Without these packages transformers
+computes the first three in torch, and keeps many times as much.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCAN_FLOP = 9.0
 # 8,192 tokens) `mamba_chunk_scan_combined` takes 0.6 to 0.7 ms of CPU forward, as much as five
 # modules, and 3.0 to 3.4 ms backward.
 _SCAN_BACKWARD_KERNELS = 25
-# HBM traffic of a backward over that of its forward, most of which it runs again.
+# HBM traffic of backward over that of forward; backward runs most of forward again.
 _BACKWARD_TRAFFIC = 3.0
 
 
@@ -61,8 +61,9 @@ def state_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 def _as_transformers(
     context: OpContext, space: StateSpaceSpec, rows: tuple[Op, ...]
 ) -> tuple[Op, ...]:
-    """The rows with the tensors that transformers keeps; under autocast two projections cast their
-    input separately."""
+    """The rows with the tensors that transformers keeps; under autocast two projections each cast
+    their input.
+    """
     hidden, kept = float(context.model.hidden), defaultdict[str, list[Saved]](list)
     products = 1 + (space.kind in ("gated_delta", "lightning"))
     kept["in_proj"] += linear_inputs(
@@ -84,11 +85,13 @@ def projected_width(space: StateSpaceSpec) -> float:
 
 
 def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -> Op:
-    """Column-parallel projection; its output is kept, so convolution and scan can run again."""
+    """Column-parallel projection; its output is kept, so that convolution and scan can run
+    again.
+    """
     hidden, width, name = float(context.model.hidden), projected_width(space), "state/in_proj"
     inputs = linear_inputs(context, name, hidden, context.norm_in_linear)
     kept = context.kept("state/projected", width)
-    # Beside attention, the qkv projection keeps the same input.
+    # In parallel with attention, the qkv projection keeps the same input.
     saved = (kept,) if beside and context.saved.linear_inputs_shared else (*inputs, kept)
     gathers = () if beside else tp_entry(context, name, hidden, WHOLE_LAYER)
     collectives = (*gathers, _head_exchange("state/cp_heads", width))
@@ -119,27 +122,29 @@ def _steps(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
 
 
 def _convolution(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
-    """Causal depthwise convolution with its activation, which backward runs again first. Its
-    channels are the values and, except in Mamba-1, B and C."""
+    """Causal depthwise convolution with its activation, which backward first runs again. Its
+    channels are the values and, except in Mamba-1, B and C.
+    """
     width = space.inner + (0.0 if space.kind == "mamba1" else 2.0 * space.key_width)
     row = elementwise(context, "state/conv", width, Shard.TP, (2.0, 6.0))
     weights = width * (space.conv + float(space.conv_bias))
-    # Megatron and mamba_ssm's fused path keep only its input, gated delta nets also its output.
+    # Megatron and mamba_ssm's fused path keep only the convolution's input, gated delta nets also
+    # its output.
     saved = () if space.kind == "mamba2" else (context.kept("state/mixed", width),)
     parameters = ((weights, ParamShard.TP),)
     return (replace(row, backward_kernels=2.0, parameters=parameters, saved=saved),)
 
 
 def scan_products(space: StateSpaceSpec) -> float:
-    """Multiply-adds of a token in the recurrence of all heads, in whole blocks of a chunk.
+    """Multiply-adds per token in the recurrence of all heads, for whole blocks of a chunk.
 
     SSD: C·B for each group, and for each head scores·x, B·x into the state, C·state:
 
         G·Q·N + H·(Q·P + 2·N·P)
 
     (arXiv 2405.21060, section 6). Gated delta rule: keys and queries of every value head, the
-    triangular solve's two products, and three with the state, H·(3·Q·N + 2·Q·P + 3·N·P).
-    Selective scan: nine FLOP for each channel and state (arXiv 2312.00752, appendix D).
+    triangular solve's two products, and three with the state, H·(3·Q·N + 2·Q·P + 3·N·P). Selective
+    scan: nine FLOP for each channel and state (arXiv 2312.00752, appendix D).
     """
     heads, width, state, chunk = space.heads, space.head_dim, space.state, space.chunk
     if space.kind == "mamba1":
@@ -150,7 +155,7 @@ def scan_products(space: StateSpaceSpec) -> float:
 
 
 def _scan_bytes(space: StateSpaceSpec, element: float) -> float:
-    """HBM bytes of a token in forward, kernel by kernel.
+    """HBM bytes per token in forward, kernel by kernel.
 
     SSD: x twice, gate, two outputs; B and C three times together, their product in fp32 by groups;
     states of each chunk written and read in fp32 and in 16 bits (12 bytes). Gated delta rule: q, k
@@ -169,8 +174,9 @@ def _scan_bytes(space: StateSpaceSpec, element: float) -> float:
 
 
 def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
-    """The recurrence. It keeps its output before the gate; backward makes states and the
-    convolution's output again, and their gradients."""
+    """The recurrence. It keeps its output before the gate; backward recomputes states and the
+    convolution's output, and computes their gradients.
+    """
     element = context.saved.activation_bytes
     traffic = _scan_bytes(space, element) / context.profile.kernels.memory_traffic
     states = 4.0 * space.inner * space.state / space.chunk if space.kind != "mamba1" else 0.0
@@ -196,7 +202,7 @@ def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
 
 
 def _gated_norm(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
-    """Norm of the gated output, over each group's width, or each head's with a shared scale."""
+    """Norm of the gated output over each group's width, or over each head's with a shared scale."""
     inner, per_head = float(space.inner), space.kind == "gated_delta"
     row = elementwise(context, "state/norm", inner, Shard.TP, (3, 5))
     norms = space.heads if per_head else space.groups
@@ -217,13 +223,14 @@ def _out_projection(context: OpContext, space: StateSpaceSpec) -> Op:
 
 
 Sizes = dict[str, float]
-# Mamba-1's kernel keeps its states, two numbers each, once every so many tokens.
+# Mamba-1's kernel keeps its states, two numbers each, once per this number of tokens.
 _SCAN_CHUNK = 2048
 
 
 def kept_bytes(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
-    """Bytes per token by `row/tensor`, without those inputs of projections that the projections
-    list; `projected`: output width of the input projection."""
+    """Bytes per token by `row/tensor`, without the inputs that the projections' rows list
+    themselves; `projected`: output width of the input projection.
+    """
     if space.kind == "mamba2":
         return _mamba2(context, space, projected)
     if space.kind == "gated_delta":
@@ -234,8 +241,9 @@ def kept_bytes(context: OpContext, space: StateSpaceSpec, projected: float) -> S
 
 
 def fixed_bytes(context: OpContext, space: StateSpaceSpec) -> float:
-    """Bytes of fp32 decays before and after their sign, for every head or channel and state, and of
-    fp32 copies of 16-bit weights."""
+    """Bytes of the fp32 decays before and after negation, for every head or every channel and
+    state, and of fp32 copies of 16-bit weights.
+    """
     if space.kind in ("mamba2", "gated_delta"):
         return 8.0 * space.heads
     if space.kind == "lightning":
@@ -244,8 +252,9 @@ def fixed_bytes(context: OpContext, space: StateSpaceSpec) -> float:
 
 
 def _mamba2(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
-    """Falcon-H1, whose mixers run beside attention, scales the projection by a vector of the
-    residual's type."""
+    """Tensors of Mamba-2. Falcon-H1, whose mixers run in parallel with attention, scales the
+    projection by a vector of the residual's type.
+    """
     beside = any(kind.attention == "both" for kind in context.model.kinds)
     element = context.saved.residual_bytes if beside else context.saved.activation_bytes
     return {
@@ -256,8 +265,10 @@ def _mamba2(context: OpContext, space: StateSpaceSpec, projected: float) -> Size
 
 
 def _mamba1(context: OpContext, space: StateSpaceSpec) -> Sizes:
-    """B and C are kept as projected and separately. Jamba norms steps, B and C, and the scan reads
-    the scaled B and C; the convolution's output is kept by tokens and by channels."""
+    """Tensors of Mamba-1. B and C are kept as projected and separately. Jamba norms steps, B and C,
+    and the scan reads the scaled B and C; the convolution's output is kept by tokens and by
+    channels.
+    """
     element, inner = context.saved.activation_bytes, float(space.inner)
     chunks = -(-context.seq // _SCAN_CHUNK)
     kept = {
@@ -279,8 +290,10 @@ def _mamba1(context: OpContext, space: StateSpaceSpec) -> Sizes:
 
 
 def _gated_delta(context: OpContext, space: StateSpaceSpec) -> Sizes:
-    """Queries and keys are kept before the convolution and normed; torch's norm of the output keeps
-    its input, its gate and the gate's SiLU in fp32, and the factors of two products."""
+    """Tensors of a gated delta net. Queries and keys are kept before the convolution and normed;
+    torch's norm of the output keeps its input, its gate and the gate's SiLU in fp32, and the
+    factors of two products.
+    """
     saved = context.saved
     element, inner = saved.activation_bytes, float(space.inner)
     factors = element + max(element, saved.residual_bytes)
@@ -295,8 +308,10 @@ def _gated_delta(context: OpContext, space: StateSpaceSpec) -> Sizes:
 
 
 def _lightning(context: OpContext, space: StateSpaceSpec) -> Sizes:
-    """Blocks of queries, keys, values, decayed queries and keys and values again, views of one
-    tensor if a batch is one sequence; scores, states; the first block reads no state."""
+    """Tensors of lightning attention: blocks of queries, keys and values, of decayed queries and
+    keys, and of values again (views of one tensor if a batch is one sequence); scores and states.
+    The first block reads no state.
+    """
     element, inner = context.saved.activation_bytes, float(space.inner)
     block = min(space.chunk, context.seq)
     blocks = 5.0 if context.one_sequence else 6.0

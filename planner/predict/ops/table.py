@@ -1,5 +1,6 @@
-"""The op table of a model: pieces that a pipeline stage can hold (layers of any kind, embedding,
-head with its loss, multi-token prediction), and sums over their rows."""
+"""The op table of a model: the pieces of which pipeline stages consist (layers of any kind,
+embedding, head with its loss, multi-token prediction), and sums over their rows.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from planner.predict.ops.vision import end_rows, tower_layer
 
 
 def layer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """All rows of a layer; a feed-forward block alone keeps the layer's checkpoint itself."""
+    """All rows of a layer; in a layer with only a feed-forward block, that block keeps the layer's
+    checkpoint.
+    """
     if kind.attention == "none":
         first, *rest = _ffn_rows(context, kind)
         return (replace(first, saved=(*first.saved, layer_checkpoint(context))), *rest)
@@ -51,7 +54,7 @@ def _cross_layer(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _mixer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Norm, attention or state space or both on the same input, residual."""
+    """Norm, then attention or a state space, or both on the same input, then the residual."""
     return (
         *input_norm(context),
         *(attention_rows(context, kind) if kind.attention != "state" else ()),
@@ -63,7 +66,7 @@ def _mixer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Norms around a dense block or experts, and the residual."""
+    """A dense block or experts, with the norms around it and the residual."""
     model = context.model
     experts = model.moe if kind.ffn == "moe" else None
     masked = kind.attention == "cross"
@@ -78,7 +81,7 @@ def _ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _ffn_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Norm before the block; none if one norm feeds both branches or norms come after."""
+    """Norm before the block; empty if one norm feeds both branches or norms come after."""
     if context.model.block in ("single", "post"):
         return ()
     alone = Module.LAYERNORM if kind.ffn == "moe" else context.norm_in_linear
@@ -91,8 +94,9 @@ def _ffn_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def embedding_rows(context: OpContext) -> tuple[Op, ...]:
-    """Lookup, usually vocabulary-parallel (and learned positions); backward scatters into fp32
-    gradients."""
+    """Lookup, usually vocabulary-parallel, with any learned positions; backward scatters into fp32
+    gradients.
+    """
     model = context.model
     hidden = float(model.hidden)
     element = context.saved.residual_bytes
@@ -138,7 +142,7 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
         rows.append(
             Saved("layers/rotary", per_token, Shard.NONE, nothing, fixed_bytes=fixed * context.seq)
         )
-        # Layers that make their own tables receive fp32 angles, which a checkpoint keeps.
+        # Layers that compute their own tables receive fp32 angles, which a checkpoint keeps.
         angles = 4.0 * model.rotary_width * context.seq if rules.rotary_layer_bytes else 0.0
         rows.append(
             Saved("layers/angles", 0.0, Shard.NONE, nothing, Module.FULL, fixed_bytes=angles)
@@ -153,8 +157,9 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
 
 def head_rows(context: OpContext) -> tuple[Op, ...]:
     """Final norm, LM head (vocabulary-parallel) and cross-entropy. A tied head multiplies by the
-    embedding's weights and owns none; in a pipeline the last stage holds a copy, which the memory
-    terms add."""
+    embedding's weights and has none of its own; in a pipeline the last stage has a copy, which the
+    memory terms add.
+    """
     model = context.model
     if model.scores:
         return _score_rows(context)
@@ -179,9 +184,10 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def _score_rows(context: OpContext) -> tuple[Op, ...]:
-    """Final norm and a score of every token, of which a loss reads the last one's; every
-    tensor-parallel rank holds all its weights (transformers, modeling_layers.py,
-    GenericForSequenceClassification)."""
+    """Final norm and a score for every token; a loss reads only the last token's. Every
+    tensor-parallel rank has all weights of the score (transformers, modeling_layers.py,
+    GenericForSequenceClassification).
+    """
     hidden = float(context.model.hidden)
     inputs = linear_inputs(context, "head/score", hidden, Module.NOTHING, low_precision=False)
     score = Op(
@@ -223,8 +229,9 @@ def _logits_row(
     factor: float,
     kernels: tuple[int, int],
 ) -> Op:
-    """A row over all logits: bytes per logit that it keeps, and moves forward and backward, times a
-    factor."""
+    """A row over all logits. `kept_bytes`: bytes per logit that it keeps; `moved`: bytes per logit
+    that it moves forward and backward, to be multiplied by `factor`.
+    """
     vocab = float(context.model.vocab)
     shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
     return Op(
@@ -243,7 +250,9 @@ def _logits_row(
 
 def mtp_rows(context: OpContext) -> tuple[Op, ...]:
     """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2): two norms, a
-    projection from 2h to h, a full layer, and a norm before the head, which `mtp_loss_rows` has."""
+    projection from 2h to h, a full layer, and a norm before the head; the head is in
+    `mtp_loss_rows`.
+    """
     hidden, name = float(context.model.hidden), "mtp/projection"
     inputs = linear_inputs(context, name, 2 * hidden, Module.FULL)
     return (
@@ -256,7 +265,9 @@ def mtp_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def mtp_loss_rows(context: OpContext) -> tuple[Op, ...]:
-    """LM head and loss of one module: the head's work with the head's matrix, without weights."""
+    """LM head and loss of one module: the same work as the head's, with the head's weights, which
+    are not counted again.
+    """
     rows = head_rows(context)[1:]
     return tuple(replace(op, parameters=()) if op.kind is OpKind.GEMM else op for op in rows)
 
@@ -276,7 +287,8 @@ class ParameterCount:
 @dataclass(frozen=True, slots=True)
 class ComponentParameters:
     """Parameters of one op of the model, such as "attention/qkv", summed over the `layers` that
-    hold it (1 for the embedding and the output head)."""
+    have it (1 for the embedding and the output head).
+    """
 
     name: str
     layers: int
@@ -290,7 +302,8 @@ class ComponentParameters:
 
 def pieces(context: OpContext) -> tuple[Piece, ...]:
     """Layer kinds in the model's order, then embedding, head and, if any, one MTP module and its
-    loss, which are on the head's stage unless the module stands apart."""
+    loss. The loss is on the head's stage, and so is the module unless it has a block of its own.
+    """
     model = context.model
     layers = [_layer(context, kind) for kind in model.piece_kinds]
     embedding = _end(Piece("embedding", embedding_rows(context)), context)
@@ -305,12 +318,14 @@ def pieces(context: OpContext) -> tuple[Piece, ...]:
 
 
 def _end(piece: Piece, context: OpContext) -> Piece:
-    """Embedding or head as it is trained, with the rows of models that a step reads."""
+    """Embedding or head as it is trained, with the rows of other models that a step reads."""
     return with_reads(with_tuning(piece, context), piece, context)
 
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
-    """One layer, with the rows that the framework's checkpoints run again."""
+    """One layer as the job runs it: with adapters, casts, the framework's checkpoints, offload and
+    the rows of models that are only read.
+    """
     if kind.module == "vision":
         return tower_layer(context, kind, _layer)
     rows = layer_rows(context, kind)
@@ -355,7 +370,7 @@ def parameter_count(model: ModelSpec) -> ParameterCount:
 
 
 def _counted_pieces(model: ModelSpec) -> Iterator[tuple[Piece, int]]:
-    """Each piece of the model, and how often the model holds it."""
+    """Each piece of the model, and how many of it the model has."""
     return zip(_plain_pieces(model), piece_counts(model), strict=True)
 
 
@@ -412,8 +427,9 @@ def flop_per_token(model: ModelSpec, seq: float, causal: bool = False) -> float:
 
 def least_flop_per_token(model: ModelSpec, seq: float) -> tuple[float, float]:
     """Least FLOP that a step executes per trained token, without recomputed layers: (linear layers
-    that run in 8 or 4 bits if the job does, what stays in 16 bits: attention, scans, router, head).
-    Attention counts the lower triangle."""
+    that run in 8 or 4 bits if the job does, operations that stay in 16 bits: attention, scans,
+    router, head). Attention counts the lower triangle.
+    """
     low = wide = 0.0
     for op, flop in _forward_flop(model, seq, causal=True):
         if op.is_product and op.low_precision:
@@ -431,5 +447,7 @@ def _forward_flop(model: ModelSpec, seq: float, *, causal: bool) -> Iterator[tup
 
 
 def forward_share(op: Op, *, causal: bool) -> float:
-    """Share of a row's full-square FLOP that counts; `causal`: the lower triangle."""
+    """Share of a row's full-square FLOP that counts: one half of attention without a window if
+    `causal`, else all.
+    """
     return 0.5 if causal and op.kind is OpKind.ATTENTION and not (op.window or op.span) else 1.0

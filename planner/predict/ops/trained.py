@@ -32,7 +32,9 @@ _RETURNED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TrainedFlop:
-    """FLOP of one trained token, nothing run again, and the number of forward passes they equal."""
+    """FLOP of one trained token without recomputation, and the number of forward passes that they
+    equal.
+    """
 
     total: float
     passes: float
@@ -88,7 +90,7 @@ def _read_flop(job: Job, attended: float, *, causal: bool) -> tuple[float, float
 
 
 def _backward(op: Op) -> float:
-    """FLOP of a row's backward over its forward's."""
+    """FLOP of a row's backward divided by those of its forward."""
     if not op.returns:
         return 0.0
     return _RETURNED + (op.derives if op.is_product else _RETURNED)
@@ -96,7 +98,7 @@ def _backward(op: Op) -> float:
 
 @dataclass(frozen=True, slots=True)
 class HeldParameters:
-    """Parameters of a model with its adapters: trained ones, and all."""
+    """Parameters of a model with its adapters: the trained ones, and all."""
 
     trained: int
     total: int
@@ -108,7 +110,7 @@ class HeldParameters:
 
 
 def held_parameters(job: Job) -> HeldParameters:
-    """Parameters that a job trains and holds, without multi-token prediction."""
+    """Parameters that a job trains, and all that it holds, without multi-token prediction."""
     if job.tuning.trains_all:
         total = parameter_count(job.model).total
         return HeldParameters(total, total)
@@ -125,7 +127,7 @@ def _rows(job: Job) -> Iterator[tuple[Op, int]]:
 
 
 def _counted(model: ModelSpec, context: OpContext) -> Iterator[tuple[Op, int]]:
-    """Each row and how often the model has it, without multi-token prediction."""
+    """Each row and the number of times it occurs in the model, without multi-token prediction."""
     counts = piece_counts(model)[: len(model.piece_kinds) + 2]
     for piece, count in zip(pieces(context), counts, strict=False):
         for op in piece.ops:

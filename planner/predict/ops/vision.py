@@ -1,4 +1,5 @@
-"""Rows of a vision part: the tower's layers, what comes before and after them, and the projector.
+"""Rows of a vision part: the tower's layers, the operations before and after them, and the
+projector.
 
 A tower's rows are those of a layer whose tokens are patches, scaled here to patches per token of
 the language model, so that one micro-batch has them all. Attention is among the patches of one
@@ -32,11 +33,12 @@ from planner.predict.ops.rows import (
     times,
 )
 
-# Tensors for the gradient of the input, of a norm in torch operations and of the mean before it.
+# Tensors kept only for the gradient of the input: by a norm in torch operations, and by the mean
+# before it.
 _OF_GRADIENT = ("/norm/input", "/norm/statistics", "/norm/weight", "/pooled")
-# Towers that put patches in the order of the tokens that they become.
+# Towers that reorder patches by the tokens that they become.
 _REGROUPED = ("moonvit",)
-# Bytes of an index, and of a token's place in a mask.
+# Bytes of an index, and of a token's entry in a mask.
 _INDEX, _MASK = 8.0, 1.0
 # Bytes per pair of patches in the mask of padding tiles, which all layers share.
 _TILES_MASK = 2.0
@@ -69,21 +71,24 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
 
 
 def _kept_whole(op: Op) -> Op:
-    """A row of a layer that no recompute mode runs again: it keeps its tensors, and no checkpoint
-    of the layer."""
+    """A row of a layer that no recompute mode runs again: it keeps its tensors, and the layer has
+    no checkpoint.
+    """
     saved = tuple(row for row in op.saved if not row.only_with)
     return replace(op, saved=never_freed(saved), rerun_with=Module.NOTHING)
 
 
 def _run_once(op: Op) -> Op:
-    """A row of a layer whose output nobody reads: its graph is freed after forward, and its weights
-    have no gradient, though they are held like others."""
+    """A row of a layer whose output is not used: its graph is freed after forward and its weights
+    get no gradient, but they are held like other weights.
+    """
     return replace(op, saved=(), returns=False, unread=True, rerun_with=Module.NOTHING)
 
 
 def _under_hook(op: Op) -> Op:
-    """A row of a frozen layer through which a gradient runs only under recomputation, because the
-    library then hooks the patch embedding; otherwise it keeps nothing."""
+    """A row of a frozen layer that passes on a gradient only under recomputation, because the
+    library then hooks the patch embedding; otherwise it keeps nothing.
+    """
     held = (row for row in op.saved if row.only_with or row.freed_by is Module.NOTHING)
     saved = tuple(replace(row, only_with=row.only_with or WHOLE_LAYER) for row in held)
     return replace(op, saved=saved, hooked=True)
@@ -100,7 +105,7 @@ def _scales(context: OpContext) -> Iterator[Op]:
 
 
 def tower_context(context: OpContext, span: int) -> OpContext:
-    """Context of the tower's rows, where a patch attends to `span` others."""
+    """Context of the tower's rows, in which a patch attends to `span` others."""
     model = tower_model(_vision(context).tower)
     tuning = part_tuning(context.tuning, VISION_TOWER, _vision(context).tower.kind)
     begins = _vision(context).tower.norm_before
@@ -111,9 +116,11 @@ def tower_context(context: OpContext, span: int) -> OpContext:
 
 
 def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
-    """How the tower (of some kind) or the projector is trained: like the language model, without
-    the names of its layers. With adapters, it is trained in full if that is stated, and not at all
-    if its layers have other names than the adapters' targets, or if it is frozen separately."""
+    """How the tower (`kind`: the kind of tower) or the projector is trained: like the language
+    model, except for names of layers. In a job with adapters, it is trained in full if the job
+    states that, and not at all if its layers have other names than the adapters' targets, or if it
+    is frozen separately.
+    """
     if part in tuning.whole:
         return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
     targets = part_targets(tuning, part, kind)
@@ -123,15 +130,18 @@ def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
 
 
 def end_rows(context: OpContext, layer: Layer) -> tuple[Op, ...]:
-    """What comes before and after the tower's layers, and the projector; with the layers if they
-    run with the embeddings (`planner.predict.ops.first_stage`)."""
+    """The rows before and after the tower's layers, and the projector; they include the layers if
+    these run with the embeddings (`planner.predict.ops.first_stage`).
+    """
     if context.model.vision is None:
         return ()
     return (*_layers_beside(context, layer), *_ends(context))
 
 
 def _layers_beside(context: OpContext, layer: Layer) -> Iterator[Op]:
-    """The layers of a tower that runs with the embeddings, those of a kind in one row."""
+    """The layers of a tower that runs with the embeddings; one row stands for all layers of a
+    kind.
+    """
     if not is_placed(context):
         return
     vision = _vision(context)
@@ -154,8 +164,10 @@ def _ends(context: OpContext) -> tuple[Op, ...]:
 
 
 def _scattered(context: OpContext) -> tuple[Op, ...]:
-    """Features written to the places of an image's tokens, whose mask is kept (torch,
-    masked_scatter)."""
+    """Features written to the positions of an image's tokens, with the mask of these positions,
+    which is kept (torch, masked_scatter). With cross-attention, instead the projector's output,
+    kept once for all layers.
+    """
     images, hidden = context.model.images, float(context.model.hidden)
     if not images.patches:
         return ()
@@ -171,8 +183,9 @@ def _scattered(context: OpContext) -> tuple[Op, ...]:
 
 
 def _pictured(context: OpContext) -> float:
-    """Share of the tower's tokens that are patches: not learned class tokens, nor padding of a
-    tile."""
+    """Share of the tower's tokens that are patches, as opposed to learned class tokens or padding
+    of a tile.
+    """
     span, tower = float(context.model.images.span), _vision(context).tower
     if tower.tiles:
         return tower.tiles * (tower.positions - tower.class_tokens) / span
@@ -187,7 +200,9 @@ def _vision(context: OpContext) -> VisionSpec:
 
 
 def _of_patches(op: Op, context: OpContext, span: int, share: float = 1.0) -> Op:
-    """A row per patch as one per token of the language model; `share`: of the patches."""
+    """A row per patch, converted to one per token of the language model; `share`: share of the
+    patches to which it applies.
+    """
     factor = share * context.model.images.patches
     named = replace(op, name=f"vision/{op.name}")
     if not factor:
@@ -214,7 +229,8 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
         in_width=values,
         parameters=((hidden * (values + tower.patch_bias), ParamShard.NONE),),
         saved=never_freed(inputs),
-        # A convolution keeps its weights' cast, a linear layer only for a gradient of its input.
+        # A convolution keeps the cast of its weights, a linear layer only if it needs a gradient of
+        # its input.
         autocasts=not tower.embeds_linearly,
         rerun_with=Module.NOTHING,
     )
@@ -235,8 +251,9 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
 
 
 def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
-    """Added learned positions, whose places in the table are kept, and the cosines and sines of
-    rotary ones, which all layers share."""
+    """Added learned positions, whose indices into the table are kept, and the cosines and sines of
+    rotary ones, which all layers share.
+    """
     hidden, rules = float(tower.hidden), context.saved
     learned = hidden * (tower.positions + tower.class_tokens) + tower.of_tiles
     if learned:
@@ -254,8 +271,9 @@ def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
 
 
 def _order(context: OpContext, name: str, merged: int) -> Op:
-    """Reordering of patches, in groups that become one token: windows side by side, and back. The
-    indices are kept."""
+    """Reordering of patches in groups that become one token, so that windows are contiguous, and
+    back. The indices are kept.
+    """
     row = elementwise(context, name, context.model.hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
     kept = Saved(f"{name}/indices", _INDEX / merged, Shard.SEQUENCE, Module.NOTHING)
     return replace(row, saved=(kept,))
@@ -273,7 +291,7 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
         width = vision.projector.tap_norm_width if tap else vision.projector.norm_width
         piece = Piece(name, tuple(_one_projector(inside, vision, name, width, made)))
         if context.tuning.freezes(VISION_TOWER) and not _is_hooked(context):
-            # Nobody asks for a gradient of the tower's output.
+            # No gradient of the tower's output is needed.
             piece = replace(piece, ops=tuple(_first(op, inside) for op in piece.ops))
         tuned = with_tuning(piece, inside, frozen=frozen)
         read = _pictured(context) * context.model.images.read
@@ -282,14 +300,17 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
 
 
 def _is_hooked(context: OpContext) -> bool:
-    """Whether a hook on the patch embedding asks for a gradient of the tower's output
-    (transformers 5, enable_input_require_grads)."""
+    """Whether a hook on the patch embedding requires a gradient of the tower's output (transformers
+    5, enable_input_require_grads).
+    """
     return hooks_tower(context.tuning, context.profile, _vision(context).tower)
 
 
 def _first(op: Op, context: OpContext) -> Op:
-    """The row without tensors that only the gradient of the tower's output needs: everything but
-    the normalised tensor of a norm that is frozen or in torch operations, and a mean's tensors."""
+    """The row without tensors that only the gradient of the tower's output needs: the input of a
+    mean and, if norms consist of torch operations or the job has adapters, everything that a norm
+    keeps except the normalised tensor.
+    """
     unfused = context.model.norm == "rmsnorm" or context.tuning.has_adapters
     dropped = _OF_GRADIENT if unfused else ("/pooled",)
     saved = tuple(row for row in op.saved if not row.name.endswith(dropped))
@@ -297,8 +318,9 @@ def _first(op: Op, context: OpContext) -> Op:
 
 
 def _projector_context(context: OpContext) -> OpContext:
-    """Context of the projector's rows; the norm of pooled patches is the language model's own, any
-    other norm the tower's."""
+    """Context of the projector's rows. The norm of pooled patches follows the rules of the language
+    model's family, any other norm those of the tower's.
+    """
     vision = _vision(context)
     norm_kind, tuning = vision.projector.norm, part_tuning(context.tuning, PROJECTOR)
     tower = tower_model(vision.tower)
@@ -331,7 +353,7 @@ def _one_projector(
     pairs = tuple(zip(projector.widths, projector.widths[1:], strict=False))
     split = vision.place == "split" and len(pairs) == 2
     for index, (into, out) in enumerate(pairs):
-        # A bare matrix is not a linear layer, so peft and bitsandbytes do not touch it.
+        # A bare matrix is not a linear layer, so peft and bitsandbytes leave it unchanged.
         layer = f"{name}/{'matrix' if projector.pooled else 'linear'}{index + 1}"
         inputs = linear_inputs(context, layer, float(into), Module.NOTHING)
         row = Op(
@@ -357,21 +379,26 @@ def _one_projector(
 
 
 def _of_stream(op: Op, context: OpContext) -> Op:
-    """A norm of the stream between layers, which the next layer keeps unless each makes a copy."""
+    """A norm of the stream between layers. It lists no input unless it makes a copy, because the
+    next layer keeps that input.
+    """
     if context.norm_input_bytes != context.saved.residual_bytes:
         return op
     return replace(op, saved=tuple(row for row in op.saved if not row.name.endswith("/input")))
 
 
 def _pooling(context: OpContext, width: float, made: float) -> Op:
-    """The mean over squares of patches, which keeps them (torch, AvgPool2d); `made`: bytes per
-    element of the tower's output."""
+    """The mean over squares of patches, which keeps the patches (torch, AvgPool2d); `made`: bytes
+    per element of the tower's output.
+    """
     row = elementwise(context, "projector/pooling", width, Shard.SEQUENCE, (1, 1), Module.NOTHING)
     kept = Saved("projector/pooled", made * width, Shard.SEQUENCE, Module.NOTHING)
     return replace(row, saved=(kept,))
 
 
 def _learned(context: OpContext, parameters: float) -> Op:
-    """Learned vectors between rows of patches, whose copies are part of the row."""
+    """Learned vectors inserted between rows of patches; the memory traffic of copying them is not
+    counted.
+    """
     row = elementwise(context, "projector/row_ends", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
     return replace(row, parameters=((parameters, ParamShard.NONE),))

@@ -1,1 +1,1 @@
-"""What a step of reinforcement learning costs: generation, reading, training, moving weights."""
+"""The cost of a step of reinforcement learning: generation, reading, training, moving weights."""

@@ -1,8 +1,8 @@
 """Cost models of an RL trainer: of its update, and of passes that only read.
 
-Both use the same op table, kernel and account of memory as any training. Micro-batches of the
-update have given numbers of tokens (`planner.predict.rl.micro_batches`). A reading pass has only
-forward rows, with weights that are not trained.
+Both use the same op table, kernel and memory account as any training. Micro-batches of the update
+have given numbers of tokens (`planner.predict.rl.micro_batches`). A reading pass has only forward
+rows, with weights that are not trained.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _READ = Read("policy", 1, copied=True)
 
 
 class BatchModel(CostModel):
-    """The update of a trainer, in micro-batches with the tokens that its columns state."""
+    """The update of a trainer, in micro-batches whose numbers of tokens its columns state."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """Pieces of the model; the head multiplies only tokens with logits in the loss."""
+        """Pieces of the model; the head multiplies only the tokens whose logits the loss uses."""
         return _with_answers(super().pieces, self.job)
 
     def of(self, job: Job) -> BatchModel:
@@ -42,7 +42,8 @@ class BatchModel(CostModel):
 
     def waits(self, columns: Columns, shapes: Array, keys: Array, costs: Array) -> Array:
         """Seconds in which ranks wait for the one with the most tokens and squared lengths, from
-        the shares in columns `more_tokens` and `more_squares`."""
+        the excess shares in columns `more_tokens` and `more_squares`.
+        """
         if "more_tokens" not in columns:
             return super().waits(columns, shapes, keys, costs)
         if not (columns["more_tokens"].any() or columns["more_squares"].any()):
@@ -58,8 +59,9 @@ class BatchModel(CostModel):
 
 
 class ReadingModel(BatchModel):
-    """A pass that reads every sample forward, without gradients. The pass counts as a step, which
-    reduces, updates and keeps nothing."""
+    """A pass that reads every sample forward, without gradients. It counts as a step that reduces,
+    updates and keeps nothing.
+    """
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -72,7 +74,7 @@ class ReadingModel(BatchModel):
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
-        """Inputs of the core for the framework, without those of training."""
+        """Inputs of the core for the framework, without those that only training has."""
         plain = cost_tables.framework_inputs(self.job, self.pieces)
         peak = reading_peak_bytes(self.job.framework, self.job.objective)
         reading = plain._replace(
@@ -108,7 +110,7 @@ def _read_class(one: ClassInputs) -> ClassInputs:
 
 
 def _read_row(op: Op, job: Job) -> Op:
-    """A row without backward, with its weights in the format in which they are held."""
+    """A row without backward, whose weights have the format in which they are stored."""
     read = forward_only(op, _READ)
     if not parameter_classes()[op.parameter_class].trained:
         read = replace(read, parameter_class=op.parameter_class)

@@ -1,13 +1,14 @@
-"""Continuous batching as a flow: how many sequences run at each step until the longest ends.
+"""Continuous batching modelled as a flow: how many sequences run at each step until the longest
+ends.
 
-An engine admits samples from a queue as slots (`max_num_seqs`) and cache allow, gives every running
-sequence one token a step, and admits more as others end. Here the sequences of an age (number of
-tokens so far) are a quantity, of which a share ends as the distribution of lengths says; ages and
-steps are counted in equal bins. If running sequences outgrow the cache, the youngest are preempted
-and wait (vLLM, v1/core/sched/scheduler.py: the last running one is preempted and goes to the front
-of the queue); their tokens are read again later.
+An engine admits samples from a queue as far as slots (`max_num_seqs`) and cache allow, gives every
+running sequence one token per step, and admits more as others end. Here the sequences of one age
+(number of tokens so far) are a real-valued quantity, of which a share ends at each step according
+to the distribution of lengths; ages and steps are counted in equal bins. If running sequences
+outgrow the cache, the youngest are preempted and wait (vLLM, v1/core/sched/scheduler.py: the last
+running one is preempted and goes to the front of the queue); their tokens are read again later.
 
-The flow is the mean over chance. The effect of a longest answer among many is exact: the
+The flow is a mean over random lengths. The effect of a longest answer among many is exact: the
 probability that some sequence still runs at a step follows from the quantity that runs.
 """
 
@@ -24,12 +25,13 @@ from numpy.typing import NDArray
 from planner.job.samples import Lengths
 
 Floats = NDArray[Any]
-# Bins of age: up to the longest answer, and at least within the mean answer.
+# Bins of age: up to the longest answer, at least within the mean answer, and at most in all.
 _BINS = 160
 _BINS_OF_MEAN = 6
 _MOST_BINS = 800
-# A flow fed from a queue may repeat after this many stretches of two mean answers, if it moves by
-# less than this share from one to the next; after so many bins it is averaged in any case.
+# A flow fed from a queue may be repeated after this many stretches of two mean answers, if it
+# changes by less than this share from one stretch to the next; after `_LONG` bins it is averaged in
+# any case.
 _SETTLED = 3
 _STILL = 0.01
 _LONG = 1200
@@ -48,9 +50,9 @@ class Load:
     """The work of one rank of an engine.
 
     `samples` answers of `lengths` to prompts of `prompt` tokens, at most `slots` at once. A
-    sequence with c cached tokens takes `state + full·c + windowed·min(c, window)` of `room`, minus
-    the share `shared` of its prompt, which other sequences cache too. `again`: whether the prompt
-    of a preempted sequence is read again.
+    sequence with c cached tokens takes `state + full·c + windowed·min(c, window)` of `room`; c does
+    not count the share `shared` of its prompt, which other sequences have cached already. `again`:
+    whether the prompt of a preempted sequence is read again.
     """
 
     samples: float
@@ -66,7 +68,7 @@ class Load:
     again: bool = True
 
     def taken(self, cached: Floats) -> Floats:
-        """Room of a sequence with so many cached tokens."""
+        """Room taken by a sequence with `cached` tokens."""
         counted = cached - self.shared * self.prompt
         windowed = self.windowed * np.minimum(counted, self.window)
         room: Floats = self.state + self.full * counted + windowed
@@ -75,11 +77,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Flow:
-    """Quantities at each bin of steps: `steps` in it, running sequences (`running`), tokens that
-    they have cached (`tokens`; `windowed`: at most a window of each), sequences not yet ended
+    """Quantities in each bin of steps: number of steps (`steps`), running sequences (`running`),
+    their cached tokens (`tokens`; `windowed`: at most a window of each), sequences not yet ended
     (`left`), newly admitted ones (`admitted`), tokens read again (`reread`).
 
-    `preempted`: preemptions over all samples.
+    `preempted`: preemptions per sample.
     """
 
     steps: Floats
@@ -99,8 +101,9 @@ def flow(load: Load) -> Flow:
 
 
 class _Bins:
-    """A load's flow, bin by bin: running sequences (`ages`) and preempted ones (`waiting`), by the
-    tokens that they have."""
+    """Computes a load's flow, bin by bin: running sequences (`ages`) and preempted ones
+    (`waiting`), by the number of tokens that they have.
+    """
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -121,7 +124,7 @@ class _Bins:
         self.queue, self.held, self.lost = load.samples, 0.0, 0.0
 
     def run(self) -> Flow:
-        """The whole flow: in one go if all samples run from the start, else bin by bin."""
+        """The whole flow: in closed form if all samples run from the start, else bin by bin."""
         at_once = self.load.samples * self.alive[:-1]
         most = float((at_once * self.taken).max()) if len(at_once) else 0.0
         if self.load.samples <= self.load.slots and most <= self.load.room:
@@ -129,7 +132,7 @@ class _Bins:
         return self._through_queue()
 
     def _at_once(self) -> Flow:
-        """All samples are of one age."""
+        """The flow if all samples start together, and so always have the same age."""
         samples = self.load.samples
         running = samples * (self.alive[:-1] + self.alive[1:]) / 2.0
         admitted = np.zeros_like(running)
@@ -140,7 +143,7 @@ class _Bins:
         )  # fmt: skip
 
     def _through_queue(self) -> Flow:
-        """Bin by bin, with the steady part in one stride."""
+        """The flow bin by bin, with the steady part added as one bin."""
         sums = self._sums()
         rows: list[tuple[float, ...]] = []
         strides = False
@@ -161,8 +164,10 @@ class _Bins:
         return Flow(**quantities, preempted=self.lost / self.load.samples)
 
     def _schedule(self, sums: Floats) -> tuple[float, float]:
-        """Who runs in the next bin: (newly admitted sequences, tokens read again). `sums`: rows
-        whose products with `ages` are the number of running sequences and their room."""
+        """Choose the sequences that run in the next bin; return (newly admitted sequences, tokens
+        read again). `sums`: rows whose products with `ages` are the number of running sequences and
+        their room.
+        """
         count, taken = (sums @ self.ages).tolist()
         if taken > self.load.room * _FULL and count > 1.0:
             self._preempt(taken)
@@ -177,9 +182,10 @@ class _Bins:
         return fresh, reread
 
     def _sums(self) -> Floats:
-        """Rows whose products with the quantities by age are: their number, their room at the end
-        of the bin, the mean number running in the bin, their cached tokens, those within the
-        window, and how many end."""
+        """Rows whose products with the quantities by age are: the number of sequences, their room
+        at the end of the bin, the mean number running in the bin, their cached tokens, those within
+        the window, and the number that end.
+        """
         mean = 1.0 - 0.5 * self.ending
         return np.stack((
             np.ones_like(mean), self.taken, mean, mean * self.cached, mean * self.windowed,
@@ -187,7 +193,7 @@ class _Bins:
         ))  # fmt: skip
 
     def _preempt(self, taken: float) -> None:
-        """Preempt the youngest if the running sequences are about to outgrow the room."""
+        """Preempt the youngest sequences if the running ones are about to outgrow the room."""
         each = self.ages * self.taken
         before = np.cumsum(each) - each
         excess = taken - self.load.room
@@ -197,8 +203,9 @@ class _Bins:
         self.lost += float(gone.sum())
 
     def _readmit(self, count: float, taken: float) -> float:
-        """Preempted sequences return before any new one, the oldest first; returns the tokens that
-        are read again."""
+        """Readmit preempted sequences, the oldest first and before any new one; return the number
+        of tokens that are read again.
+        """
         waiting = self.waiting
         each = waiting * self.taken
         by_slots = (self.load.slots - count - _behind(waiting)) / np.maximum(waiting, _LEAST)
@@ -210,18 +217,21 @@ class _Bins:
         return float(back @ (self.cached - 0.5 * self.width - kept))
 
     def _fresh(self, count: float, taken: float) -> float:
-        """Sequences of the queue that slots and room admit."""
+        """Number of sequences of the queue for which there are slots and room."""
         room = (self.load.room - taken) / self.start
         return max(0.0, min(self.queue, self.load.slots - count, room))
 
     @property
     def _past(self) -> int:
-        """Bins over which a flow is averaged: two mean answers, exact if all are equally long."""
+        """Number of bins over which a flow is averaged: two mean answers, exact if all answers are
+        equally long.
+        """
         return 2 * max(1, round(self.load.lengths.mean / self.width))
 
     def _is_settled(self, rows: list[tuple[float, ...]]) -> bool:
-        """Whether the flow is steady: as many run and are admitted as before, or it has gone on for
-        so long that its average will do."""
+        """Whether the flow is steady: as many sequences run and are admitted as before, or the flow
+        has lasted so long that its average is used.
+        """
         past = self._past
         if len(rows) >= _LONG:
             return True
@@ -232,8 +242,9 @@ class _Bins:
         return all(abs(one - other) <= _STILL * max(one, other) for one, other in sums)
 
     def _skip(self, rows: list[tuple[float, ...]]) -> None:
-        """Count the steady part as one wide bin. As many are admitted as end, so the running
-        sequences determine the rate."""
+        """Count the steady part as one wide bin. As many sequences are admitted as end, so the
+        number of running ones determines the rate.
+        """
         recent = rows[-self._past :]
         mean = [sum(row[index] for row in recent) / len(recent) for index in range(7)]
         rate = mean[1] / float((self.alive[:-1] + self.alive[1:]).sum() / 2.0)
@@ -249,7 +260,7 @@ class _Bins:
 
 
 def _alive(lengths: Lengths, ends: Floats) -> Floats:
-    """Share of the samples longer than zero, and longer than the end of each bin."""
+    """Share of the samples that are longer than zero, then than the end of each bin."""
     reached = np.searchsorted(np.asarray(lengths.tokens), ends * (1.0 + 1e-9), side="right")
     shares = np.concatenate(([0.0], np.cumsum(lengths.shares)))
     alive = np.concatenate(([1.0], 1.0 - shares[reached]))
@@ -258,6 +269,6 @@ def _alive(lengths: Lengths, ends: Floats) -> Floats:
 
 
 def _behind(quantity: Floats) -> Floats:
-    """For each age, the quantity of higher ages."""
+    """For each age, the total quantity of higher ages."""
     total: Floats = np.cumsum(quantity[::-1])[::-1] - quantity
     return total

@@ -1,4 +1,4 @@
-"""Seconds of one decoding step of an engine, and of reading a prompt's token.
+"""Seconds of one decoding step of an engine, and of reading one token of a prompt.
 
 A step gives every running sequence one token. Its products read the weights once, whatever the
 number of sequences, until arithmetic takes longer; attention reads the keys and values of all
@@ -41,11 +41,12 @@ _ATTENTION_KERNELS = 3.0
 # there, with allocations and casts, if Python issues each (vLLM, fused_moe.py).
 _ROUTING_KERNELS = 4.0
 _ROUTING_LAUNCHES = 8.0
-# Further kernels of MLA, whose products with the up-projections are absorbed: two batched products,
+# Further kernels of MLA, whose up-projections are absorbed into its products: two batched products,
 # joining the queries, transposing the outputs.
 _LATENT_KERNELS = 4.0
-# Rows to which a product's tokens are padded: the narrowest side of the tensor cores' tile, which
-# holds the tokens if they are few; and the number of rows from which training's tiles apply.
+# Number of rows to which a product's tokens are padded (the narrowest side of the tensor cores'
+# tile, which contains all tokens if they are few), and the number of rows from which training's
+# tiles apply.
 _FEW_ROWS = 8.0
 _MANY_ROWS = 64.0
 # Rows of a tile of attention's products, to which the queries of a group are padded: in
@@ -67,11 +68,12 @@ _GRID = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2
 class DecodeCosts:
     """Seconds of a step of one engine, by number of sequences on each of its dp ranks.
 
-    `grid`: the numbers at which the next five are given: `weights` to read them, `products` for
-    arithmetic beyond that, `exchange` among ranks, `kernels` for small kernels and launches,
-    `sampling`. `token_s`, `window_token_s`: per cached token, in layers without and with a window;
-    `state_s`: per sequence, for recurrent states; `launches`: kernels of a step; `prefill_token_s`:
-    per token that is read; `prefill_square_s`: per pair of tokens of a sequence.
+    `grid`: the numbers of sequences for which the next five fields state seconds: `weights` for
+    reading the weights, `products` for arithmetic beyond that, `exchange` among ranks, `kernels`
+    for small kernels and launches, `sampling`. `token_s`, `window_token_s`: seconds per cached
+    token, in layers without and with a window; `state_s`: seconds per sequence, for recurrent
+    states; `launches`: number of kernels of a step; `prefill_token_s`: seconds per token that is
+    read; `prefill_square_s`: seconds per pair of tokens of a sequence.
     """
 
     grid: tuple[float, ...]
@@ -145,7 +147,7 @@ class _Coster:
         )
 
     def _step(self, tokens: float) -> Mapping[str, float]:
-        """Seconds by cause of a step of so many sequences, all stages in turn."""
+        """Seconds by cause of a step of `tokens` sequences, all stages in turn."""
         total: defaultdict[str, float] = defaultdict(float)
         for kind, count in self.counts.items():
             for name, seconds in self._layer(kind, tokens).items():
@@ -153,7 +155,7 @@ class _Coster:
         for name, seconds in self._ops(self.heads, tokens).items():
             total[name] += seconds
         total["exchange"] += logits_gather_s(self.deployment, self.cluster, tokens)
-        # The sampler passes over the logits, which every rank has whole.
+        # The sampler reads the logits several times; every rank has all of them.
         moved = tokens * self.deployment.padded_vocabulary * _SAMPLING_BYTES
         total["sampling"] += memory_bound_time_s(moved, _SAMPLING_KERNELS, self.gpu)
         return total
@@ -176,7 +178,7 @@ class _Coster:
         return total
 
     def _product(self, op: Op, tokens: float) -> tuple[float, float]:
-        """(seconds to read its weights, seconds of the product)."""
+        """(seconds to read the product's weights, seconds of the product)."""
         gpu = self.low if self._is_low(op) else self.gpu
         read = self._bytes(op) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         read += gpu.kernel_floor_s
@@ -192,7 +194,7 @@ class _Coster:
         return read, quantising + max(read, gpu.kernel_floor_s + few * arithmetic)
 
     def _experts(self, op: Op, tokens: float) -> tuple[float, float]:
-        """`_product` for experts; on the rank only those with some token are read."""
+        """As `_product`, for experts; only those experts of the rank are read that get a token."""
         deployment, gpu = self.deployment, self.low if self._is_low(op) else self.gpu
         moe = deployment.model.moe
         if moe is None:
@@ -210,7 +212,7 @@ class _Coster:
         return read, max(read, 2.0 * rows * width * depth / flop_per_s)
 
     def _bytes(self, op: Op) -> float:
-        """Bytes of its weights on a rank."""
+        """Bytes of a row's weights on a rank."""
         if id(op) not in self._weights:
             self._weights[id(op)] = op_weights(self.deployment, op).total
         return self._weights[id(op)]
@@ -226,7 +228,9 @@ class _Coster:
         return low and op_weights(self.deployment, op).matrices > 0.0
 
     def _small(self, op: Op, tokens: float) -> float:
-        """Seconds of kernels that are not products; norm kernels add the residuals."""
+        """Seconds of kernels that are not products. Residual additions take none, because norm
+        kernels include them.
+        """
         if op.kind is OpKind.ATTENTION:
             latent = _LATENT_KERNELS if self.deployment.model.mla else 0.0
             return (_ATTENTION_KERNELS + latent) * self.gpu.kernel_floor_s
@@ -240,8 +244,9 @@ class _Coster:
         return memory_bound_time_s(tokens * width, kernels, self.gpu)
 
     def _cached_token_s(self) -> tuple[float, float]:
-        """Seconds per cached token, of all layers without and with windows. Each stage has part of
-        the layers and part of the sequences, and they take turns."""
+        """Seconds per cached token, of all layers without and of all with windows. Each stage has
+        part of the layers and works on part of the sequences, and they take turns.
+        """
         each = self._layer_token_s() / self.deployment.pp
         kinds = self.deployment.model.kind_sequence
         full = sum(kind.attention in ("full", "both") for kind in kinds)
@@ -251,8 +256,9 @@ class _Coster:
         return each * full, each * windowed
 
     def _layer_token_s(self) -> float:
-        """Seconds per cached token in one layer: for its bytes, or for products with padded queries
-        if these take longer."""
+        """Seconds per cached token in one layer: to read its bytes, or for products with padded
+        queries if these take longer.
+        """
         deployment, gpu = self.deployment, self.gpu
         read = layer_token_bytes(deployment) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         model = deployment.model
@@ -269,7 +275,9 @@ class _Coster:
         return max(read, 2.0 * rows * width / self._attention_flop_per_s())
 
     def _attention_flop_per_s(self) -> float:
-        """FLOP/s of attention with the cache: in 8 bits if the cache has 8 and the GPU can."""
+        """FLOP/s of attention with the cache: those of 8 bits if the cache has 8 bits and the GPU
+        supports it.
+        """
         gpu, peaks = self.gpu, self.deployment.gpu.peak_flop_per_s
         narrow = self.deployment.kv.element_bytes <= 1.0 and "fp8" in peaks
         peak = peaks["fp8"] if narrow else gpu.matmul16_flop_per_s
@@ -284,7 +292,7 @@ class _Coster:
         return moved / rate / self.deployment.pp
 
     def _launches(self) -> float:
-        """Kernels of a step of one rank, all stages."""
+        """Number of kernels of a step on one rank, all stages."""
         floor = self.gpu.kernel_floor_s
         total = _SAMPLING_KERNELS
         for kind, count in self.counts.items():
@@ -304,7 +312,9 @@ class _Coster:
         return seconds / _PREFILL_TOKENS
 
     def _prefill_square(self) -> float:
-        """Seconds of attention per pair of tokens of a prompt, half of which attend."""
+        """Seconds of attention per pair of tokens of a prompt; only half of the pairs are
+        computed.
+        """
         deployment, model, gpu = self.deployment, self.deployment.model, self.gpu
         if model.mla:
             mla = model.mla

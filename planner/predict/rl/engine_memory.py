@@ -1,8 +1,8 @@
-"""What a sampling engine holds on a GPU, and the room that is left for its KV cache.
+"""Memory of a sampling engine on a GPU, and the room that is left for its KV cache.
 
 The sums are those of serving (`planner.predict.memory.serving`), by the engine's own accounting:
-vLLM's share is of all memory, for weights, activations and cache; SGLang's is of the memory that is
-free at start, for weights and cache alone.
+vLLM's share is of all memory, and covers weights, activations and cache; SGLang's is of the memory
+that is free at start, and covers only weights and cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EngineMemory:
     `held`: bytes by content, with a full KV cache; `room`: bytes of the KV cache on a rank of the
     tightest stage, where a cached token takes `token_bytes` in layers without a window and
     `window_bytes` within the window, and a sequence takes `state_bytes`; `over`: bytes by which the
-    engine's share and everything beside it exceed the GPU (negative: to spare).
+    engine's share and all other memory exceed the GPU (negative: to spare).
     """
 
     held: Mapping[str, float]
@@ -40,13 +40,13 @@ class EngineMemory:
     over: float
 
     def sequence_bytes(self, tokens: float) -> float:
-        """Bytes of a sequence with so many cached tokens."""
+        """Bytes of a sequence with `tokens` cached tokens."""
         windowed = self.window_bytes * min(tokens, self.window)
         return self.state_bytes + self.token_bytes * tokens + windowed
 
     @property
     def room_tokens(self) -> float:
-        """Tokens of long sequences that fit the cache."""
+        """Number of tokens of long sequences that fit the cache."""
         return max(0.0, self.room) / max(self.token_bytes, 1.0)
 
 
@@ -78,7 +78,7 @@ def deployment_of(job: RlJob, engine: EngineLayout, gpu: Gpu | None = None) -> D
 def engine_memory(
     deployment: Deployment, generation: EngineGeneration, beside: float
 ) -> EngineMemory:
-    """Memory of one engine; `beside`: bytes on each GPU that belong to others."""
+    """Memory of one engine; `beside`: bytes on each GPU that belong to other processes."""
     stages = stage_memory(deployment)
     rooms = [_room(stage, generation, beside) for stage in stages]
     tightest = min(range(len(stages)), key=lambda index: rooms[index] / _need(stages[index]))
@@ -96,21 +96,22 @@ def engine_memory(
 
 
 def _state_bytes(pool: StagePool) -> float:
-    """Bytes of a sequence of any length: recurrent states, and half of the cache's last block,
-    which is empty on average."""
+    """Bytes that a sequence takes whatever its length, in models with recurrent layers: their
+    states, and the half of the cache's last block that is empty on average. 0 in other models.
+    """
     if not pool.state_groups:
         return 0.0
     return (pool.state_groups + 0.5 * pool.full_groups) * pool.block_bytes
 
 
 def _need(stage: ServingStageMemory) -> float:
-    """Bytes of the KV cache of one sequence of greatest length."""
+    """Bytes of the KV cache of one sequence of the greatest length."""
     context = stage.pool.deployment.context
     return max(1.0, stage.pool.sequence_blocks(context) * stage.pool.block_bytes)
 
 
 def _room(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
-    """Bytes of the KV cache: of the engine's share, or of what the GPU has if that is less."""
+    """Bytes of the KV cache: the rest of the engine's share, or of the GPU if that is less."""
     if not generation.static_share:
         return stage.available
     free = stage.usable - stage.context - stage.nccl - beside
@@ -119,8 +120,9 @@ def _room(stage: ServingStageMemory, generation: EngineGeneration, beside: float
 
 
 def _over(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
-    """Bytes beyond the GPU. vLLM refuses to start if its share is not free; SGLang runs out of
-    memory if activations and graphs do not fit beside its share."""
+    """Bytes by which the engine exceeds the GPU. vLLM refuses to start if its share is not free;
+    SGLang runs out of memory if activations and graphs do not fit outside its share.
+    """
     before = stage.context + stage.nccl + beside
     if not generation.static_share:
         return before + max(stage.budget, stage.fixed) + stage.graphs_beside - stage.usable

@@ -1,10 +1,11 @@
-"""Error bars of phases and steps of reinforcement learning, and what own runs teach about them.
+"""Error bars of phases and steps of reinforcement learning, and corrections learnt from a cluster's
+own runs.
 
 A phase takes predicted · (effect of unstated facts) · (difference of this cluster) · (noise). The
-first factor is the lengths: if they are open, `and_also` widens the bar by what the open values
-predict. The other two are the half widths in `errors.toml`, by kind of phase. Own runs
-(`hardware.calibration.LearntPhase`) remove the second: the phase is predicted with the factor that
-they showed, within the scatter of runs of one cluster.
+first factor concerns the lengths: if they are open, `and_also` widens the bar by the spread of
+predictions over the open values. The other two are the half widths in `errors.toml`, by kind of
+phase. Own runs (`hardware.calibration.LearntPhase`) remove the second: the phase is predicted with
+the factor that they showed, within the scatter of runs of one cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hardware.frozen import Frozen
 from planner.job.rl.job import RlJob
 from planner.predict.rl.plan import Phase, PhaseName
 
-# The kind of each phase: phases of one kind have errors of one cause.
+# The kind of each phase: errors of phases of one kind have the same cause.
 KINDS: Mapping[PhaseName, str] = {
     "generation": "generation",
     "update": "training",
@@ -65,19 +66,19 @@ class KindErrors(Frozen):
 
     @property
     def ends(self) -> Ends:
-        """Its bar."""
+        """The bar of this kind of phase."""
         return Ends(self.low, self.high)
 
 
 class RlErrors(Frozen):
-    """`errors.toml`."""
+    """The content of `errors.toml`."""
 
     shared: float
     kind: dict[str, KindErrors]
     without: dict[str, dict[str, Ends]] = Field(default_factory=dict)
 
     def ends(self, kind: str, source: str) -> Ends:
-        """The bar of a kind of phase, fitted without one source."""
+        """The bar of a kind of phase, fitted with one source left out."""
         return self.without.get(source, {}).get(kind) or self.kind[kind].ends
 
 
@@ -88,8 +89,9 @@ def rl_errors() -> RlErrors:
 
 
 def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
-    """The phase with its bar, scaled by what own runs of its cluster showed; `deviation`: standard
-    deviation of ln(seconds) over the open facts of the job."""
+    """The phase with its bar; if the cluster's own runs taught a factor, seconds are multiplied by
+    it. `deviation`: standard deviation of ln(seconds) over the open facts of the job.
+    """
     kind = KINDS[phase.name]
     learnt = learnt_phase(job, kind)
     ends = kind_ends(job, kind).and_also(deviation)
@@ -101,7 +103,9 @@ def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
 
 
 def learnt_phase(job: RlJob, kind: str) -> LearntPhase | None:
-    """What runs of the job's cluster taught about a kind of phase; None without any."""
+    """The correction that runs of the job's cluster taught for a kind of phase; None without such
+    runs.
+    """
     calibration = job.trainer.cluster.calibration
     if calibration is None:
         return None
@@ -109,17 +113,17 @@ def learnt_phase(job: RlJob, kind: str) -> LearntPhase | None:
 
 
 def learnt_ends(learnt: LearntPhase) -> Ends:
-    """The bar of a phase that own runs have measured."""
+    """The bar of a phase after calibration by own runs."""
     return Ends(WIDTH * learnt.spread, WIDTH * learnt.spread)
 
 
 def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
-    """What runs of one cluster teach about a kind of phase; `logs`: ln(measured / predicted) of
-    each.
+    """The factor and its spread that runs of one cluster teach about a kind of phase; `logs`:
+    ln(measured / predicted) of each run.
 
-    The factor's prior is the shipped bar (normal, in ln); the noise of a run is `repeat`, but at
-    most half of the bar's variance: a source's table has more diverse runs than those that one
-    learns from for a job of one's own. `spread`: how far a further run will scatter about it.
+    The factor's prior is the shipped bar (normal, in ln). The noise of a run is `repeat`, but at
+    most half of the bar's variance, because runs of a published source differ more among each other
+    than runs of the user's own job. `spread`: scatter of a further run about the factor.
     """
     errors = rl_errors().kind[kind]
     whole = ((errors.low + errors.high) / 2.0 / WIDTH) ** 2
@@ -134,21 +138,22 @@ def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
 
 
 def step_bar(phases: Sequence[Phase]) -> tuple[float, float]:
-    """Factors of the 80 % interval of a sum of phases: of a step whose phases follow each other, or
-    of the slower side if both work at once."""
+    """Factors of the 80 % interval of a sum of phases: all phases of a step in which they follow
+    each other, or those of the slower side if both work at once.
+    """
     parts = [(Ends(-math.log(phase.low), math.log(phase.high)), phase.seconds) for phase in phases]
     ends = joined(parts, rl_errors().shared)
     return math.exp(-ends.low), math.exp(ends.high)
 
 
 def kind_ends(job: RlJob, kind: str) -> Ends:
-    """The bar of a kind of phase: what own runs left of it, else the shipped one."""
+    """The bar of a kind of phase: the one that own runs taught, else the shipped one."""
     learnt = learnt_phase(job, kind)
     return learnt_ends(learnt) if learnt else rl_errors().kind[kind].ends
 
 
 def joined(parts: Sequence[tuple[Ends, float]], shared: float) -> Ends:
-    """The bar of a sum of (bar, seconds) whose errors are shared in part."""
+    """The bar of a sum of parts (bar, seconds), of whose errors' variance a part is shared."""
     total = math.fsum(seconds for _, seconds in parts)
     if total <= 0.0:
         return Ends(0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Seconds in which the ranks of an engine exchange in a decoding step: many small messages."""
+"""Seconds of a decoding step in which the ranks of an engine exchange data: many small messages."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def _links(cluster: Cluster) -> LinkInputs:
 def layer_exchange_s(
     deployment: Deployment, cluster: Cluster, kind: LayerKind, tokens: float
 ) -> float:
-    """Seconds of one layer, for `tokens` on each dp rank: the sums after attention and after the
-    feed-forward block, or the exchange with experts on other dp ranks."""
+    """Seconds of exchange in one layer, for `tokens` tokens on each dp rank: the sums after
+    attention and after the feed-forward block, or the exchange with experts on other dp ranks.
+    """
     links = _links(cluster)
     payload = _ELEMENT * tokens * deployment.model.hidden
     reduced = tensor_reduce_s(payload, deployment, links)
@@ -41,7 +42,9 @@ def layer_exchange_s(
 
 
 def tensor_reduce_s(payload: float, deployment: Deployment, links: LinkInputs) -> float:
-    """One all-reduce among tp ranks: NCCL's, or the engine's own kernel if that is faster."""
+    """Seconds of one all-reduce among tp ranks: NCCL's, or the engine's own kernel if that is
+    faster.
+    """
     ranks = deployment.tp
     if ranks == 1:
         return 0.0
@@ -56,7 +59,7 @@ def tensor_reduce_s(payload: float, deployment: Deployment, links: LinkInputs) -
 
 
 def _experts_s(deployment: Deployment, links: LinkInputs, tokens: float) -> float:
-    """To the experts and back, among all tp·dp ranks of a stage."""
+    """Seconds of the exchange to the experts and back, among all tp·dp ranks of a stage."""
     moe = deployment.model.moe
     top_k = moe.top_k if moe else 1
     ranks = deployment.tp * deployment.dp
@@ -68,7 +71,7 @@ def _experts_s(deployment: Deployment, links: LinkInputs, tokens: float) -> floa
 
 
 def logits_gather_s(deployment: Deployment, cluster: Cluster, tokens: float) -> float:
-    """The logits of every sequence, whose vocabulary is split over tp."""
+    """Seconds to gather the logits of every sequence, whose vocabulary is split over tp."""
     links = _links(cluster)
     payload = _ELEMENT * tokens * deployment.padded_vocabulary
     return all_gather_time_s(payload, deployment.tp, links.scale_up_domain, links)

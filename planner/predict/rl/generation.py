@@ -1,10 +1,10 @@
 """Generation of a step's samples: seconds from the first prompt to the end of the longest answer.
 
-Sequences come and go by continuous batching (`planner.predict.rl.batching`). Each of its steps
-takes the time of reading weights and cache, arithmetic, exchange and the engine's CPU side for the
-sequences that run (`planner.predict.rl.decoding`). Engines work side by side on equal numbers of
-samples, and the phase ends with the last of them: the longest answer of all decides, and the engine
-that on average has drawn the longest ones.
+Sequences start and end by continuous batching (`planner.predict.rl.batching`). A step of it
+consists of reading weights and cache, arithmetic, exchange and the engine's CPU work for the
+sequences that run (`planner.predict.rl.decoding`). Engines work in parallel on equal numbers of
+samples, and the phase ends with the last of them: with the longest answer of all, on the engine
+that on average has the longest ones.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from planner.predict.rl.engine_memory import EngineMemory, deployment_of, engine
 from planner.predict.rl.errors import with_bar
 from planner.predict.rl.plan import EngineLayout, Generation, Phase
 
-# Points of the profile of sequences that still run.
+# Number of points of the profile of sequences that still run.
 _POINTS = 64
-# Share of a phase from which waiting for the CPU gets a note.
+# Smallest share of a phase for which waiting for the CPU gets a note.
 _MUCH_CPU = 0.25
 # An engine drains once fewer sequences run than this share of the maximum.
 _DRAINED = 0.9
@@ -37,8 +37,9 @@ _DRAINED = 0.9
 
 @dataclass(frozen=True)
 class SamplingEngine:
-    """One engine's costs and the samples of its dp ranks: `load` those of the fullest rank,
-    `samples` all of a batch."""
+    """One engine's costs and the samples of its dp ranks: `load`: those of the fullest rank,
+    `samples`: all of a batch.
+    """
 
     layout: EngineLayout
     costs: DecodeCosts
@@ -65,13 +66,15 @@ class SamplingEngine:
         return {**found, "engine": waited + exposed}
 
     def prefill_s(self, prompts: float, again: float) -> float:
-        """Seconds to read the prompts of so many samples, and tokens that are read again."""
+        """Seconds to read the prompts of `prompts` samples, and `again` tokens that are read
+        again.
+        """
         tokens = prompts * self.load.prompt * self.shared + again
         pairs = prompts * self.prompt_squared * self.shared
         return self.read_s(tokens) + pairs * self.costs.prefill_square_s / self.made.prefill_share
 
     def read_s(self, tokens: float) -> float:
-        """Seconds to read tokens, without attention to earlier ones."""
+        """Seconds to read tokens, ignoring attention to earlier ones."""
         return tokens * self.costs.prefill_token_s / self.made.prefill_share
 
 
@@ -80,8 +83,8 @@ def generate(
 ) -> Generation:
     """Seconds and memory of a step's generation on engines of one layout.
 
-    `beside`: bytes on each GPU that a colocated trainer keeps; `gpu`: the GPU that samples, None
-    for the trainer's. UsageError for degrees that no engine takes.
+    `beside`: bytes on each GPU that a colocated trainer keeps; `gpu`: the GPU type that samples,
+    None for the trainer's. UsageError for degrees that no engine takes.
     """
     made = sampling_engine(job, engine, beside, gpu)
     found = _generation(job, made)
@@ -92,7 +95,9 @@ def generate(
 def sampling_engine(
     job: RlJob, layout: EngineLayout, beside: float = 0.0, gpu: Gpu | None = None
 ) -> SamplingEngine:
-    """The costs of an engine of a layout, and the work of each of its ranks. UsageError."""
+    """The costs of an engine of a layout, and the work of each of its ranks. UsageError for degrees
+    that no engine takes.
+    """
     deployment = deployment_of(job, layout, gpu)
     cluster = _machine(job, layout, gpu)
     made = generation_of(job.engine)
@@ -122,7 +127,9 @@ def sampling_engine(
 
 
 def _sharing(job: RlJob, lanes: int) -> float:
-    """Samples of one prompt on a rank, which share its cached keys and values and read it once."""
+    """Number of samples of one prompt on a rank, which share its cached keys and values and read it
+    once.
+    """
     rollout = job.rollout
     if not job.framework.prefix_cache:
         return 1.0
@@ -133,8 +140,9 @@ def _sharing(job: RlJob, lanes: int) -> float:
 
 
 def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
-    """The engines' machine: the trainer's, the one given for them, or the usual one of another
-    GPU."""
+    """The engines' machine: the trainer's, the one given for sampling, or the usual machine of
+    another GPU type.
+    """
     if gpu is None:
         return job.trainer.cluster
     for cluster in (job.trainer.cluster, job.sampling_cluster):
@@ -144,8 +152,9 @@ def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
 
 
 def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
-    """Samples of mean length with as many tokens as the fullest rank is expected to have: its mean
-    and the expected largest of that many normal deviations (Blom's formula)."""
+    """Number of samples of mean length that have together as many tokens as the fullest rank: the
+    mean over ranks plus the expected largest of one normal deviation per rank (Blom's formula).
+    """
     lanes = layout.replicas * layout.dp
     if lanes == 1 or samples < 1.0:
         return max(1.0, samples)
@@ -156,7 +165,9 @@ def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
 
 @dataclass(frozen=True)
 class _Course:
-    """A phase in time: seconds of each bin, by cause and in total, of the engine that ends last."""
+    """A phase over time: seconds of each bin, by cause and in total, of the engine that ends
+    last.
+    """
 
     flow: Flow
     terms: Mapping[str, Floats]
@@ -215,15 +226,17 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
 
 
 def _fed(course: _Course) -> float:
-    """Share of the seconds in which others wait for admission and take the place of a sequence
-    whose tool runs."""
+    """Share of the seconds in which sequences wait for admission and take the place of one whose
+    tool runs.
+    """
     fed = int(np.flatnonzero(course.flow.admitted > 0.0)[-1])
     return float(course.seconds[:fed].sum() / max(course.seconds.sum(), 1e-12))
 
 
 def _steady_s(made: SamplingEngine) -> float:
-    """Seconds of the same samples if engines are always fed: as many run as slots and room allow,
-    with the mix of ages that results when each end admits another sequence."""
+    """Seconds for the same samples if engines never run out of prompts: as many sequences run as
+    slots and room allow, with the mix of ages that results if each end admits another sequence.
+    """
     load = made.load
     longest = load.lengths.tokens[-1]
     ages = (np.arange(256) + 0.5) * longest / 256
@@ -252,7 +265,7 @@ def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]
 
 
 def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float:
-    """Standard deviation of ln(seconds) over length distributions that fit what is known."""
+    """Standard deviation of ln(seconds) over length distributions that fit the known facts."""
     others = job.rollout.response.unstated
     if not others or seconds <= 0.0:
         return 0.0
@@ -265,7 +278,7 @@ def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float
 
 
 def _notes(job: RlJob, made: SamplingEngine, course: _Course, longest_bytes: float) -> list[str]:
-    """What a reader should know."""
+    """Notes for the reader, in whole sentences."""
     found = []
     if made.memory.room < longest_bytes:
         found.append(
@@ -274,7 +287,7 @@ def _notes(job: RlJob, made: SamplingEngine, course: _Course, longest_bytes: flo
         )
     if made.memory.over > 0.0:
         found.append(
-            "The engine's share of the GPU is not free beside what else is there: "
+            "The engine's share of the GPU is not free because of other memory there: "
             f"{made.memory.over / 2**30:.1f} GiB are missing."
         )
     if course.flow.preempted > 0.01:

@@ -4,9 +4,10 @@ A rank's samples of a batch are split into the fewest micro-batches that a token
 about equal work each; all data-parallel ranks then make as many as the one with the most tokens (a
 MAX all-reduce: verl, utils/seqlen_balancing.py, rearrange_micro_batches; slime,
 utils/seqlen_balancing.py; OpenRLHF, utils/seqlen_balancing.py). NeMo-RL instead fills bins by
-first-fit decreasing, which leaves their last tokens empty (distributed/batched_data_dict.py).
+first-fit decreasing, which leaves some tokens of each bin unused
+(distributed/batched_data_dict.py).
 
-So a micro-batch holds fewer tokens than the limit, and exactly the batch is computed.
+So a micro-batch has fewer tokens than the limit, and exactly the tokens of the batch are computed.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ _SHARING = ("dp", "pp", "vpp", "zero", "tp", "cp", "ep", "etp")
 
 
 class Batch(NamedTuple):
-    """Samples that are read or trained on at once: `samples` of all ranks, in micro-batches of up
-    to `limit` tokens. `apart`: 1 if nothing balances ranks, 0 if their shares have equal tokens, in
-    between if only several batches together have. `rows`: samples of a micro-batch that counts
-    samples, None: as in training."""
+    """Samples that are read or trained on at once: `samples` on all ranks, in micro-batches of up
+    to `limit` tokens. `apart`: 1 if ranks are not balanced, 0 if their shares have equal tokens, in
+    between if only several batches together are balanced. `rows`: samples per micro-batch, if
+    micro-batches count samples; None: as many as in training.
+    """
 
     samples: float
     limit: float
@@ -40,8 +42,9 @@ class Batch(NamedTuple):
 
 
 class MicroBatches(NamedTuple):
-    """Micro-batches of a rank: how many, tokens of a mean one and of the longest of a training; and
-    the excess of the fullest rank over the mean, in tokens and in squared lengths."""
+    """Micro-batches of a rank: their number, the tokens of a mean one and of the longest during
+    training; and the excess of the fullest rank over the mean, in tokens and in squared lengths.
+    """
 
     number: int
     tokens: float
@@ -51,15 +54,16 @@ class MicroBatches(NamedTuple):
 
 
 def mini_batch(job: RlJob) -> Batch:
-    """The samples of one optimizer step. If ranks have equal tokens of all M mini-batches together,
-    a single one keeps the share 1 - 1/M of its variance."""
+    """The samples of one optimizer step. If ranks have equal tokens over all M mini-batches
+    together, a single mini-batch keeps the share 1 - 1/M of its variance.
+    """
     samples = job.rollout.samples / job.minibatches
     apart = {"none": 1.0, "step": sqrt(1.0 - 1.0 / job.minibatches), "mini-batch": 0.0}
     return Batch(samples, float(job.trainer.seq), apart[job.framework.balances])
 
 
 def whole_batch(job: RlJob) -> Batch:
-    """All samples of a step, as a reading pass takes them."""
+    """All samples of a step, as a reading pass processes them."""
     limit = float(job.token_limit_read or job.trainer.seq)
     apart = 1.0 if job.framework.balances == "none" else 0.0
     given = job.token_limit_read
@@ -68,8 +72,10 @@ def whole_batch(job: RlJob) -> Batch:
 
 
 def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
-    """Columns of shapes with the micro-batches that a batch makes there: one row of `kept` and
-    `computed` tokens each, as the cost model takes them."""
+    """The columns of shapes, changed to the micro-batches into which each shape splits a batch. If
+    micro-batches count tokens, each is a single row with columns `kept` and `computed`, in the form
+    that the cost model reads.
+    """
     if not by_tokens(job):
         mbs = columns["mbs"] if batch.rows is None else np.full_like(columns["mbs"], batch.rows)
         number = np.maximum(1, np.ceil(batch.samples / columns["dp"] / mbs - 1e-9))
@@ -94,7 +100,7 @@ def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
 
 
 def by_tokens(job: RlJob) -> bool:
-    """Whether micro-batches hold whole samples up to a number of tokens, without padding."""
+    """Whether micro-batches consist of whole samples up to a number of tokens, without padding."""
     return job.framework.token_batches and job.trainer.samples.packing == "pack-varlen"
 
 
@@ -132,9 +138,10 @@ def _micro_batches(
 
 @cache
 def _more(lengths: Lengths, draws: int, ranks: int, in_step: int) -> tuple[float, float]:
-    """Excess of the fullest rank over the mean of independent draws: of tokens, and of squared
-    lengths. Ranks that run `in_step` wait in each of their micro-batches, which are alike within a
-    rank, so both waits are for the same rank."""
+    """Excess of the fullest rank over the mean, for independent draws: of tokens, and of squared
+    lengths. A rank's micro-batches are alike, so the rank for which others wait in each micro-batch
+    (those `in_step`) is the one for which they wait at the end of the step.
+    """
     if ranks == 1:
         return 0.0, 0.0
     tokens, shares = np.array(lengths.tokens), np.array(lengths.shares)

@@ -1,4 +1,4 @@
-"""How new weights reach the engine: bytes, seconds, and temporary memory."""
+"""How new weights are sent to the engine: bytes, seconds, and temporary memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPARED_BYTES_PER_S = 0.8e9
 # its size. NeMo-RL's docs/design-docs/refit.md, 30B-A3B (18,600 tensors): 2.9 s with and 0.74 s
 # without; slime's docs, 355B: 100 s and 48 s (1.2 ms a tensor, in a trainer).
 QUANTISED_TENSOR_S = 2.0e-4
-# Bytes of an element that travels alone: its value and its place.
+# Bytes of an element that is sent individually: its value and its index.
 _CHANGED_BYTES = 6.0
 # Tensors of a published layer without its experts: attention, norms, and the FFN or router.
 _LAYER_TENSORS = 12
@@ -36,7 +36,7 @@ _MODEL_TENSORS = 3
 
 
 class Way(Named):
-    """A way for new weights; the fields of `transfer.toml`, which explains them."""
+    """A way to send new weights; the fields are those of `transfer.toml`, which explains them."""
 
     name: str
     words: str
@@ -84,7 +84,9 @@ class Transfer:
 
 
 def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> Transfer:
-    """New weights for every engine. `shard_bytes`: weights on one GPU of the trainer."""
+    """The transfer of new weights to every engine. `shard_bytes`: weights on one GPU of the
+    trainer.
+    """
     rules = ways()[way]
     weights, tensors = moved_weights(job)
     terms = {
@@ -101,7 +103,9 @@ def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> 
 
 def unpinned_bytes_per_s(cluster: Cluster) -> float:
     """Bytes/s of one GPU's copy to or from host memory that is not pinned. Over NVLink-C2C a GPU
-    reads a host's pages itself; the share of the link's rate is assumed to be as over PCIe."""
+    reads a host's pages itself; it is assumed to reach the same share of the link's rate as over
+    PCIe.
+    """
     link = cluster.gpu.host_link_bytes_per_s_per_direction
     return _UNPINNED_BYTES_PER_S * max(1.0, link / _PCIE_BYTES_PER_S)
 
@@ -113,8 +117,9 @@ def usual_way(job: RlJob, *, colocated: bool) -> str:
 
 
 def moved_weights(job: RlJob) -> tuple[float, int]:
-    """(bytes, published tensors) that engines need after an update; only adapters if nothing else
-    is trained, since engines serve them beside the weights."""
+    """(bytes, published tensors) that engines need after an update. In a job with adapters these
+    are only the trained ones, because engines serve adapters separately from the weights.
+    """
     if not job.trainer.tuning.has_adapters:
         return _published(job.policy)
     held = held_parameters(job.trainer)
@@ -143,7 +148,9 @@ def _travelling(rules: Way, weights: float, engine: EngineLayout) -> float:
 
 
 def _buffers(job: RlJob, weights: float, tensors: int) -> float:
-    """Two buckets, or two of the largest tensors: embeddings, if nothing is put into buckets."""
+    """Bytes of two buckets, each at least as large as the largest tensor (the embedding), but at
+    most two copies of the weights.
+    """
     bucket = job.framework.bucket_bytes
     largest = 2.0 * job.policy.vocab * job.policy.hidden
     return min(2.0 * max(bucket, largest), 2.0 * weights) if tensors else 0.0

@@ -11,8 +11,8 @@ from planner.job.rl.spec import Placement
 from planner.predict.configuration import Configuration
 
 # Phases in the order of a step. `transfer`: weights to the engine; `wake` and `sleep`: an engine
-# takes and releases its memory; `leave` and `return`: the trainer's tensors go to the host and come
-# back; `reward`: rules, tools or a model that judge.
+# takes and releases its memory; `leave` and `return`: the trainer's tensors are moved to the host
+# and back; `reward`: rules, tools or a model judge the answers.
 PhaseName = Literal[
     "transfer", "wake", "generation", "reward", "sleep", "return", "old_logprobs", "reference",
     "values", "critic_update", "update", "leave",
@@ -24,9 +24,9 @@ Side = Literal["trainer", "engine"]
 class EngineLayout:
     """Degrees of the sampling engines: `replicas` of tp·pp·dp GPUs each.
 
-    `dp`: data-parallel attention inside an engine, whose experts all its ranks share; `ep`: its
-    tp·dp ranks that hold whole experts; `kv_share`: share of a GPU's memory that an engine takes;
-    `sequences`: how many run at once on one of its dp ranks.
+    `dp`: data-parallel attention inside an engine, all of whose ranks share the experts; `ep`:
+    number of its tp·dp ranks over which whole experts are distributed; `kv_share`: share of a GPU's
+    memory that an engine takes; `sequences`: number that run at once on one of its dp ranks.
     """
 
     replicas: int
@@ -50,15 +50,15 @@ class EngineLayout:
 
 @dataclass(frozen=True)
 class RlLayout:
-    """A way to run a job: where trainer and engines are, and how each is split.
+    """A way to run a job: the GPUs of trainer and engines, and how each side is split.
 
     `trainer`: configuration of the update, whose job has the GPUs that train; `critic`: the same
-    for a critic, on the same GPUs; `staleness`: updates by which samples may be behind;
-    `trainer_leaves`: weights, gradients and states go to the host while the engine samples;
+    for a critic, on the same GPUs; `staleness`: number of updates by which samples may be behind;
+    `trainer_leaves`: weights, gradients and states are moved to the host while the engine samples;
     `streams`: engines take the next prompts as answers end, and answers continue across an update
-    (partial rollouts), so that no engine waits for the longest; `way` of new weights
-    (`transfer.toml`), "" for the framework's default; `engine_gpu`: the GPU that samples, None for
-    the trainer's own.
+    (partial rollouts), so that no engine waits for the longest; `way`: how new weights are sent
+    (`transfer.toml`), "" for the framework's default; `engine_gpu`: the GPU type that samples, None
+    for the trainer's.
     """
 
     placement: Placement
@@ -73,12 +73,12 @@ class RlLayout:
 
     @property
     def trainer_gpus(self) -> int:
-        """GPUs that train."""
+        """Number of GPUs that train."""
         return self.trainer.degrees.gpus
 
     @property
     def gpus(self) -> int:
-        """GPUs of both sides together; colocated sides share theirs."""
+        """Number of GPUs of both sides together; colocated sides share theirs."""
         if self.placement == "colocated":
             return max(self.trainer_gpus, self.engine.gpus)
         return self.trainer_gpus + self.engine.gpus
@@ -89,8 +89,8 @@ class Phase:
     """One phase of a step on one side: its seconds and their causes.
 
     `terms`: seconds by cause, which add up to `seconds`; `held`: bytes on the side's fullest GPU
-    while it lasts, by content; `low`, `high`: factors of the 80 % interval of its seconds; `notes`:
-    whole sentences for the reader.
+    during the phase, by content; `low`, `high`: factors of the 80 % interval of its seconds;
+    `notes`: whole sentences for the reader.
     """
 
     name: PhaseName
@@ -104,7 +104,7 @@ class Phase:
 
     @property
     def peak_bytes(self) -> float:
-        """Bytes on the fullest GPU while it lasts."""
+        """Bytes on the fullest GPU during the phase."""
         return sum(self.held.values())
 
 
@@ -115,10 +115,11 @@ class Generation:
     `phase`: from the first prompt to the end of the longest answer; `steady_s`: seconds for the
     same answers if engines never run empty, because the next prompts follow at once; `tail_s`:
     seconds of the phase in which fewer sequences run than an engine has room for; `running`: most
-    sequences of one engine at once; `waves`: sequences of an engine over that; `preempted`: share
-    of the sequences that lose their cache once and are read again; `room_tokens`: size of an
-    engine's KV cache; `profile`: (seconds since the start, share of the samples that still run),
-    falling; `fits`: whether an engine can hold at least one sequence of greatest length.
+    sequences of one engine at once; `waves`: sequences of an engine divided by that number;
+    `preempted`: preemptions per sequence, after each of which its tokens are read again;
+    `room_tokens`: size of an engine's KV cache; `profile`: (seconds since the start, share of the
+    samples that still run), falling; `fits`: whether the cache has room for at least one sequence
+    of the greatest length, and the engine's share of the GPU is free.
     """
 
     phase: Phase
@@ -132,12 +133,12 @@ class Generation:
     fits: bool
 
 
-# Prefix for bytes that no work of a phase needs, which leave the GPU with a trainer that leaves.
+# Prefix for bytes that a phase does not need; if the trainer leaves, they leave the GPU too.
 WAITING = "waiting: "
 
 
 def at_work(held: Mapping[str, float]) -> Mapping[str, float]:
-    """Bytes of a phase without those that wait for another phase."""
+    """Bytes of a phase without those that only wait for another phase."""
     return {name: size for name, size in held.items() if not name.startswith(WAITING)}
 
 
@@ -145,7 +146,7 @@ def at_work(held: Mapping[str, float]) -> Mapping[str, float]:
 class Training:
     """Time and memory of the trainer's side in a step: its phases in order.
 
-    `resident`: bytes on its fullest GPU between phases that could go to the host, by content
+    `resident`: bytes on its fullest GPU between phases that could be moved to the host, by content
     (weights, gradients, optimizer states, reference); `staying`: bytes that cannot (context,
     communicators); `shard_bytes`: weights of the policy on one GPU.
     """

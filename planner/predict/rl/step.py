@@ -1,9 +1,9 @@
 """A step of reinforcement learning: its phases in order on both sides, and memory in each.
 
-Colocated, trainer and engine take turns on the same GPUs: the seconds of all phases add up, and a
-phase holds what its side needs plus what the other side leaves on the GPU. On separate GPUs, a
-synchronous step is also a sum, in which each side waits for the other; if samples may be behind by
-one update or more, both sides work at once and the slower one determines the step.
+Colocated, trainer and engine take turns on the same GPUs: the seconds of all phases add up, and the
+memory of a phase is that of its side plus the bytes that the other side leaves on the GPU. On
+separate GPUs, a synchronous step is also a sum, in which each side waits for the other; if samples
+may be behind by one update or more, both sides work at once and the slower one determines the step.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from planner.predict.uncertainty.intervals import fit_probability
 class RlStep:
     """One step in steady state.
 
-    `phases`: of both sides, each side's in order; `step_s`: from one update of the weights to the
-    next; `low_s`, `high_s`: its 80 % interval.
+    `phases`: those of both sides, each side's in order; `step_s`: from one update of the weights to
+    the next; `low_s`, `high_s`: its 80 % interval.
     """
 
     layout: RlLayout
@@ -59,7 +59,7 @@ class RlStep:
 
     @cached_property
     def peaks(self) -> Mapping[Side, Phase]:
-        """The phase in which each side's fullest GPU holds most."""
+        """For each side, the phase with the most bytes on its fullest GPU."""
         sides = dict.fromkeys(phase.side for phase in self.phases)
         return {side: max(self.of(side), key=lambda phase: phase.peak_bytes) for side in sides}
 
@@ -70,14 +70,15 @@ class RlStep:
 
     @property
     def fits(self) -> bool:
-        """Whether every phase fits its GPUs, as predicted."""
+        """Whether every phase is predicted to fit its GPUs."""
         held = all(phase.peak_bytes <= self.usable_bytes[phase.side] for phase in self.phases)
         return held and self.generation.fits
 
     @cached_property
     def fit_probability(self) -> float:
-        """Probability that every phase fits: the trainer's tensors may be larger than predicted; an
-        engine fills its fixed share of the memory with KV cache."""
+        """Probability that every phase fits. Only the trainer's tensors may be larger than
+        predicted; an engine fills its fixed share of the memory with KV cache.
+        """
         if not self.generation.fits:
             return 0.0
         return min((self._fits_with(phase) for phase in self.phases), default=1.0)
@@ -111,12 +112,12 @@ def beside_engine(layout: RlLayout, training: Training) -> Mapping[str, float]:
 
 
 def _prefixed(side: Side, held: Mapping[str, float]) -> Mapping[str, float]:
-    """Bytes of a side, with its name for use in a phase of the other side."""
+    """Bytes of a side, named with the side, to be listed in a phase of the other side."""
     return {f"{side}: {name}": size for name, size in held.items() if size}
 
 
 def compose(job: RlJob, layout: RlLayout, training: Training, generation: Generation) -> RlStep:
-    """The step of a trainer and an engine that have been costed."""
+    """The step of a trainer and an engine that are already costed."""
     colocated = layout.placement == "colocated"
     way = layout.way or usual_way(job, colocated=colocated)
     moved = transfer(job, layout.engine, way, training.shard_bytes)
@@ -140,7 +141,7 @@ def _taking_turns(
 ) -> Iterator[Phase]:
     """Phases on the same GPUs, in order: new weights, sampling, judging, reading, training.
 
-    A trainer that leaves drops its gradients and sends its states to the host before the transfer
+    A trainer that leaves drops its gradients and moves its states to the host before the transfer
     of new weights, and its weights after it (NeMo-RL, `refit_policy_generation`; verl,
     `update_weights`).
     """
@@ -195,7 +196,9 @@ def _steady(engine: Phase, generation: Generation) -> Phase:
 
 
 def _judging(job: RlJob, side: Side, held: Mapping[str, float]) -> Iterator[Phase]:
-    """A reward that takes given seconds; a rule takes none, a model is a phase of the trainer."""
+    """The phase of a reward that takes a given number of seconds. A rule takes no time, and a model
+    is a phase of the trainer.
+    """
     if job.reward.kind == "seconds" and job.reward.seconds:
         yield Phase("reward", side, job.reward.seconds, {"given": job.reward.seconds}, held)
 
@@ -211,7 +214,9 @@ def _trainer_moves(
     training: Training,
     held: Mapping[str, float],
 ) -> Phase:
-    """The trainer's tensors go to the host or come back, except gradients, which are made anew."""
+    """The phase in which the trainer's tensors are moved to the host or back, except gradients,
+    which are computed anew.
+    """
     copied = (size for name, size in training.resident.items() if name != "gradients")
     seconds = sum(copied) / unpinned_bytes_per_s(cluster)
     return Phase(name, "trainer", seconds, {"copies": seconds}, held)
@@ -221,8 +226,9 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 
 def _binding(layout: RlLayout, phases: tuple[Phase, ...]) -> tuple[float, tuple[Phase, ...]]:
-    """(seconds of a step, the phases that decide them): all phases of a colocated or synchronous
-    step, whose seconds add up, else those of the slower side."""
+    """(seconds of a step, the phases that determine them): all phases of a colocated or synchronous
+    step, whose seconds add up, else those of the slower side.
+    """
     sides = {side: sum(phase.seconds for phase in phases if phase.side == side) for side in _SIDES}
     both = sides["engine"] + sides["trainer"]
     if layout.placement == "colocated":

@@ -2,7 +2,7 @@
 
 Every phase is a step of the cost core. The update has an optimizer step for each mini-batch and
 epoch. Log-probabilities of the policy and of a reference, a critic's values and a reward model's
-scores are forward passes over all samples at once, with a token limit of their own
+scores are forward passes over all samples at once, with a separate token limit
 (`planner.predict.rl.batch_model.ReadingModel`).
 """
 
@@ -34,20 +34,21 @@ from planner.predict.stage import Stage
 
 Bytes = dict[str, float]
 _SCORES = Objective("reward")
-# Terms of a stage that no tensor of a phase holds.
+# Memory terms of a stage that are not in tensors of a phase.
 _STAYING = ("communication", "context")
-# Seconds in which a layer rotates queries and keys of one packed sample forward, on the host of a
-# DGX A100: some two dozen kernel launches. ISEEKYAN/verl_megatron_practice measured 7B on H100,
-# whose hosts launch 1.4 times as fast, with and without fusion: 9 s of a reading pass and 18 s of
-# an update, of 2,048 samples a rank.
+# Seconds for a layer to rotate queries and keys of one packed sample forward, on the host of a DGX
+# A100: some two dozen kernel launches. ISEEKYAN/verl_megatron_practice measured 7B on H100, whose
+# hosts launch 1.4 times as fast, with and without fusion: 9 s of a reading pass and 18 s of an
+# update, of 2,048 samples a rank.
 ROTATED_S = 2.17e-4
-# Names of the models beside the policy on the trainer's GPUs.
+# Names of the other models on the trainer's GPUs.
 REFERENCE, CRITIC, JUDGE = "reference", "critic", "reward model"
 
 
 class Models:
-    """Cost models of trainers' jobs, compiled and each made once, for costing many configurations
-    of the same jobs."""
+    """Compiled cost models of trainers' jobs, each built once, for costing many configurations of
+    the same jobs.
+    """
 
     def __init__(self) -> None:
         # Keys are identities of objects, so the objects are kept alive.
@@ -70,7 +71,7 @@ class Models:
 
 
 class _Plain(Models):
-    """Cost models in plain Python, one per configuration, before a compiler is loaded."""
+    """Cost models in plain Python, one per configuration, so that no compiler is loaded."""
 
     def of(self, job: RlJob, trainer: Job, kind: type[BatchModel]) -> BatchModel:
         return kind(costing_job(job, trainer), compiled=False)
@@ -83,18 +84,19 @@ def train(
     models: Models | None = None,
 ) -> Training:
     """Time and memory of a trainer's configuration for one step of a job. `critic`: configuration
-    of its critic, on the same GPUs, None for the trainer's degrees; both configurations' jobs have
-    the GPUs that train. `models`: shared between calls that cost many configurations.
+    of its critic, on the same GPUs, None for the trainer's degrees; the jobs of both configurations
+    have the GPUs that train. `models`: shared between calls that cost many configurations.
 
-    Bytes that no work of a phase needs are named as such (`WAITING`): gradients and states while a
-    pass reads, and models beside the one at work. They leave with a trainer that leaves.
+    Bytes that a phase does not need are marked by their name (`WAITING`): gradients and states
+    while a pass reads, and models other than the one at work. If the trainer leaves, they leave
+    with it.
     """
     return _Account(job, trainer, critic, models or _Plain()).training()
 
 
 @dataclass(frozen=True)
 class Costed:
-    """A configuration as the kernel has costed it in one of its phases."""
+    """A configuration with the kernel's costs for one of its phases."""
 
     configuration: Configuration
     costed: CostedLayout
@@ -121,8 +123,9 @@ class Costed:
 
     @cached_property
     def resting(self) -> Bytes:
-        """Bytes there that stay between micro-batches: weights, optimizer states, and gradients
-        with buffers of their own. FSDP's fp32 shards count as weights."""
+        """Bytes on that GPU that stay between micro-batches: weights, optimizer states, and
+        gradients with buffers of their own. FSDP's fp32 shards count as weights.
+        """
         machine = self.configuration.machines[self._fullest]
         stage = Stage(self.costed.memory[machine], self._fullest)
         rest, framework = stage.rest, stage.inputs.framework
@@ -135,13 +138,13 @@ class Costed:
 
     @property
     def staying(self) -> Bytes:
-        """Bytes there outside all tensors."""
+        """Bytes on that GPU outside all tensors."""
         return {term.words: self.peak[term.words] for term in MEMORY_TERMS if term.name in _STAYING}
 
 
 @dataclass(frozen=True)
 class _Account:
-    """A trainer's configuration, and a critic's, with every phase of a step costed once."""
+    """The configurations of a trainer and of its critic, with every phase of a step costed once."""
 
     job: RlJob
     trainer: Configuration
@@ -203,7 +206,7 @@ class _Account:
 
     @cached_property
     def beside(self) -> Bytes:
-        """Bytes of the models that lie beside the policy."""
+        """Bytes of the other models on the policy's GPUs."""
         found: dict[str, float] = {}
         if self.job.reference == "copied":
             found[REFERENCE] = self.reading.peak["weights"]
@@ -229,7 +232,7 @@ class _Account:
         """A forward pass over all samples; `of`: name of the model if it is not the policy."""
         terms = dict(pass_.seconds)
         if name == "reference" and self.job.reference == "host":
-            # Its weights replace the policy's, which come back afterwards.
+            # The reference's weights replace the policy's, which come back afterwards.
             rate = unpinned_bytes_per_s(self.trainer.job.cluster)
             terms["swap"] = 2.0 * self.update.resting["weights"] / rate
         terms |= self._handed_out | self._rotary(pass_.configuration, 1.0)
@@ -258,14 +261,15 @@ class _Account:
         return {"controller": seconds} if seconds else {}
 
     def _rotary(self, trained: Configuration, passes: float) -> dict[str, float]:
-        """Seconds in which packed samples are rotated one by one."""
+        """Seconds in which rotary embeddings are applied to packed samples one by one."""
         columns = {name: trained.columns[name] for name in ("dp", "pp")}
         seconds = float(rotary_s(self.job, trained.job, columns)[0]) * passes
         return {"rotary": seconds} if seconds else {}
 
     def _held(self, of: str, *, read: bool) -> Bytes:
-        """Bytes that are there during any work: of the model at work (`of` empty: the policy),
-        unless it is trained, and of the others, which wait."""
+        """Bytes in memory during any work: those of the model at work (`of` empty: the policy),
+        unless it is trained, and those of the other models, which wait.
+        """
         policy, found = self.update.resting, dict[str, float]()
         for name, size in self.beside.items():
             if name != of:
@@ -282,12 +286,16 @@ class _Account:
 
 
 def handed_out_s(job: RlJob) -> float:
-    """Seconds of a phase in which a single controller has the samples, whose tensors are padded."""
+    """Seconds of a phase in which a single controller handles the samples, whose tensors are
+    padded.
+    """
     return job.framework.position_s * job.rollout.samples * job.rollout.longest
 
 
 def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
-    """Seconds of one pass over all samples in which a stage's layers rotate them one by one."""
+    """Seconds of one pass over all samples in which a stage's layers apply rotary embeddings to
+    them one by one.
+    """
     if job.fused_rotary or trainer.framework.name not in job.framework.rotates_samples:
         return np.zeros(len(columns["dp"]))
     layers = len(trainer.model.kind_sequence) / columns["pp"]
@@ -297,8 +305,9 @@ def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
 
 
 def passes_of(mode: RecomputeMode) -> float:
-    """Training time of a layer's attention in forward passes: backward issues as many kernels as
-    forward; a layer that is recomputed whole runs forward once more."""
+    """Training time of a layer's attention in units of a forward pass: backward launches as many
+    kernels as forward; a layer that is recomputed whole runs forward once more.
+    """
     return 3.0 if mode.mask & Module.FULL else 2.0
 
 
@@ -316,7 +325,7 @@ def scoring_job(trainer: Job, model: ModelSpec) -> Job:
     objectives = (*trainer.framework.objectives, "reward")
     framework = trainer.framework.model_copy(update={"objectives": objectives})
     framework = with_objective(framework, objective)
-    # Its rows are samples, not pairs of them.
+    # Rows of the scoring job are samples, not pairs of them.
     plain = Objective("policy", loss=trainer.objective.loss)
     return replace(trainer, model=model, framework=framework, objective=plain)
 
@@ -324,7 +333,9 @@ def scoring_job(trainer: Job, model: ModelSpec) -> Job:
 def scoring(
     trainer: Configuration, model: ModelSpec, models: Models | None = None
 ) -> Configuration:
-    """A model that outputs scores at the trainer's degrees, with its layers spread evenly."""
+    """The configuration of a model that outputs scores, at the trainer's degrees and with its
+    layers spread evenly.
+    """
     job, degrees = (models or Models()).scoring_job(trainer.job, model), trainer.degrees
     layout = even_layout(job, degrees.pp, degrees.vpp, trainer.mode)
     return replace(trainer, job=job, layout=layout)

@@ -1,4 +1,4 @@
-"""The trainer's side of a step for many configurations at once, by which a search ranks them.
+"""The trainer's side of a step for many configurations at once, for ranking them in a search.
 
 Micro-batches and cost models are those of `planner.predict.rl.training`; each phase of all rows is
 one call of the compiled kernel, with each row in its framework's even layout.
@@ -31,9 +31,10 @@ _NOTHING = 1e-6
 @dataclass(frozen=True)
 class TrainingRows:
     """Rows of a trainer's configurations: `seconds` by phase; `peak_bytes` on the fullest GPU over
-    all phases, with models beside the policy, and `least_peak_bytes` if everything that waits for
-    another phase has left; `resident_bytes`: what stays there between phases, with the GPU's
-    context."""
+    all phases, with the other models in memory, and `least_peak_bytes` if everything that waits for
+    another phase has left; `resident_bytes`: bytes that stay there between phases, including the
+    GPU's context.
+    """
 
     seconds: Mapping[PhaseName, Array]
     peak_bytes: Array
@@ -48,15 +49,17 @@ class TrainingRows:
 
 
 def train_rows(job: RlJob, columns: Columns) -> TrainingRows:
-    """Every phase of each row; `columns`: of shapes of `job.trainer`, whose GPUs train, as in
-    `planner.predict.shapes.legal_candidates`."""
+    """Every phase of each row; `columns`: columns of shapes of `job.trainer`, whose GPUs train, as
+    in `planner.predict.shapes.legal_candidates`.
+    """
     return _Rows(job, columns).rows()
 
 
 @dataclass(frozen=True)
 class _Models:
     """One model's update, if it is trained, and its reading pass: seconds, and bytes at the peak
-    and without any tokens."""
+    and without any tokens.
+    """
 
     update_s: Array
     update_bytes: Array
@@ -103,7 +106,7 @@ class _Rows:
         critic: _Models | None,
         beside: Array,
     ) -> TrainingRows:
-        """Peaks of phases in which models beside the policy stay, or have left."""
+        """Peak bytes of the phases, with the other models in memory and with them moved away."""
         resting, waits = policy.resting_bytes, policy.resting_bytes - policy.read_resting_bytes
         states = more = np.zeros_like(beside)
         least = np.maximum(policy.read_bytes, policy.update_bytes)
@@ -143,7 +146,7 @@ class _Rows:
         return model.cost_shapes(with_micro_batches(self.job, batch, self.columns))
 
     def _resting(self, model: BatchModel, costed: CostedShapes) -> Array:
-        """Bytes of shapes that hold no tokens."""
+        """Bytes of shapes whose micro-batches have no tokens."""
         shapes, key = costed.shapes, costed.shapes[:, f.SHAPE["key"]].astype(np.int64)
         columns = {
             **self.columns,
@@ -157,7 +160,8 @@ class _Rows:
 
 def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
     """Bytes of the model's weights on one GPU, averaged over stages: a shard under ZeRO-3, and
-    under FSDP's stage 2, which gathers them for each pass."""
+    under FSDP's stage 2, which gathers them for each pass.
+    """
     framework = model.framework_inputs
     zero = 3 if framework.zero3_keeps_weight_shard else 2
     return framework.weight_bytes * _parameters(model, costed, "weights", zero)
@@ -165,7 +169,8 @@ def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
 
 def _passing_bytes(model: BatchModel, costed: CostedShapes) -> Array:
     """Bytes in an update that are freed after it: its temporaries, and gradients without buffers of
-    their own."""
+    their own.
+    """
     framework = model.framework_inputs
     gradients = 0.0 if framework.persistent_gradients else framework.gradient_bytes
     made = gradients * _parameters(model, costed, "gradients", 2)

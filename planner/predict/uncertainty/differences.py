@@ -1,18 +1,18 @@
-"""How surely one plan is faster than another: the error of the ratio of two step times.
+"""How certain it is that one plan is faster than another: the error of the ratio of two step times.
 
 Two plans of one job on one cluster share most of their error: host, links, software versions and
-kernel rates are the same for both. The rest grows with the differences between them.
-ln(measured ratio / predicted ratio) is assumed normal with
+kernel rates are the same for both. The rest grows with the differences between them. ln(measured
+ratio / predicted ratio) is assumed normal with
 
     sd² = mixture² · Σ (scale · difference)²,
 
 one term for each kind of difference (`TERMS`). Each doubling of a degree, of the micro-batch or of
 the number of GPUs adds an independent error, so the variance is linear in the doublings. The scales
-ship in `differences.toml`; `tests.fit.difference_fit` fits them to pairs of measured
-runs of one source, and judges them with that source left out.
+ship in `differences.toml`; `tests.fit.difference_fit` fits them to pairs of measured runs of one
+source, and judges them with that source left out.
 
-Ignores other differences between plans of the same degrees, switches and micro-batch, such as the
-split of layers: their ratio is as sure as their predicted times are alike.
+Ignores other differences between plans of the same degrees, switches and micro-batch, for example
+in the split of layers: their ratio is as certain as their predicted times are alike.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _DEGREES = ("tp", "pp", "cp", "ep")
 
 
 class Standing(NamedTuple):
-    """Facts about a run that decide how much of its error another run shares.
+    """Facts about a run that determine how much of its error it shares with another run.
 
     `degrees`: tp, pp, cp and ep; `tokens`: of a micro-batch on one GPU; `switches`: choices without
-    a size, such as the sharding stage and the recompute mode; `techniques`: names of those in use;
-    `exposed`: share of the step that is exposed communication; `pace`: predicted GPU seconds per
-    token; `mixture`: the model has experts.
+    a size, for example the sharding stage and the recompute mode; `techniques`: names of those in
+    use; `exposed`: share of the step that is exposed communication; `pace`: predicted GPU seconds
+    per token; `mixture`: whether the model has experts.
     """
 
     gpu: str
@@ -68,15 +68,18 @@ class Ratio(Frozen):
 
     @property
     def is_sure(self) -> bool:
-        """Whether the interval leaves no doubt which of the two is faster."""
+        """Whether the whole interval is on one side of 1, so that it is certain which of the two is
+        faster.
+        """
         return self.low > 1.0 or self.high < 1.0
 
 
 @dataclass(frozen=True)
 class DifferenceScales:
     """Standard deviations by kind of difference, for dense models; `mixture`: factor for mixtures
-    of experts; `flattering`: share of the errors' variance that chooses among predictions: a plan
-    may look best because of it."""
+    of experts; `flattering`: share of the errors' variance that a choice by prediction exploits, so
+    that a plan may look best because of it.
+    """
 
     scales: dict[str, float]
     mixture: float = 1.0
@@ -95,7 +98,9 @@ def degrees_of(degrees: object) -> tuple[int, ...]:
 
 
 def squares(one: Standing, other: Standing) -> tuple[float, ...]:
-    """Variance of the difference of two runs per `TERMS`, in units of the scale's square."""
+    """Variance of the difference of two runs for each of `TERMS`, in units of the scale's
+    square.
+    """
     doublings = sum(map(_doublings, one.degrees, other.degrees))
     micro_batch = _doublings(one.tokens, other.tokens)
     switches = sum(map(ne, one.switches, other.switches))
@@ -127,14 +132,16 @@ def shipped_scales() -> DifferenceScales:
 def switches_of(
     zero: int, recompute: str, schedule: str | None, offloaded: Hashable, exchange: str
 ) -> tuple[Hashable, ...]:
-    """Choices without a size, in a fixed order. Interleaving follows from the chunks of a stage, so
-    it is not a choice of its own; `exchange`: of context parallelism, empty without any."""
+    """Choices without a size, in a fixed order. Interleaving follows from the number of chunks per
+    stage, so it is not a separate choice; `exchange`: that of context parallelism, empty without
+    any.
+    """
     usual = schedule in (None, "1f1b", "interleaved")
     return zero, recompute, "" if usual else schedule, offloaded, exchange
 
 
 def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
-    """The `Standing` of a plan; `gpu`: the type, or types, that it runs on."""
+    """The `Standing` of a plan; `gpu`: the type or types of GPU on which it runs."""
     degrees = plan.degrees
     exposed_s = sum(getattr(plan.time, term.field) for term in TRAFFIC_TERMS)
     return Standing(
@@ -154,10 +161,11 @@ def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
 
 
 def plan_ratio(first: Plan, other: Plan, mixture: bool, gpus: tuple[str, str] = ("", "")) -> Ratio:
-    """Seconds per token of another plan over the first's; `gpus`: their types, if they differ.
+    """Seconds per token of another plan divided by the first's; `gpus`: their GPU types, if these
+    differ.
 
-    Never wider than two independent errors would be: own runs may have taught more about both plans
-    than is known about differences.
+    The interval is never wider than for two independent errors: own runs may have taught more about
+    both plans than is known about differences.
     """
     standings = standing_of(first, gpus[0], mixture), standing_of(other, gpus[1], mixture)
     samples = SAMPLES_DEVIATION if _rules(first) != _rules(other) else 0.0
@@ -171,7 +179,7 @@ def plan_ratio(first: Plan, other: Plan, mixture: bool, gpus: tuple[str, str] = 
 
 
 def _rules(plan: Plan) -> tuple[str, ...]:
-    """How a plan pads or packs its samples, and balances them."""
+    """The rules by which a plan pads or packs its samples, and balances them."""
     return () if plan.samples is None else (plan.samples.packing, plan.samples.balance)
 
 
@@ -199,6 +207,6 @@ def seconds_a_token(plan: Plan) -> float:
 
 
 def _sides(plan: Plan) -> tuple[float, float]:
-    """How far the interval of a plan reaches below and above its prediction, in ln."""
+    """Distances of a plan's prediction from the lower and the upper end of its interval, in ln."""
     bar, value = plan.step_time, plan.step_time_s
     return log(value / bar.low), log(bar.high / value)

@@ -1,4 +1,6 @@
-"""Families of measured runs, by which residuals are pooled, and which families are nearest."""
+"""Families of measured runs, by which residuals are pooled, and the order of families by
+nearness.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Literal, NamedTuple
 from hardware.facts import architecture_named
 
 Figure = Literal["time", "memory"]
-# Stands for a framework that was never measured.
+# Name for a framework that was never measured.
 UNFAMILIAR = "unfamiliar"
-# Frameworks in which a step depends mostly on the author of a script.
+# Frameworks whose step time depends mostly on the author of a script.
 OWN_LOOPS = frozenset(
     {"hf-transformers", "hf-fsdp2", "deepspeed", "nanogpt", "torchtune", UNFAMILIAR}
 )
@@ -63,16 +65,16 @@ def model_words(model: str) -> str:
 
 
 def architecture_text(architecture: str) -> str:
-    """`Hopper`, `CDNA3`: the maker's spelling."""
+    """`Hopper`, `CDNA3`: the architecture as its maker spells it."""
     return architecture_named(architecture).title
 
 
 def wider_families(family: Family, figure: Figure) -> Iterator[Family]:
-    """The family, then wider ones, and finally all runs: nearest first.
+    """The family, then wider ones, nearest first, and finally the family of all runs.
 
     Kernels determine a step time, so other frameworks on the same architecture are nearer than the
-    same framework on another one. What a step keeps in memory depends on the framework, so for
-    memory it is the reverse.
+    same framework on another one. Memory depends mostly on the framework, so for memory the order
+    is reversed.
     """
     framework, architecture, _, model = family
     on_architecture = (Family("", architecture, "", model), Family("", architecture))

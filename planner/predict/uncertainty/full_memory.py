@@ -1,11 +1,11 @@
-"""Plans near full memory: how likely memory fills up, and how long a step takes then.
+"""Plans near full memory: how likely it is that memory fills up, and how long a step takes then.
 
 If torch's caching allocator gets no new segment, it frees unused ones, synchronises the device and
 asks again (`num_alloc_retries` of `torch.cuda.memory_stats`), and only then gives up. So a plan
-whose reserved memory outgrows the GPU runs slowly or not at all. The chance follows from the memory
-model's error; the seconds come from the framework's measured runs near the limit, if any slowed
-down (`full_memory` of the profile). It is a risk beside the step time that the search proves, not a
-term of it: the kernel, its bounds and the layout solver do not know it.
+whose reserved memory outgrows the GPU runs slowly or not at all. The probability follows from the
+memory model's error; the seconds come from the framework's measured runs near the limit, if any
+slowed down (`full_memory` of the profile). This risk is stated next to the step time and is not a
+term of it: the search's proof, the kernel, its bounds and the layout solver ignore it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from planner.predict.plan import Degrees, FullMemory, Interval
 from planner.predict.uncertainty.residuals import HIGH
 from planner.predict.uncertainty.tails import share_below
 
-# Smaller chances of being full, or of fitting, are not shown and do not widen error bars.
+# Probabilities of being full, or of fitting, below this are not shown and do not widen error bars.
 SMALL_CHANCE = 0.1
 
 
 def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
     """Seconds of a step once memory is full: each send and receive of a stage takes `exchange_s`
-    longer (`exchange_wait_s`). None if no measured run of the framework tells."""
+    longer (`exchange_wait_s`). None if no measured run of the framework shows that.
+    """
     from planner.cost.pipeline import exchange_wait_s
 
     wait_s = job.framework.full_memory.exchange_s
@@ -39,8 +40,9 @@ def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | 
 def full_memory(
     job: Job, degrees: Degrees, step_time_s: float, fit_probability: float
 ) -> FullMemory | None:
-    """The risk of a configuration; None if there is hardly any, if the plan hardly fits anyway, or
-    if the allocator is not torch's."""
+    """The risk of a configuration; None if it is negligible, if the plan hardly fits anyway, or if
+    the allocator is not torch's.
+    """
     known, chance = job.framework.full_memory, 1.0 - fit_probability
     if not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE or known.allocator != "torch":
         return None
@@ -52,19 +54,20 @@ def full_memory(
 
 
 def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
-    """A note that the step time assumes memory to spare, if runs without it were slower."""
+    """A note that the step time assumes spare memory, if measured runs without it were slower."""
     if risk is None or risk.step_time_s is None:
         return ()
     return (
-        f"the step time is that with memory to spare; full, of which the chance is "
-        f"{share(risk.probability, 0)}, a step takes {risk.step_time_s:.3g} s",
+        f"the step time assumes spare memory; if memory is full (probability "
+        f"{share(risk.probability, 0)}), a step takes {risk.step_time_s:.3g} s",
     )
 
 
 def with_full_memory(
     interval: Interval, step_time_s: float, full_s: float | None, chance: float
 ) -> Interval:
-    """The interval with its upper end at the 90 % quantile of both outcomes; the lower end stays.
+    """The interval with its upper end at the 90 % quantile of both outcomes together; the lower end
+    stays.
 
     (1 - p) F(x) + p F(x · t/full), where F is the distribution above the prediction in ln(x) whose
     90 % quantile is the interval's upper end.

@@ -1,9 +1,9 @@
-"""How good error bars are: their width, how often they hold the measured value, and their score.
+"""Quality of error bars: their width, how often they contain the measured value, and their score.
 
-Coverage alone says little: bars that cover 95 % of the runs where 80 % is promised are as wrong as
-those that cover 67 %. The interval score weighs both: a bar pays for its width, and for each missed
-run in proportion to the distance. The expected score is least if the ends of the bar are the 10 and
-the 90 % quantile of the measured values.
+Coverage by itself says little: bars that cover 95 % of the runs if 80 % is promised are as wrong as
+those that cover 67 %. The interval score combines both: it is larger for a wider bar, and for each
+missed run in proportion to the distance. The expected score is smallest if the ends of the bar are
+the 10 % and the 90 % quantile of the measured values.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from planner.predict.uncertainty.residuals import COVERAGE
 
 Array = NDArray[np.float64]
-# Share of the measured values that should lie outside a bar.
+# Share of the measured values that should be outside a bar.
 ALPHA = 1.0 - COVERAGE
 
 
 def interval_scores(low: Array, high: Array, value: Array) -> Array:
-    """The interval score of each bar; every quantity is a natural logarithm.
+    """The interval score of each bar; all arguments are natural logarithms.
 
     score = (high - low) + 2 / alpha * distance of the value from the bar (Gneiting and Raftery
     2007, Strictly Proper Scoring Rules, JASA 102, eq. 43), alpha = 0.2 for bars of 80 %.
@@ -34,8 +34,9 @@ def interval_scores(low: Array, high: Array, value: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class MeanQuality:
-    """Means over some bars: width, ln(upper end / lower end); share that holds the measured value;
-    interval score, in ln."""
+    """Means over some bars: width, ln(upper end / lower end); share of bars that contain the
+    measured value; interval score, in ln.
+    """
 
     width: float
     coverage: float

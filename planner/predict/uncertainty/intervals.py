@@ -1,9 +1,9 @@
-"""How sure a prediction is: 80 % intervals from the errors of measured runs.
+"""Uncertainty of a prediction: 80 % intervals from the errors of measured runs.
 
 ln(measured / predicted) is modelled as two halves of a distribution with the tails of Student's t
 that meet at the prediction. Their half widths come from the parts of the prediction
-(`planner.predict.uncertainty.residuals`); if runs are slower than predicted the interval reaches
-further up. Conditions that were never measured widen it on both sides, and are named.
+(`planner.predict.uncertainty.residuals`); if runs are slower than predicted the interval extends
+further upwards. Conditions that were never measured widen it on both sides, and are named.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _DIGITS = re.compile(r"\d+")
 # runs.
 _STEP_SHARE = 0.85
 # Spread of memory outside live tensors, which few of the measured peaks include: three published
-# runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), where one share is
+# runs reserve 2.8, 3.0 and 6.5 % more than they allocate (SimuMax, B200), for which one share is
 # predicted; context and communication buffers differ by driver and library.
 OUTSIDE_SPREAD = 0.02
 
 
-# Spread added to step times on GPUs of several types, which nobody has measured. Assumed.
+# Spread added to step times on GPUs of several types, which were never measured. Assumed.
 MIXTURE_SPREAD = 0.10
 NO_MIXTURE_MEASURED = (
-    "no run on GPUs of several types was measured: the interval is the widest of any of its "
-    "GPUs', and wider"
+    "no run on GPUs of several types was measured: the interval covers those of all its "
+    "GPU types, and is wider"
 )
 
 
@@ -63,8 +63,9 @@ def are_mixed(machines: Sequence[Job]) -> bool:
 
 
 def widest_interval(machines: Sequence[Job], degrees: Degrees, step: Array) -> Interval:
-    """The interval of a step time, s; on GPUs of several types the widest, and wider by
-    `MIXTURE_SPREAD`. `step`: STEP_* vector."""
+    """The interval of a step time, s. On GPUs of several types it covers the intervals of all types
+    and is wider by `MIXTURE_SPREAD`. `step`: STEP_* vector.
+    """
     step_time_s = float(step[f.STEP_TIME])
     each = [
         step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
@@ -86,7 +87,7 @@ def widest_interval(machines: Sequence[Job], degrees: Degrees, step: Array) -> I
 
 
 def family_of(job: Job) -> Family:
-    """The family of measured runs that a job belongs to."""
+    """The family of measured runs to which a job belongs."""
     inside = job.cluster.num_gpus <= job.cluster.scale_up_domain_gpus
     return Family(
         framework=job.framework.family or job.framework.name,
@@ -97,8 +98,9 @@ def family_of(job: Job) -> Family:
 
 
 def is_tuned(job: Job) -> bool:
-    """Whether a job trains part of its weights, or samples that differ in length: kinds of training
-    with error bars of their own."""
+    """Whether a job trains part of its weights, or trains on samples that differ in length: kinds
+    of training with separate error bars.
+    """
     return not job.tuning.trains_all or job.samples.differ
 
 
@@ -153,8 +155,9 @@ def _fastest(gpu: Gpu, precision: str) -> float:
 def spread_of(
     job: Job, figure: Figure, without: str = "", at: Conditions | None = None
 ) -> tuple[Spread, Further]:
-    """Quantiles of ln(measured / predicted) for a job, and what widened them; `without`: a source
-    to leave out."""
+    """Quantiles of ln(measured / predicted) for a job, and the error that widened them; `without`:
+    a source to leave out.
+    """
     family, where = family_of(job), at or conditions_of(job)
     if learnt := learnt_figure(job, figure):
         return learnt_spread(learnt, figure, family, where)
@@ -164,7 +167,9 @@ def spread_of(
 
 
 def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
-    """What runs of the job's cluster under its framework showed of a figure; None without any."""
+    """Errors of a figure (time or memory) in runs of the job's cluster under its framework; None
+    without such runs.
+    """
     calibration = job.cluster.calibration
     if calibration is None or not calibration.knows(family_of(job).framework):
         return None
@@ -174,8 +179,10 @@ def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
 def learnt_spread(
     learnt: LearntFigure, figure: Figure, family: Family, at: Conditions
 ) -> tuple[Spread, Further]:
-    """The spread of an unknown cluster's job, scaled by what the cluster's runs taught, and the
-    error of a job outside their ranges: per doubling as in published runs."""
+    """The spread for a job on a calibrated cluster: the spread without own runs, times the width
+    that its runs taught; and the further error of a job outside the ranges of these runs, which per
+    doubling is that of published runs.
+    """
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
     }
@@ -188,22 +195,26 @@ def learnt_spread(
 
 
 def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
-    """The spread with an independent normal error, and with what residuals of memory leave out."""
+    """The spread with a further independent normal error and, for memory, with the errors that
+    residuals do not contain.
+    """
     further = float(further_width(figure, deviation))
     return replace(spread, low=-hypot(spread.low, further), high=hypot(spread.high, further))
 
 
 def further_width(figure: Figure, deviation: Widths) -> Widths:
-    """Half width, at 80 %, of errors outside the residuals with this standard deviation."""
+    """Half width, at 80 %, of an error with this standard deviation; for memory, joined with the
+    spread of memory outside live tensors (`OUTSIDE_SPREAD`).
+    """
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
     wide: Widths = DEVIATIONS * np.hypot(deviation, outside)
     return wide
 
 
 def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
-    """Ends of the interval as ln(bound / predicted); the prediction lies between them. `doubt`:
-    distribution of ln(value / predicted by default) over open facts, with the prediction as its
-    median."""
+    """Ends of the interval as ln(bound / predicted); the prediction is between them. `doubt`:
+    distribution of ln(value / predicted by default) over open facts; its median is the prediction.
+    """
     low, high = spread.low, spread.high
     if doubt != NO_DOUBT:
         about, reach = doubt.about_median, 4.0 * max(-low, high)
@@ -212,8 +223,9 @@ def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
 
 
 def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
-    """The interval of a value that is predicted with defaults, widened by open facts: its ends
-    count as those of the error if nothing is open."""
+    """The interval of a value that is predicted with defaults, widened by open facts; `interval`:
+    the one if nothing is open.
+    """
     if doubt == NO_DOUBT:
         return interval
     middle = value * exp(doubt.median)
@@ -242,8 +254,9 @@ def family_text(spread: Spread) -> str:
 
 
 def learnt_text(runs: int, width: float) -> str:
-    """The basis of a bar that own runs calibrated, and why it is no narrower if it is not; `width`:
-    relative to the bar without them."""
+    """The basis of a bar that own runs calibrated and, if it is no narrower, the reason; `width`:
+    relative to the bar without them.
+    """
     known = f"{'1 run' if runs == 1 else f'{runs:,} runs'} of this cluster, which calibrated it"
     if width < 1.0:
         return known
@@ -262,11 +275,11 @@ def step_time_interval(
     at: Conditions | None = None,
     doubt: Doubt = NO_DOUBT,
 ) -> Interval:
-    """80 % interval of the true step time, s; `at`: conditions of its configuration; `doubt`: what
-    open facts leave open, with the step time as the median.
+    """80 % interval of the true step time, s; `at`: conditions of its configuration; `doubt`:
+    distribution over open facts, whose median is the step time.
 
-    All intervals of step times are made here, so this is where they are kept physical: they end
-    where the GPUs would exceed their fastest known rate (`least_step_s`).
+    All intervals of step times are made here, so this function keeps them physical: they end where
+    the GPUs would exceed their fastest known rate (`least_step_s`).
     """
     interval = _interval(step_time_s, *spread_of(job, "time", without, at), doubt)
     floor_s = step_time_s * (at.least * at.fewest if at else 0.0)
@@ -294,7 +307,8 @@ def fit_probability(
     job: Job, peak_bytes: float, limit_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
 ) -> float:
     """Probability that the true peak stays within the limit; `without`: a source to leave out;
-    `doubt`: what open facts leave open, with the peak as the median."""
+    `doubt`: distribution over open facts, whose median is the peak.
+    """
     if limit_bytes <= 0.0:
         return 0.0
     spread, _ = spread_of(job, "memory", without)

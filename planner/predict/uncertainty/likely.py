@@ -1,4 +1,4 @@
-"""The memory that plans may take if they are to fit with a given probability."""
+"""The predicted memory up to which plans fit with a given probability."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ EVEN_CHANCE = 0.5
 
 
 def likely_limit_bytes(job: Job, probability: float) -> float:
-    """Largest predicted peak that fits with at least this probability; from an even chance on, and
-    for 0, at most the memory there is. With several machines, scaled to the largest memory
-    (`memory_scales`)."""
+    """Largest predicted peak that fits with at least this probability. For 0 and for probabilities
+    from one half on it is at most the memory limit. With several machines, scaled to the largest
+    memory (`memory_scales`).
+    """
     if job.pool is None:
         return _likely_bytes(job, probability)
     scaled = zip(job.machines, memory_scales(job), strict=True)
@@ -22,14 +23,16 @@ def likely_limit_bytes(job: Job, probability: float) -> float:
 
 
 def memory_scales(job: Job) -> tuple[float, ...]:
-    """Factors that scale each machine's bytes to the largest memory, so that the usable memory of
-    every machine, for plans that fit as surely as the job demands, becomes the same."""
+    """Factors by which each machine's bytes are multiplied so that all machines have the same
+    usable memory, that of the largest, for plans that fit with the probability that the job
+    demands.
+    """
     limits = [_likely_bytes(machine, job.fit_probability) for machine in job.machines]
     return tuple(max(limits) / limit for limit in limits)
 
 
 def weighed_bytes(job: Job, plan: Plan) -> float:
-    """The peak of a plan, scaled to the largest memory."""
+    """The peak of a plan, scaled to the largest memory of its machines."""
     names = [machine.cluster.gpu.name for machine in job.machines]
     gpu = plan.stage_gpus[plan.heaviest_stage] if plan.stage_gpus else names[0]
     return plan.peak_bytes * (1.0 if job.pool is None else memory_scales(job)[names.index(gpu)])

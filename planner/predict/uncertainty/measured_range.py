@@ -1,7 +1,7 @@
-"""The ranges that measured runs cover, and how far a job lies outside them, in doublings.
+"""The ranges that measured runs cover, and how far a job is outside them, in doublings.
 
-An axis counts as measured between values that at least two sources reach, so that one odd run does
-not vouch for a region; a lone source vouches for its own.
+An axis counts as measured between values that at least two sources reach, so that one unusual run
+does not make a region count as measured; if there is only one source, its range counts.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MeasuredRanges = Mapping[str, Range]
 
 
 class Conditions(NamedTuple):
-    """A run's values on each axis; 0 if unknown, which then says nothing.
+    """A run's values on each axis; an unknown value is 0 and is ignored.
 
     `tokens`: of a micro-batch on one GPU (mbs·seq/cp); `overhead`: step time over the step time
     without exposed communication; `bits`: of the operands of linear layers; `guessed`: the GPU, if
     its kernels' rates are an assumption; `waiting`: share of the step in which the GPU waits for
-    the CPU to issue kernels (not an axis: it has an error of its own); `unstated`: a measured run
-    does not say its precision, and the GPU's usual one is assumed; `states`: state-space layers;
-    `objective`: what it minimises, if not next-token prediction; `least`: share of the predicted
-    step that the model's FLOP take at least on such GPUs (not an axis either: no interval reaches
-    below it; 0 if unknown); `fewest`: share of these FLOP in the least plausible amount of work, if
-    the amount is open.
+    the CPU to issue kernels (not an axis: it has a separate error); `unstated`: whether a measured
+    run does not state its precision, so that the GPU's usual one is assumed; `states`: whether it
+    has state-space layers; `objective`: what it minimises, if not next-token prediction; `least`:
+    the least time of the model's FLOP on such GPUs as a share of the predicted step (not an axis
+    either: no interval extends below it; 0 if unknown); `fewest`: the least plausible amount of
+    work as a share of the predicted one, if the amount is open.
     """
 
     gpus: float = 0.0
@@ -87,7 +87,9 @@ def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
 
 
 def common_ranges(by_source: Iterable[MeasuredRanges]) -> dict[str, Range]:
-    """On each axis the range that two sources reach, or the only one does."""
+    """On each axis the range between values that two sources reach, or the range of the only
+    source.
+    """
     lows: dict[str, list[float]] = defaultdict(list)
     highs: dict[str, list[float]] = defaultdict(list)
     for measured in by_source:
@@ -104,7 +106,7 @@ def _second(values: Iterable[float]) -> float:
 
 
 def doublings(measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
-    """Doublings beyond the measured range on each axis; only axes with any."""
+    """Doublings beyond the measured range on each axis; axes within the range are left out."""
     found = {}
     for axis, (low, high) in measured.items():
         value = getattr(at, axis)

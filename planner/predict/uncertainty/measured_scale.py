@@ -1,4 +1,4 @@
-"""How many GPUs similar runs were measured on, for verdicts that go beyond."""
+"""The number of GPUs on which similar runs were measured, for verdicts about larger jobs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from planner.predict.uncertainty.shipped import shipped_tables
 
 
 def beyond_measured(job: Job, num_gpus: int) -> str:
-    """A note that no run of a job's kind (model, framework, GPU architecture) was measured on so
-    many GPUs; empty if one was."""
+    """A note that no run of a job's kind (model, framework, GPU architecture) was measured on that
+    many GPUs; empty if one was.
+    """
     family, largest = family_of(job), _learnt_gpus(job)
     kind = family._replace(scale="")
     largest = max(largest, most_measured_gpus(kind))
@@ -33,7 +34,7 @@ def _gpus(count: int) -> str:
 
 @lru_cache(maxsize=256)
 def most_measured_gpus(family: Family) -> int:
-    """GPUs of the largest run measured in a family, 0 without any; empty fields match any."""
+    """GPUs of the largest run measured in a family, 0 if there is none; empty fields match any."""
     found = (
         entry.measured["gpus"][1]
         for entry in shipped_tables()["time"].entries
@@ -43,7 +44,7 @@ def most_measured_gpus(family: Family) -> int:
 
 
 def _learnt_gpus(job: Job) -> int:
-    """GPUs of the largest run that calibrated the job's cluster, 0 without any."""
+    """GPUs of the largest run that calibrated the job's cluster, 0 if there is none."""
     learnt = learnt_figure(job, "time")
     ranges = learnt.measured if learnt else ()
     return round(max((high for axis, _, high in ranges if axis == "gpus"), default=0.0))

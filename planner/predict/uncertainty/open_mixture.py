@@ -1,10 +1,10 @@
-"""Predictions over the plausible values of facts that nobody stated.
+"""Predictions over the plausible values of facts that are not stated.
 
-An open fact has some plausible values, each with a prior weight and a prediction. Mostly a fact
-that is left out is the framework's default, so the default is one of the outcomes, with a weight of
-its own (`silence`). Facts are assumed independent, and their effects
-multiply: the distribution of the product has each combination of outcomes. So a row costs one
-prediction per value, not per combination.
+An open fact has some plausible values, each with a prior weight and a prediction. A fact that is
+left out usually has the framework's default, so the default is one of the outcomes, with a separate
+weight (`silence`). Facts are assumed independent, and their effects multiply: the distribution of
+the product has each combination of outcomes. So a row needs one prediction per value, not per
+combination.
 
 The headline is the median of that distribution; the error bar adds the error of runs in which
 nothing is open (`planner.predict.uncertainty.intervals`).
@@ -40,7 +40,7 @@ class Doubt:
 
     @property
     def median(self) -> float:
-        """The least point with half of the weight at or below it."""
+        """The smallest point with half of the weight at or below it."""
         below = 0.0
         for point, weight in zip(self.points, self.weights, strict=True):
             below += weight
@@ -56,7 +56,7 @@ class Doubt:
 
     @property
     def about_median(self) -> Doubt:
-        """The distribution of ln(value / headline)."""
+        """The distribution of ln(value / headline): all points minus the median."""
         middle = self.median
         return Doubt(tuple(point - middle for point in self.points), self.weights)
 
@@ -88,7 +88,7 @@ def doubt_of(outcomes: Mapping[float, float] | Iterable[tuple[float, float]]) ->
     ordered = sorted((point, weight) for point, weight in pairs if weight > 0.0)
     total = fsum(weight for _, weight in ordered)
     merged = []
-    # Zero, the prediction by default, stays exact.
+    # Zero, the prediction with the default, stays exact.
     for _, near in groupby(ordered, lambda pair: floor(pair[0] / _STEP + 0.5) if pair[0] else 0.5):
         members = list(near)
         weight = fsum(each for _, each in members)
@@ -114,8 +114,9 @@ def _product(one: Doubt, other: Doubt) -> Doubt:
 
 @dataclass(frozen=True, slots=True)
 class OpenValue:
-    """A possible value of an open fact: in words, the cell that states it, its weight among stated
-    values, and ln(predicted with it / predicted by default) of each figure."""
+    """A possible value of an open fact: its words, the cell that would state it, its weight among
+    stated values, and ln(predicted with it / predicted by default) of each figure.
+    """
 
     words: str
     cell: str
@@ -125,9 +126,10 @@ class OpenValue:
 
 @dataclass(frozen=True, slots=True)
 class OpenFact:
-    """A fact that nobody stated. `silence`: probability that it is then the framework's default;
-    `values`: empty if it is only known to be open; `called`: its name in sentences; `work`: whether
-    it changes the amount of computation, and so the least time of a step."""
+    """A fact that is not stated. `silence`: probability that it then is the framework's default;
+    `values`: empty if its possible values are unknown; `called`: its name in sentences; `work`:
+    whether it changes the amount of computation, and so the least time of a step.
+    """
 
     name: str
     silence: float = 1.0
@@ -159,13 +161,14 @@ class OpenFact:
         return any(abs(value.effects.get(figure, 0.0)) >= LEAST_EFFECT for value in self.values)
 
     def factor(self, figure: Figure) -> float:
-        """The largest prediction over the least, among its likely values."""
+        """The largest prediction over the smallest, among its likely values."""
         effects = [effect for _, effect in self.named(figure)]
         return exp(max(effects) - min(effects))
 
     def named(self, figure: Figure) -> list[tuple[str, float]]:
-        """Its likely values in words with their effects, merged if they have the same effect; the
-        largest effect last. All values, if the likely ones have the same effect."""
+        """Its likely values in words with their effects, in ascending order of effect; values with
+        the same effect are merged. If all likely values have the same effect, all values are used.
+        """
         known = [value for value in self.values if figure in value.effects]
         likely = [one for one in known if one.weight >= _LEAST_WEIGHT]
         effects = [one.effects[figure] for one in likely]
@@ -186,7 +189,8 @@ def total_doubt(facts: Iterable[OpenFact], figure: Figure) -> Doubt:
 
 def narrowing(facts: Sequence[OpenFact], figure: Figure) -> OpenFact | None:
     """The open fact whose answer would narrow the bar of a figure most, by the variance that it
-    adds; without such, the one whose values differ most. None if none moves the figure."""
+    adds; if none adds any, the one whose values differ most. None if no fact changes the figure.
+    """
 
     def told(fact: OpenFact) -> tuple[float, float]:
         even = replace(fact, silence=0.5)

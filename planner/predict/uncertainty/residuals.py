@@ -1,4 +1,4 @@
-"""How large the error of a prediction is likely to be: what error bars are made of.
+"""How large the error of a prediction is likely to be: the basis of all error bars.
 
 ln(measured / predicted) of a run is modelled as
 
@@ -6,19 +6,19 @@ ln(measured / predicted) of a run is modelled as
                  + error shared by all runs of its source + noise of the run),
 
 with the tails of Student's t (`planner.predict.uncertainty.tails`) and different half widths
-upwards and downwards. Each part of a step has its own relative error, and the half width of a step
-time is their sum,
+upwards and downwards. Each part of a step has a separate relative error, and the half width of a
+step time is their sum,
 
-    half = Σ share of the part · its error · Π factors of the kinds that the job is of,
+    half = Σ share of the part · its error · Π factors of the kinds to which the job belongs,
 
 over the least time of the model's FLOP, exposed communication, waiting for the CPU, and the rest:
 slower kernels, recomputation, bubbles, the optimizer (`Conditions.parts`). A peak has one part. The
-factors are for `kinds_of` a job: mixtures of experts, loops that somebody wrote, and frameworks
-that nobody measured.
+factors are for `kinds_of` a job: mixtures of experts; and training loops written by users, or
+frameworks without measured runs.
 
-All of it is fitted to measured runs by the interval score (`tests.fit.error_fit`) and
-ships in `planner/predict/uncertainty/residuals.json`. `shares` divides the variance among families,
-sources and runs (`tests.fit.components`); own runs remove what they share
+All of it is fitted to measured runs by the interval score (`tests.fit.error_fit`) and ships in
+`planner/predict/uncertainty/residuals.json`. `shares` divides the variance among families, sources
+and runs (`tests.fit.components`); own runs remove what they share
 (`planner.evidence.learn.posterior`). Any source can be left out: `folds` are fits to nine tenths of
 the sources each.
 
@@ -75,12 +75,14 @@ _NAMED = 0.01
 # experts); kept tensors and working set (9 peaks within 7 %).
 _STATES = {"time": 0.15, "memory": 0.04}
 # The same for objectives other than next-token prediction, which hardly any run measures: versions
-# of a trainer differ in what they keep of the logits, and in what they compute for their logs.
+# of a trainer differ in the logits that they keep, and in the values that they compute for their
+# logs.
 _OBJECTIVE = {"time": 0.12, "memory": 0.1}
-# The same for an unstated precision: one in nine published runs on GPUs with 8-bit products uses
-# them, a third faster (0.3 x sqrt(1/9 x 8/9)); their copies of weights and activations.
+# The same for an unstated precision. Time: one in nine published runs on GPUs with 8-bit products
+# uses them, a third faster (0.3 x sqrt(1/9 x 8/9)). Memory: their copies of weights and
+# activations.
 _UNSTATED = {"time": 0.1, "memory": 0.08}
-# Parts of a prediction that have errors of their own.
+# Parts of a prediction that have separate errors.
 PARTS: Mapping[Figure, tuple[str, ...]] = {
     "time": ("work", "exposed", "waiting", "rest"),
     "memory": ("peak",),
@@ -94,7 +96,8 @@ KINDS = ("mixture", "own loop")
 
 class MeasuredRuns(BaseModel):
     """The runs of one source in one family. `measured`: lowest and highest value on each axis
-    (`planner.predict.uncertainty.measured_range`); `bits`: of the precisions measured."""
+    (`planner.predict.uncertainty.measured_range`); `bits`: bits of the measured precisions.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -109,12 +112,12 @@ class MeasuredRuns(BaseModel):
 
     @property
     def family(self) -> Family:
-        """The family that these runs belong to."""
+        """The family to which these runs belong."""
         return Family(self.framework, self.architecture, self.scale, self.model)
 
 
 class Ends(NamedTuple):
-    """A figure for the lower and one for the upper end of a bar."""
+    """One value for the lower and one for the upper end of a bar."""
 
     down: float
     up: float
@@ -124,8 +127,8 @@ class Ends(NamedTuple):
 class Spread:
     """ln(bound / predicted) of both ends of an 80 % interval about the prediction, its median.
 
-    `rows` of the table's `all_rows` measured runs are of `family`, the nearest one with any;
-    `rests_on`: the basis in words, if it is not these runs.
+    `family`: the nearest family with measured runs; `rows`: number of its runs, among `all_rows` of
+    the table; `rests_on`: the basis in words, if it is not these runs.
     """
 
     low: float
@@ -151,14 +154,15 @@ class Further:
 
 @dataclass(frozen=True)
 class HalfWidths:
-    """Half widths of 80 % intervals, in ln: `parts`, each per share of its part in the prediction;
-    `kinds`: logarithms of factors on them."""
+    """Half widths of 80 % intervals, in ln: `parts`: for each part, to be multiplied by its share
+    of the prediction; `kinds`: logarithms of factors on the sum.
+    """
 
     parts: Mapping[str, Ends]
     kinds: Mapping[str, Ends] = field(default_factory=dict)
 
     def of(self, shares: Mapping[str, float], kinds: Iterable[str]) -> Ends:
-        """Half widths of a job with these shares of parts, of these kinds."""
+        """Half widths of a job with these shares of parts and of these kinds."""
         more = [self.kinds.get(kind, Ends(0.0, 0.0)) for kind in kinds]
         down = sum(share * self.parts[part].down for part, share in shares.items())
         up = sum(share * self.parts[part].up for part, share in shares.items())
@@ -174,13 +178,14 @@ class HalfWidths:
 
 @dataclass(frozen=True)
 class ErrorTable:
-    """Errors of one figure (module docstring), and the runs that they were fitted to.
+    """Errors of one figure (module docstring), and the runs to which they were fitted.
 
-    `folds`: fits without each tenth of the `sources`; `shares`: of the errors' variance, by what
-    runs have in common, `run` being their own noise; `growth`: standard deviation per doubling
-    beyond the measured range, by axis; `unmeasured`: for an architecture, framework, model or
-    precision without a run. `beside`: runs of another way of training, which has other errors but
-    the same kernels and links, so its ranges count as measured too.
+    `folds`: fits that each leave out a tenth of the `sources`; `shares`: shares of the errors'
+    variance, by the property that runs have in common, `run` being each run's noise; `growth`:
+    standard deviation per doubling beyond the measured range, by axis; `unmeasured`: standard
+    deviations for an architecture, framework, model or precision without a run. `beside`: runs of
+    another way of training, which has other errors but the same kernels and links, so its ranges
+    count as measured too.
     """
 
     figure: Figure
@@ -191,14 +196,14 @@ class ErrorTable:
     growth: Mapping[str, float] = field(default_factory=dict)
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     beside: ErrorTable | None = None
-    # What was looked up before.
+    # Caches of earlier look-ups.
     _known: dict[Family, bool] = field(default_factory=dict, init=False, compare=False)
     _counts: dict[Family, int] = field(default_factory=dict, init=False, compare=False)
     _views: dict[str, ErrorTable] = field(default_factory=dict, init=False, compare=False)
     _near_runs: dict[str, _Near] = field(default_factory=dict, init=False, compare=False)
 
     def without(self, source: str) -> ErrorTable:
-        """The table as seen without one source."""
+        """The table with one source left out."""
         if source not in self.sources:
             return self
         if source not in self._views:
@@ -217,7 +222,7 @@ class ErrorTable:
         return 1.0 - self.shares.get("run", 1.0)
 
     def spread(self, family: Family, at: Conditions, without: str = "") -> Spread:
-        """How far a job of a family is likely to be off, as seen without one source."""
+        """The likely error of a job of a family, with one source left out."""
         table = self.without(without)
         nearest = table.nearest(family)
         half = table.half_widths(family, at)
@@ -228,11 +233,11 @@ class ErrorTable:
         return self.errors.of(part_shares(self.figure, at), kinds_of(family, self._frameworks))
 
     def nearest(self, family: Family) -> Family:
-        """The narrowest measured family that this one belongs to."""
+        """The narrowest family with measured runs to which this one belongs."""
         return next(filter(self._has_runs, wider_families(family, self.figure)))
 
     def further(self, family: Family, at: Conditions, without: str = "") -> Further:
-        """The error to add for what was never measured."""
+        """The error to add for conditions that were never measured."""
         table = self.without(without)
         near = table._near(family)
         terms = self.beyond(near.axes, at)
@@ -243,7 +248,7 @@ class ErrorTable:
         elif at.bits and near.bits and at.bits not in near.bits:
             terms[f"no run with {at.bits}-bit products"] = self.unmeasured.get("bits", 0.0)
         if at.guessed:
-            # Runs on its architecture say nothing about its own kernels' rates.
+            # Runs on the same architecture do not determine the rates of this GPU's kernels.
             terms[f"no kernel measured on {at.guessed}"] = self.unmeasured.get("architecture", 0.0)
         if at.states:
             terms["state-space layers, whose kernels few runs measure"] = _STATES[self.figure]
@@ -254,7 +259,9 @@ class ErrorTable:
         return Further(hypot(*terms.values()), tuple(named))
 
     def beyond(self, measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
-        """Standard deviations for what lies beyond measured ranges, in words."""
+        """Standard deviations for axes on which a job is beyond the measured ranges, by description
+        in words.
+        """
         return {
             beyond_text(axis, measured, at): self.growth.get(axis, 0.0) * distance
             for axis, distance in doublings(measured, at).items()
@@ -289,12 +296,15 @@ class ErrorTable:
 
     @property
     def _base(self) -> str:
-        """What makes runs near: kernels and links (time), or what a step keeps (memory)."""
+        """The field of a family that makes runs near: its architecture (time: kernels and links),
+        or its framework (memory: the tensors that a step keeps).
+        """
         return "architecture" if self.figure == "time" else "framework"
 
     def _missing(self, family: Family) -> Iterator[str]:
-        """Architecture, framework and kind of model without a run, on the same architecture (for
-        memory: in the same framework) if that has any."""
+        """Those of architecture, framework and kind of model without a run. If the architecture
+        (for memory: the framework) has any run, only its runs count.
+        """
         base = Family()._replace(**{self._base: getattr(family, self._base)})
         near = base if self._has_runs(base) else Family()
         for kind in ("architecture", "framework", "model"):
@@ -303,7 +313,7 @@ class ErrorTable:
                 yield kind
 
     def _is_beside(self, family: Family, kind: str) -> bool:
-        """Whether runs of another way of training have the framework on the architecture."""
+        """Whether the framework was measured on the architecture in another way of training."""
         if self.beside is None or kind == "model":
             return False
         wanted = Family()._replace(architecture=family.architecture, framework=family.framework)
@@ -345,26 +355,29 @@ def part_shares(figure: Figure, at: Conditions) -> Mapping[str, float]:
 
 
 def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
-    """Which of `KINDS` a job is of; `frameworks`: those with measured runs; others are as unknown
-    as a loop that somebody wrote."""
+    """The `KINDS` to which a job belongs; `frameworks`: those with measured runs; others count as
+    training loops written by users.
+    """
     own = family.framework in OWN_LOOPS or bool(frameworks and family.framework not in frameworks)
     found = (is_mixture(family.model), own)
     return [kind for kind, is_of in zip(KINDS, found, strict=True) if is_of]
 
 
 def fold_of(source: str, sources: Sequence[str]) -> int:
-    """The fold that leaves a source out; `sources`: all, in alphabetical order."""
+    """The number of the fold that leaves a source out; `sources`: all, in alphabetical order."""
     return sources.index(source) % FOLDS
 
 
 def _kind_text(kind: str, family: Family) -> str:
-    """What has no run: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
+    """A kind without a run, in words: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
     model = model_words(family.model) if kind == "model" else family.framework
     return f"{model} on {architecture_text(family.architecture)} GPUs"
 
 
 class _Near(NamedTuple):
-    """What runs of the same architecture (memory: framework) reach, or all runs without any."""
+    """Ranges of the runs on the same architecture (memory: framework), or of all runs if it has
+    none.
+    """
 
     axes: MeasuredRanges
     bits: frozenset[int]

@@ -1,4 +1,4 @@
-"""How much less sure a step time is if samples of different lengths are padded or packed."""
+"""The further uncertainty of a step time if samples of different lengths are padded or packed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _HALF_WIDTH = SAMPLES_DEVIATION * DEVIATIONS
 def with_unlike_samples(
     interval: Interval, step_time_s: float, others: Sequence[float]
 ) -> Interval:
-    """The interval of a step time, s, with the error of how rows are made of samples, and an error
-    as large as the difference to the step times of `others`: lengths that would fit what was given
-    equally well."""
-    reason = "the spread of the lengths, of which the mean alone is given"
+    """The interval of a step time, s, with the error of the rule by which rows are made of samples,
+    and with an error as large as the difference from `others`: step times for other lengths that
+    fit the given facts equally well.
+    """
+    reason = "the spread of the lengths, of which only the mean is given"
     below = max(0.0, log(step_time_s / min(others, default=step_time_s)))
     above = max(0.0, log(max(others, default=step_time_s) / step_time_s))
     low = hypot(log(step_time_s / interval.low), below, _HALF_WIDTH)

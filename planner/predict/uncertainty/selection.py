@@ -1,18 +1,17 @@
 """The winner's curse: how long the plan that wins a search is expected to take.
 
-A search takes the fastest of thousands of plans, and so one that its error flatters. A parametric
-bootstrap (Efron and Tibshirani 1993, An introduction to the bootstrap, sections 6.5 and 10)
-measures by how much: take the predicted times of the plans that might have won as true, draw errors
-for plans of one cluster (`planner.predict.uncertainty.differences`: the more plans differ, the less
-they share), choose the fastest again in each draw, and see how much too short its prediction is,
-relative to the mean error of all. Near ties and independent errors make that large, a clear winner
-and shared errors small.
+A search picks the fastest of thousands of plans, and therefore one whose predicted time is likely
+too short. A parametric bootstrap (Efron and Tibshirani 1993, An introduction to the bootstrap,
+sections 6.5 and 10) measures by how much: take the predicted times of the plans that might have won
+as true, draw errors for plans of one cluster (`planner.predict.uncertainty.differences`: the more
+plans differ, the less they share), choose the fastest again in each draw, and compute how much too
+short its prediction is, relative to the mean error of all. Near ties and independent errors make
+that large, a clear winner and shared errors small.
 
-Not all of an error affects the choice: if predictions are plans' means and truth scatters about
-them, choosing the least prediction chooses no luck. Over the measured sweeps
--cov(ln(true / predicted), ln(predicted)) is a share of the errors' variance: 1 if predictions
-scatter about the truth, 0 if truth scatters about predictions. That share of the variance is drawn
-(`flattering`).
+Not all of an error affects the choice: if true times scatter about the predictions, choosing the
+smallest prediction selects no luck. Over the measured sweeps -cov(ln(true / predicted),
+ln(predicted)) is a share of the errors' variance: 1 if predictions scatter about the truth, 0 if
+truth scatters about predictions. That share of the variance is drawn (`flattering`).
 
 The rest of the variance, truth about predictions, affects a choice by measurements: a plan that
 somebody tuned is lucky in that part.
@@ -41,25 +40,26 @@ from planner.predict.uncertainty.differences import (
 
 Array = NDArray[np.float64]
 
-# Plans slower than the fastest by more, in ln, could hardly have won: over two standard deviations
-# of the difference of most plans of a dense model.
+# Plans that are slower than the fastest by more than this, in ln, could hardly have won: over two
+# standard deviations of the difference of most plans of a dense model.
 REACH = 0.3
-# Most plans that are drawn, the fastest ones.
+# Largest number of plans for which errors are drawn, the fastest ones.
 _MOST_DRAWN = 150
 _DRAWS = 200
 
 
 class Luck(Frozen):
-    """What the winner of a search owes to its error. `rivals`: plans within reach of it, each with
-    other degrees or another micro-batch; `longer`: share by which it is expected to take longer
-    than predicted, relative to the error that all plans share."""
+    """How much the winner of a search owes to its prediction error. `rivals`: number of plans
+    within reach of it, each with other degrees or another micro-batch; `longer`: share by which it
+    is expected to take longer than predicted, relative to the error that all plans share.
+    """
 
     rivals: int = Field(ge=0)
     longer: float
 
 
 def luck_of(winner: Standing, rivals: Sequence[Standing]) -> Luck:
-    """How lucky the winner among these plans is."""
+    """The luck of the winner among these plans."""
     near = _near(winner, rivals)
     drawn = [winner, *near[:_MOST_DRAWN]]
     longer = exp(_flattery(drawn, shipped_scales().flattering)) - 1.0
@@ -69,14 +69,14 @@ def luck_of(winner: Standing, rivals: Sequence[Standing]) -> Luck:
 def expected_ratio(
     winner: Standing, other: Standing, rivals: Sequence[Standing], *, tuned: bool = False
 ) -> Ratio:
-    """The time of a plan that nobody chose by its prediction over the winner's: as predicted, minus
-    the winner's curse, with its 80 % interval. `rivals`: plans that the winner was chosen from;
-    `tuned`: the other plan was chosen from them as well, by measuring, so it is as lucky in the
-    rest of its error.
+    """The time of a plan that was not chosen by its prediction, over the winner's: as predicted,
+    minus the winner's curse, with its 80 % interval. `rivals`: plans among which the winner was
+    chosen; `tuned`: the other plan was chosen among them as well, by measuring, so it is as lucky
+    in the rest of its error.
 
     The other plan shares the winner's luck as far as it shares its error: with s² the variance of
-    the difference of two errors, min(1, s²(winner, other) / mean of s²(winner, rival)) of the luck
-    is the winner's alone.
+    the difference of two errors, the share min(1, s²(winner, other) / mean of s²(winner, rival)) of
+    the luck belongs only to the winner.
     """
     known, near = shipped_scales(), _near(winner, rivals)[:_MOST_DRAWN]
     deviation = known.deviation(winner, other)
@@ -92,8 +92,9 @@ def expected_ratio(
 
 
 def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
-    """Plans within reach of the winner, one per degrees and micro-batch other than its own, fastest
-    first."""
+    """Plans within reach of the winner, fastest first: the fastest for each combination of degrees
+    and micro-batch other than the winner's.
+    """
     place = (winner.degrees, winner.tokens)
     reach = winner.pace * exp(REACH)
     near = [
@@ -106,8 +107,9 @@ def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
 
 
 def _flattery(contest: Sequence[Standing], share: float) -> float:
-    """Mean luck of the fastest plan, in ln, if a share of the errors' variance affects the
-    choice."""
+    """Mean luck of the plan chosen as fastest, in ln, if this share of the errors' variance affects
+    the choice.
+    """
     errors = share**0.5 * _errors(contest)
     chosen = (np.log([one.pace for one in contest]) + errors).argmin(axis=1)
     beside = errors.mean(axis=1)
@@ -115,8 +117,9 @@ def _flattery(contest: Sequence[Standing], share: float) -> float:
 
 
 def _errors(plans: Sequence[Standing]) -> Array:
-    """Draws of ln(predicted / true) of plans, a row per draw: the difference of any two has the
-    variance that `DifferenceScales` gives it."""
+    """Draws of ln(predicted / true) of plans, a row per draw. The difference of any two plans has
+    the variance that `DifferenceScales` gives.
+    """
     draws = np.random.default_rng(0)
     known = shipped_scales()
     total = np.zeros((_DRAWS, len(plans)))
@@ -128,7 +131,7 @@ def _errors(plans: Sequence[Standing]) -> Array:
         sizes = [log2(plan.degrees[degree]) for plan in plans]
         total += known.scales["degrees"] * _walk(sizes, normal)
     total += known.scales["micro_batch"] * _walk([log2(plan.tokens) for plan in plans], normal)
-    # Switches that differ between plans.
+    # Only switches in which the plans differ.
     for values in zip(*(plan.switches for plan in plans), strict=True):
         if len(set(values)) > 1:
             total += known.scales["switches"] / 2**0.5 * _of_each(values, normal)
@@ -155,7 +158,9 @@ def _of_each(values: Sequence[Hashable], normal: _Normal) -> Array:
 
 
 def _walk(sizes: Sequence[float], normal: _Normal) -> Array:
-    """A random walk along a size: the variance of a difference is the distance."""
+    """A random walk along a size: the variance of the difference of two values is their
+    distance.
+    """
     distinct, place = np.unique(np.array(sizes), return_inverse=True)
     steps = np.sqrt(np.diff(distinct, prepend=distinct[:1]))
     return np.cumsum(normal(len(distinct)) * steps, axis=1)[:, place]

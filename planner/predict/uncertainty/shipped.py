@@ -1,4 +1,4 @@
-"""The tables of errors that ship: `residuals.json`, read once."""
+"""The shipped tables of errors: `residuals.json`, read once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def shipped_tables() -> dict[Figure, ErrorTable]:
 
 @cache
 def tuned_tables() -> dict[Figure, ErrorTable]:
-    """The tables of runs that train part of the weights, or samples that differ in length."""
+    """The tables of runs that train part of the weights, or train on samples that differ in
+    length.
+    """
     block = _shipped().get(TUNED, {})
     tables = parse_tables(block) if isinstance(block, dict) else {}
     full = shipped_tables()
@@ -52,18 +54,18 @@ def tuned_tables() -> dict[Figure, ErrorTable]:
 
 
 def shipped_table(figure: Figure, family: Family) -> ErrorTable:
-    """The table with the runs of a family."""
+    """The table that contains the runs of a family."""
     tuned = tuned_tables().get(figure) if is_tuned_kind(family.model) else None
     return tuned or shipped_tables()[figure]
 
 
 @lru_cache(maxsize=4096)
 def shipped_further(figure: Figure, family: Family, at: Conditions, without: str = "") -> Further:
-    """The error to add for what no shipped run reaches, as seen without one source."""
+    """The error to add for conditions that no shipped run covers, with one source left out."""
     return shipped_table(figure, family).further(family, at, without)
 
 
 @lru_cache(maxsize=4096)
 def shipped_spread(figure: Figure, family: Family, at: Conditions, without: str = "") -> Spread:
-    """Spread of a job of a family in the shipped tables, as seen without one source."""
+    """Spread of a job of a family in the shipped tables, with one source left out."""
     return shipped_table(figure, family).spread(family, at, without)

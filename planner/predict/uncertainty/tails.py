@@ -1,8 +1,9 @@
 """The tails of errors: Student's t with three degrees of freedom.
 
-For ln(measured / predicted) over the half widths from other sources, both of today's errors and of
-those at first sight, 2 to 3 degrees are the likeliest (mean log density -0.80 and -1.37 with 3,
--0.95 and -1.48 with 30, which is nearly normal): a few runs lie far outside, most far inside.
+For ln(measured / predicted) over the half widths fitted to other sources, both for today's errors
+and for those at the first comparison, 2 to 3 degrees are most likely (mean log density -0.80 and
+-1.37 with 3, -0.95 and -1.48 with 30, which is nearly normal): a few runs are far outside, most far
+inside.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ def share_below(value: float) -> float:
 
 
 def at_90(degrees: float) -> float:
-    """The 90 % quantile of Student's t with so many degrees of freedom, three or more, in units of
-    its scale: within 0.1 % (Abramowitz and Stegun, 26.7.5)."""
+    """The 90 % quantile of Student's t with this number of degrees of freedom, three or more, in
+    units of its scale: within 0.1 % (Abramowitz and Stegun, 26.7.5).
+    """
     z = NormalDist().inv_cdf(0.9)
     terms = (
         (z**3 + z) / 4.0,

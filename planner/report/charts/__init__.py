@@ -1,2 +1,3 @@
-"""Figures: their data, and what fills in their Vega-Lite templates. `drawing` alone knows Altair,
-which notebooks get."""
+"""Charts: their data, and the code that fills in their Vega-Lite templates. Only `drawing` imports
+Altair, which notebooks get.
+"""

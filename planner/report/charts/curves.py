@@ -1,4 +1,4 @@
-"""Curves and points over two axes: scaling studies and comparisons of clusters, drawn."""
+"""Charts of curves and points on two axes, for scaling studies and comparisons of clusters."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ from planner.report.study_words import budget_headline, headline, taken_text
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
 _FRONT, _DOMINATED = "none is both faster and cheaper", "others"
-# Sizes on either side of the answer and the optimum, as a factor, and how many are drawn.
+# The chart spans this factor on either side of the answer and the optimum, with this many sizes.
 _SPAN, _STEPS = 6.0, 24
-# Parts of a line between two points.
+# Number of parts into which a line between two points is divided.
 _PARTS = 16
 _COLOURS = (BLUE, VERMILION)
 TAKE = "take "
-# A panel alone is as wide as the other pictures.
+# A single panel is as wide as other charts.
 _ALONE = {"width": 860, "height": 380}
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A point of a series, which has one colour, with the ends of its 80 % intervals on both axes;
-    `marked` gets a ring, `label` stands beside it, on narrow pages only if it is `named`."""
+    """A point of a series, with the ends of its 80 % intervals on both axes. All points of a series
+    have the same colour. A `marked` point gets a ring. `label` is shown next to the point; on
+    narrow pages only if the point is `named` or `marked`.
+    """
 
     series: str
     x: float
@@ -54,10 +56,11 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes; points of a series follow each other. `joined`: the only series whose
-    points a line joins, else all are; `ideal`: the line of perfect scaling, if it has a meaning;
-    `from_zero`: whether the vertical axis begins there; `limits`: what the two axes may not exceed,
-    drawn as lines."""
+    """One pair of axes; the points of a series are consecutive. `joined`: the only series whose
+    points are joined by a line; empty joins all. `ideal`: the line of perfect scaling, if there is
+    one. `from_zero`: whether the vertical axis begins at zero. `limits`: upper limits on the two
+    axes, drawn as lines.
+    """
 
     title: str
     x_title: str
@@ -73,7 +76,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class CurvesFigure:
-    """The picture; `headline`: what the study says, in a sentence."""
+    """A figure with one or more panels. `headline`: the result of the study in a sentence."""
 
     title: str
     note: str
@@ -82,7 +85,7 @@ class CurvesFigure:
 
 
 def scaling_figure(scaling: Scaling) -> CurvesFigure:
-    """The picture of a scaling study: days, MFU and cost against GPUs, and cost against days."""
+    """The figure of a scaling study: days, MFU and cost against GPUs, and cost against days."""
     days, mfu = _points(scaling, lambda run: run.days), _points(scaling, _mfu)
     counts = sorted({point.num_gpus for point in scaling.points})
     ideal = tuple((n, days[0].y * days[0].x / n) for n in counts) if days else ()
@@ -111,14 +114,14 @@ def scaling_figure(scaling: Scaling) -> CurvesFigure:
 
 
 def _knee(scaling: Scaling) -> str:
-    """What the ring is, where there is one."""
+    """The meaning of the ring, or a note that there is none."""
     if any(scaling.knees.values()):
         return "Ring: knee, beyond which speed costs more than it brings. "
     return "Speed is worth its price up to the largest number. "
 
 
 def comparison_figure(comparison: Comparison) -> CurvesFigure:
-    """Cost against time of every cluster that runs the job; a ring: what to take."""
+    """Cost against time of every cluster that can run the job. A ring marks the recommendation."""
     texts = {row.name: _run_text(row.run) for row in comparison.rows if row.run is not None}
     found = (
         _Offer(row.name, row.run.days, row.run.cost(comparison.basis), texts[row.name],
@@ -130,8 +133,9 @@ def comparison_figure(comparison: Comparison) -> CurvesFigure:
 
 
 def buying_figure(buying: Buying) -> CurvesFigure:
-    """Cost against time of each cluster that was searched; of several jobs, each of them, and the
-    sets that none beats in both."""
+    """Cost against time of each cluster that was searched. If there are several jobs: of each job,
+    and of the sets of clusters that no other set beats in both cost and time.
+    """
     title = "Which GPUs to take"
     sets = () if buying.decision is None else buying.decision.front
     if len({row.job for row in buying.rows}) > 1:
@@ -145,7 +149,7 @@ def buying_figure(buying: Buying) -> CurvesFigure:
 
 
 class _Offer(NamedTuple):
-    """A cluster with its figures; `on_front`: none is both faster and cheaper."""
+    """A cluster with its figures. `on_front`: no other cluster is both faster and cheaper."""
 
     cluster: str
     days: Range
@@ -157,7 +161,9 @@ class _Offer(NamedTuple):
 def _offers_figure(
     title: str, study: Comparison | Buying, offers: Iterable[_Offer]
 ) -> CurvesFigure:
-    """Cost against time of clusters; the front is a line, what to take has a ring."""
+    """Cost against time of clusters. A line joins the front, and a ring marks the
+    recommendation.
+    """
     best = None if study.decision is None else study.decision.best
     taken = set() if best is None else {one.cluster for one in best.choices}
     points = [
@@ -180,7 +186,7 @@ def _offers_figure(
 
 
 def _sets_figure(title: str, buying: Buying, sets: Sequence[Taken]) -> CurvesFigure:
-    """Each job on each cluster, and sets of clusters for all jobs."""
+    """Cost against time of each job on each cluster, and of sets of clusters for all jobs."""
     best = None if buying.decision is None else buying.decision.best
     text = "{0.job} on {0.cluster}: {1}"
     points = [
@@ -202,7 +208,7 @@ def _sets_figure(title: str, buying: Buying, sets: Sequence[Taken]) -> CurvesFig
         title,
         "Dots: as predicted, with the 80 % interval. Line: bounds at the certainty asked for, of "
         "sets that none beats in both. Ring: what to take.",
-        # Jobs differ by orders of magnitude, sizes for one job by less.
+        # Logarithmic because jobs differ by orders of magnitude, sizes for one job by less.
         _cost_panels(buying, points, logarithmic=True),
         _headline(buying),
     )
@@ -215,7 +221,9 @@ def _headline(study: Comparison | Buying | Scaling) -> str:
 def _cost_panels(
     study: Comparison | Buying, points: Sequence[CurvePoint], *, logarithmic: bool = False
 ) -> tuple[Panel, ...]:
-    """Cost against time, the front joined, and the limits of both; nothing without a point."""
+    """Cost against time, with a line along the front and the limits on both; empty without
+    points.
+    """
     unit, given = f"{study.currency}, {BASIS_NAMES[study.basis]}", study.decision
     limits = (given.limits.deadline_days, given.limits.budget) if given else (None, None)
     panel = Panel(
@@ -226,7 +234,7 @@ def _cost_panels(
 
 
 def budget_figure(found: Budget) -> CurvesFigure:
-    """Loss against size for the FLOP of the budget, the answer with a ring."""
+    """Loss against model size for the FLOP of the budget. A ring marks the recommended size."""
     if found.loss is None:
         return CurvesFigure(f"{found.model}: {found.goal}", f"No loss: {found.why_no_loss}.", ())
     around = (found.parameters, found.best_parameters.value)
@@ -248,7 +256,7 @@ def budget_figure(found: Budget) -> CurvesFigure:
 
 
 def _loss_point(found: Budget, parameters: float) -> CurvePoint:
-    """What a model of another size would reach with the same FLOP."""
+    """The loss that a model of this size would reach with the same FLOP."""
     tokens = found.tokens.times(found.parameters / parameters)
     loss = load_laws()[0].loss(parameters, tokens)
     size, trained = short_count(parameters), short_count(tokens.value)
@@ -260,8 +268,9 @@ def _loss_point(found: Budget, parameters: float) -> CurvePoint:
 def _points(
     scaling: Scaling, figure: Callable[[Run], Range | None], *, is_cost: bool = False
 ) -> tuple[CurvePoint, ...]:
-    """A figure of each run that has it against its GPUs, one series a kind of batch; of costs, the
-    number to take is named."""
+    """A figure of each run against its number of GPUs, one series for each kind of batch. Runs
+    without the figure are left out. For costs, the recommended number of GPUs gets a label.
+    """
     best = scaling.decision and scaling.decision.best
     taken = best.choices[0].num_gpus if best and is_cost else 0
     return tuple(
@@ -290,7 +299,7 @@ def _point(
     label: str = "",
     named: bool = False,
 ) -> CurvePoint:
-    """A figure at its place, which may have an interval as well."""
+    """A point for a figure. `x` may have an interval, too."""
     place = Range(value=x, low=x, high=x) if isinstance(x, float | int) else x
     return CurvePoint(
         series, place.value, figure.value, figure.low, figure.high, text, marked, label,
@@ -303,7 +312,7 @@ def _run_text(run: Run) -> str:
 
 
 def _mfu(run: Run) -> Range:
-    """Percent; a longer step is a lower MFU."""
+    """MFU in percent. A longer step means a lower MFU."""
     plan = run.plan
     mfu, error = plan.mfu * 100.0, plan.step_time
     low, high = (mfu * plan.step_time_s / end for end in (error.high, error.low))
@@ -311,7 +320,7 @@ def _mfu(run: Run) -> Range:
 
 
 def curves_chart(figure: CurvesFigure) -> Specification:
-    """The whole picture, two panels a row, with one legend below."""
+    """The whole figure, two panels to a row."""
     told = [*subtitle_lines(figure.headline), *subtitle_lines(figure.note)]
     title = {"text": figure.title, "subtitle": told}
     if len(figure.panels) == 1:
@@ -325,8 +334,9 @@ def curves_chart(figure: CurvesFigure) -> Specification:
 
 
 def curves_panel(panel: Panel, title: str = "", is_phone: str = "width < 560") -> Specification:
-    """One pair of axes. Numbers of GPUs are marked where there are points. `is_phone`: as
-    `words_beside` has it."""
+    """One pair of axes. An axis of GPUs has its ticks at the points. `is_phone`: see
+    `words_beside`.
+    """
     points = panel.points
     names = list(dict.fromkeys(point.series for point in points))
     (logarithmic_x, logarithmic_y), limits = panel.logarithmic, _limits_drawn(panel)
@@ -353,7 +363,7 @@ def curves_panel(panel: Panel, title: str = "", is_phone: str = "width < 560") -
 
 
 def _labels(panel: Panel, is_phone: str) -> Specification | None:
-    """The words beside points; on phones, of named points and of what to take."""
+    """The labels next to points; on phones only those of named points and of the recommendation."""
     points = sorted((point for point in panel.points if point.label), key=_is_unmarked)
     if not points:
         return None
@@ -382,7 +392,7 @@ def _labelled(point: CurvePoint) -> Labelled:
 
 
 def _on_line(panel: Panel) -> Iterator[Labelled]:
-    """Places along the lines between points, which words should not lie on either."""
+    """Places along the lines between points. Labels should not cover these either."""
     for one, other in pairwise(panel.points):
         if one.series == other.series and panel.joined in ("", one.series):
             for part in range(1, _PARTS):
@@ -406,12 +416,13 @@ def _point_rows(panel: Panel) -> Iterator[Row]:
         yield asdict(point) | {"x": float(point.x)} | dict(zip(names, _ends(point), strict=True))
 
 
-# A limit this many times beyond the largest figure would leave nothing to see of these.
+# A limit that exceeds the largest figure by more than this factor would leave too little room for
+# the points.
 _DWARFS = 1.6
 
 
 def _limits_drawn(panel: Panel) -> tuple[list[float], list[float]]:
-    """The limit of either axis, where there is one that the figures come near."""
+    """The limit on each axis; left out if it is far beyond the largest figure."""
     days, cost = ([getattr(point, axis) for point in panel.points] for axis in ("x", "y"))
     found = zip(panel.limits, (days, cost), strict=True)
     wide, high = ([limit] if limit and limit <= _DWARFS * max(figures) else []
@@ -420,5 +431,5 @@ def _limits_drawn(panel: Panel) -> tuple[list[float], list[float]]:
 
 
 def _line(limit: Sequence[float], words: str) -> Specification | None:
-    """A limit with its words."""
+    """The data of the line for a limit, with its label; None without a limit."""
     return table([{"limit": float(limit[0]), "words": words}]) if limit else None

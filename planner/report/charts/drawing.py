@@ -1,4 +1,6 @@
-"""What all charts share: their data and colours, and the way to SVG, PNG, pages and notebooks."""
+"""Shared by all charts: their data and colours, and their output as SVG, PNG, pages and
+notebooks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from planner.report.charts.templates import PALETTE, filled
 
 _SCALE_OF_PNG = 2.0
 BAR_HEIGHT = 24
-# Width of a letter of a subtitle, and of a picture whose own width says nothing.
+# Width of a letter of a subtitle, and of a chart that does not set its own width, in pixels.
 _LETTER, _WIDTH = 6.4, 860
 _FILE_INK = "#1a1a1a"
 _INK_BY_THEME = (
@@ -33,7 +35,7 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chart of a page or a file, with the title and the sentence that go with it."""
+    """A chart for a page or a file, with its title and a sentence about it."""
 
     name: str
     title: str
@@ -42,12 +44,12 @@ class Drawing:
 
 
 def demand_plot() -> None:
-    """UsageError if nothing can be drawn; before any work is done."""
+    """Raise UsageError, before any work is done, if the packages for charts are missing."""
     demand_installed("pictures and pages need", "plot", "altair", "vl_convert", "jinja2")
 
 
 def table(rows: Iterable[Row]) -> Specification:
-    """Rows as a chart's data: text in CSV, the smallest that a page can hold."""
+    """Rows as the data of a chart, in CSV, the shortest form for a page."""
     records = list(rows)
     titles = list(records[0]) if records else ["empty"]
     cells = ({name: _cell(value) for name, value in row.items()} for row in records)
@@ -71,14 +73,14 @@ def _type(value: object) -> str:
 
 
 def colours(names: Sequence[object], palette: Sequence[str] = PALETTE) -> Specification:
-    """A scale that gives names their colours, in order."""
+    """A Vega-Lite scale that assigns colours to names, in order."""
     return {
         "domain": list(names), "range": [palette[i % len(palette)] for i in range(len(names))]
     }  # fmt: skip
 
 
 def in_file(chart: Specification, title: str, subtitle: str = "") -> Any:
-    """The chart under its title, in the look of files and notebooks, as an Altair object."""
+    """The chart with its title, styled for files and notebooks, as an Altair object."""
     import altair as alt
 
     words: dict[str, object] = {"text": title}
@@ -91,17 +93,19 @@ def in_file(chart: Specification, title: str, subtitle: str = "") -> Any:
 
 
 def subtitle_lines(text: str, width: float = _WIDTH) -> list[str]:
-    """A subtitle in lines that are no wider than the picture below it, pixels."""
+    """A subtitle broken into lines that are no wider than the chart below, in pixels."""
     return textwrap.wrap(text, int(width / _LETTER))
 
 
 def on_page(chart: Specification) -> Specification:
-    """The chart as wide as its place, in the colour of the page's text."""
+    """The chart, as wide as its container and in the text colour of the page."""
     return specification(chart | {"width": "container"})
 
 
 def specification(chart: Specification, ink: str = "currentColor") -> Specification:
-    """The chart as Vega-Lite, its text in one colour. Tables stand beside it, each once."""
+    """The chart as Vega-Lite with text in one colour. Its tables are moved to `datasets`, each only
+    once.
+    """
     datasets: Specification = {}
     document: Specification = _named_tables(chart, datasets)
     look = filled("look", ink=ink)
@@ -109,7 +113,7 @@ def specification(chart: Specification, ink: str = "currentColor") -> Specificat
 
 
 def _named_tables(node: Any, datasets: Specification) -> Any:
-    """The node with names for its tables, which move to `datasets`."""
+    """The node with its tables replaced by names; the tables move to `datasets`."""
     match node:
         case {"values": str(text), "format": form}:
             name = "data-" + hashlib.sha256(json.dumps(text).encode()).hexdigest()[:32]
@@ -123,22 +127,23 @@ def _named_tables(node: Any, datasets: Specification) -> Any:
 
 
 def svg(chart: Any) -> str:
-    """The chart as an SVG document on white."""
+    """The chart as an SVG document on a white background."""
     import vl_convert
 
     return str(vl_convert.vegalite_to_svg(_on_white(chart))) + "\n"
 
 
 def svg_for_pages(chart: Any) -> str:
-    """The chart as an SVG document for a page of either theme: transparent, its words in the ink of
-    the theme."""
+    """The chart as an SVG document for a page with a light or dark theme: the background is
+    transparent, and the text takes the colour of the theme.
+    """
     drawn = svg(chart).replace(f'"{_FILE_INK}"', '"currentColor"')
     ground = re.compile(r"<rect [^>]*fill=\"white\"/>")
     return ground.sub(f"<style>{_INK_BY_THEME}</style>", drawn, count=1)
 
 
 def png(chart: Any) -> bytes:
-    """The chart as a PNG file on white."""
+    """The chart as a PNG file on a white background."""
     import vl_convert
 
     return bytes(vl_convert.vegalite_to_png(_on_white(chart), scale=_SCALE_OF_PNG))
@@ -146,7 +151,7 @@ def png(chart: Any) -> bytes:
 
 @cache
 def script() -> str:
-    """Vega, Vega-Lite and Vega-Embed, all that a page with charts needs."""
+    """The JavaScript of Vega, Vega-Lite and Vega-Embed, which a page with charts needs."""
     import vl_convert
 
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -154,14 +159,16 @@ def script() -> str:
 
 
 def _on_white(chart: Any) -> Specification:
-    """A chart of this package, or one that `in_file` made of it."""
+    """The specification for a white background, from a chart of this package or from the result of
+    `in_file`.
+    """
     drawn_here = isinstance(chart, dict)
     document = specification(chart, _FILE_INK) if drawn_here else chart.to_dict(validate=False)
     return document | {"background": "white", "padding": 16}
 
 
 def limit_line(limit_bytes: float, channel: str) -> Specification:
-    """The dashed line of the memory that may be used, with its words."""
+    """The dashed line at the memory limit, with its label."""
     words = f"HBM that may be used: {gib(limit_bytes)} GiB"
     place = table([{"limit": limit_bytes / GIB, "text": words}])
     return filled("limit", place=place, channel=channel)

@@ -1,5 +1,6 @@
-"""Peak memory against speed: the front of a search, and behind it every legal shape in its even
-layout."""
+"""Peak memory against speed: the front of a search, and behind it every legal shape with its layers
+spread evenly.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ from planner.report.charts.templates import filled
 from planner.search.result import SearchResult
 from planner.search.shares import CostedJob, cost_job
 
-# Dots that a page carries at most; of more, the fastest of each of these cells each way is drawn.
+# Most dots on a page. If there are more, both axes are divided into this many cells, and only the
+# fastest shape of each cell is drawn.
 MOST_DOTS = 8_000
 _CELLS = 80
-# Shapes beyond these shares of the best plan's speed and of the limit are off the picture.
+# Slower or heavier shapes are not drawn: shares of the best plan's speed and of the memory limit.
 _SLOWEST, _HEAVIEST = 0.3, 1.25
 
 Floats = npt.NDArray[np.float64]
@@ -36,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A shape that was considered: peak of a GPU, tokens/s of a GPU, degrees, recompute mode."""
+    """A shape that the search considered, with its peak memory and tokens/s for each GPU."""
 
     gib: float
     tokens_per_s: float
@@ -46,7 +48,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateDots:
-    """The dots; `legal`: shapes there are; `is_thinned`: whether dots stand for others close by."""
+    """The dots to draw. `legal`: number of legal shapes; `is_thinned`: whether some dots were left
+    out because others are close.
+    """
 
     dots: tuple[Candidate, ...] = ()
     legal: int = 0
@@ -54,7 +58,7 @@ class CandidateDots:
 
 
 def costed_or_reason(result: SearchResult) -> tuple[CostedJob | None, str]:
-    """All legal shapes of a search, costed again; or none and why."""
+    """All legal shapes of a search, costed again; or None and the reason."""
     if isinstance(result.request.gpu_words, SeveralTypes):
         return None, "its GPUs are of several types"
     if not result.plans:
@@ -66,7 +70,7 @@ def costed_or_reason(result: SearchResult) -> tuple[CostedJob | None, str]:
 
 
 def speeds(costed: CostedJob) -> Floats:
-    """Tokens/s of a GPU of every legal shape."""
+    """Tokens/s per GPU of every legal shape."""
     job, columns = costed.job, costed.candidates.columns
     step_s = costed.costed.steps[:, f.STEP_TIME]
     found: Floats = columns["gbs"] * job.sample_tokens / step_s / job.cluster.num_gpus
@@ -74,13 +78,13 @@ def speeds(costed: CostedJob) -> Floats:
 
 
 def peaks_gib(costed: CostedJob) -> Floats:
-    """Peak memory of a GPU of every legal shape, GiB."""
+    """Peak memory of a GPU for every legal shape, GiB."""
     found: Floats = costed.costed.steps[:, f.STEP_PEAK_BYTES] / GIB
     return found
 
 
 def candidates(costed: CostedJob, result: SearchResult) -> CandidateDots:
-    """Shapes near the front: all of them up to MOST_DOTS."""
+    """Shapes near the front: all of them if there are at most MOST_DOTS."""
     fastest = max(plan.tokens_per_s_per_gpu for plan in result.plans)
     limit = costed.job.hbm_limit_bytes / GIB
     speed, size = speeds(costed), peaks_gib(costed)
@@ -107,9 +111,10 @@ def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """A plan of the front, or a `riskier` one beyond it: peak of a GPU against tokens/s of a GPU.
-    `label`: its number and what it is named for, if it is; a named one has its 80 % intervals,
-    `ends` in the same units; `command`: what costs a riskier one again."""
+    """A plan of the front, or a `riskier` one beyond it, with its peak memory and tokens/s for each
+    GPU. `label`: its number and, for some plans, the reason to consider it. `ends`: its 80 %
+    intervals in the same units, drawn if it has a label. `command`: evaluates a riskier plan again.
+    """
 
     number: int
     label: str
@@ -123,8 +128,9 @@ class FrontPlan:
 def front_plans(
     plans: Sequence[Plan], labels: Mapping[int, str], names: Sequence[str] = ()
 ) -> tuple[FrontPlan, ...]:
-    """Every plan with its number, some with a label; `names`: the cluster of each, where there are
-    several."""
+    """Every plan with its number, some with a label. `names`: the cluster of each plan, if there
+    are several clusters.
+    """
     found = []
     for number, plan in enumerate(plans, start=1):
         where = f" on {names[number - 1]}" if names else ""
@@ -134,7 +140,7 @@ def front_plans(
 
 
 def end_labels(plans: Sequence[Plan]) -> dict[int, str]:
-    """Labels of the fastest and the lightest plan, where none is the one to take."""
+    """Labels for the fastest and the lightest plan, used if no plan is recommended."""
     numbered = list(enumerate(plans, start=1))
     fastest, _ = min(numbered, key=lambda one: one[1].step_time_s)
     if len(numbered) == 1:
@@ -144,7 +150,9 @@ def end_labels(plans: Sequence[Plan]) -> dict[int, str]:
 
 
 def riskier_plans(results: Sequence[SearchResult]) -> tuple[FrontPlan, ...]:
-    """Plans that fit less surely than was asked: number 0, as they have none."""
+    """Plans that fit with a lower probability than was asked for. Their number is 0, because plan
+    files do not number them.
+    """
     return tuple(_riskier(result.request, plan) for result in results for plan in result.riskier)
 
 
@@ -166,7 +174,7 @@ def _front_plan(plan: Plan, number: int, label: str, name: str) -> FrontPlan:
     return FrontPlan(number, label, plan.peak_bytes / GIB, speed, text, ends)
 
 
-# Beyond so many dots each is smaller and fainter.
+# Dots are smaller and fainter if there are more than this.
 _MANY_DOTS = 1500
 
 
@@ -178,9 +186,10 @@ def front_chart(
     marked: int = 1,
     before: Sequence[FrontPlan] = (),
 ) -> Specification:
-    """Peak memory against speed: candidates as faint dots, plans joined by their front, riskier
-    ones hollow, the front `before` dashed. The page sets the parameter `selected` to a plan's
-    number, `marked` at first, and `picked` to any other dot that was clicked."""
+    """Peak memory against speed: candidates as faint dots, plans joined by a line, riskier plans as
+    hollow dots, and the front `before` as a dashed line. The page sets the parameter `selected` to
+    a plan's number, at first to `marked`, and `picked` to any other dot that the user clicks.
+    """
     modes = list(dict.fromkeys(dot.recompute for dot in dots))
     many = len(dots) > _MANY_DOTS
     named = _named_table(plans, [*riskier, *dots], limit_bytes)
@@ -194,7 +203,7 @@ def front_chart(
         riskier=_front_table(riskier) if riskier else None,
         before=_front_table(before) if before else None,
         dots=_dots_table(dots, modes) if dots else None,
-        # The page makes a dot's text of its degrees: many times smaller.
+        # The page writes a dot's text from its degrees, which makes it many times smaller.
         modes=modes,
         degrees=" + ".join(map(_degree_expression, AXES.values())),
         dot_size=12 if many else 22,
@@ -216,8 +225,9 @@ def _front_table(plans: Sequence[FrontPlan]) -> Specification:
 def _named_table(
     plans: Sequence[FrontPlan], around: Sequence[FrontPlan | Candidate], limit_bytes: float | None
 ) -> Specification:
-    """Plans with a label: their 80 % intervals, and where their words stand. `around`: what else
-    is in the picture."""
+    """Plans with a label: their 80 % intervals, and the positions of their labels. `around`:
+    everything else in the picture.
+    """
     every = [(one.gib, one.tokens_per_s) for one in (*plans, *around)]
     limit = () if limit_bytes is None else (limit_bytes / GIB,)
     ends = [plan.ends for plan in plans if plan.label]
@@ -247,7 +257,7 @@ def _dots_table(dots: Sequence[Candidate], modes: list[str]) -> Specification:
 
 
 def _degree_expression(axis: Axis) -> str:
-    """A degree of a dot as the text of `Degrees` has it."""
+    """A Vega expression that writes a degree of a dot as `Degrees` does."""
     shown = f"'{axis.letter or axis.name}' + datum.{axis.name} + ' '"
     changed = f"(datum.{axis.name} > {axis.least} ? {shown} : '')"
     return {"always": shown, "changed": changed, "never": "''"}[axis.shown]

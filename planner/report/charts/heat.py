@@ -1,5 +1,4 @@
-"""What two degrees leave, drawn: the best shape of every pair of values, or the rules that forbid
-it."""
+"""Heat map of two degrees: the best shape for every pair of values, or the rules that forbid it."""
 
 from __future__ import annotations
 
@@ -31,9 +30,10 @@ from planner.report.said import described
 from planner.search.result import SearchResult
 from planner.search.shares import CostedJob
 
-# Degrees that people choose, in the order of a plan's summary; those with one value are no choice.
+# Degrees that people choose, in the order of a plan's summary. Those with a single value are left
+# out later.
 _NAMES = (*(name for name in AXES if name not in ("grad_acc", "shard")), "recompute")
-# Of a degree with more values, those with a legal shape come first, then the smallest.
+# Most values of a degree. Those with a legal shape are kept first, then the smallest.
 _MOST_VALUES = 16
 
 Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
@@ -41,8 +41,10 @@ Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Degrees `a` and `b` with their values `i` and `j`, counted from 0; `speed`: tokens/s of a
-    GPU; `label`: that, GiB, or the first rule in few words."""
+    """The cell for value number `i` of degree `a` and value number `j` of degree `b`, both counted
+    from 0. `speed`: tokens/s per GPU. `label`: that speed, the GiB, or the first rule in a few
+    words.
+    """
 
     a: str
     b: str
@@ -56,22 +58,23 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """Cells of every pair of degrees, and the `values` of each degree in order."""
+    """The cells of every pair of degrees, and the `values` of each degree in order."""
 
     values: Mapping[str, tuple[str, ...]]
     cells: tuple[Cell, ...]
 
     @property
     def first(self) -> tuple[str, str]:
-        """The pair to open with: tensor across, pipeline upwards where both are a choice."""
+        """The pair to show first: tp across and pp upwards if both have several values."""
         names = list(self.values)
         return ("tp", "pp") if {"tp", "pp"} <= set(names) else (names[0], names[1])
 
 
 @dataclass(frozen=True)
 class _Shapes:
-    """Legal shapes and the search's plans as equally long columns, `texts` of the plans only.
-    `best` orders them: those that fit by speed, then the others by memory."""
+    """Legal shapes followed by the plans of the search, in columns of equal length. `best`: their
+    order, first those that fit by speed, then the others by memory.
+    """
 
     costed: CostedJob
     columns: Mapping[str, IntArray]
@@ -96,7 +99,7 @@ class _Shapes:
 
 @dataclass(frozen=True)
 class _Tried:
-    """Every shape that was tried, legal or not, and which rule rejects which."""
+    """Every shape that was tried, legal or not, and the rules that reject it."""
 
     job: Job
     context: RuleContext
@@ -125,8 +128,9 @@ class _Tried:
 
 
 def heat_map(costed: CostedJob, result: SearchResult) -> HeatMap | None:
-    """The cells of a search, its plans included: uneven splits of the layers may fit where even
-    ones do not. None where fewer than two degrees are a choice."""
+    """The cells for the shapes and plans of a search. Plans are included because uneven splits of
+    the layers may fit where even ones do not.
+    """
     job, tried = costed.job, _Tried.of(costed.job)
     shapes = _shapes(costed, result)
     values = {name: _values(name, shapes, tried) for name in _NAMES}
@@ -164,7 +168,9 @@ def _value(plan: Plan, name: str, modes: list[str]) -> int:
 
 
 def _values(name: str, shapes: _Shapes, tried: _Tried) -> IntArray:
-    """Values of a degree, ascending: those of legal shapes first where there are too many."""
+    """Values of a degree, ascending. If there are too many, those of legal shapes are kept
+    first.
+    """
     legal = np.unique(shapes.columns[name])
     if name == "recompute":
         return legal
@@ -188,7 +194,7 @@ def _cells(
 def _best_rows(
     pair: tuple[str, str], values: Mapping[str, IntArray], shapes: _Shapes
 ) -> dict[tuple[int, int], int]:
-    """Places of a cell -> its best row: the fastest that fits, else the lightest."""
+    """Best row by cell (`i`, `j`): the fastest that fits, else the lightest."""
     order = shapes.best
     kept = order[
         np.logical_and.reduce([np.isin(shapes.columns[name][order], values[name]) for name in pair])
@@ -224,7 +230,9 @@ def _without_shape(
 
 
 def rule_words(name: str, gpus: int) -> str:
-    """What a rule forbids, in as few words as a cell holds; of users' own conditions: whose."""
+    """A few words for a cell on what a rule forbids; for the user's conditions, that the user set
+    them.
+    """
     words: dict[str, str] = described("pages.rules")
     whose = "as you asked" if name.startswith("user-") else "your condition"
     return words.get(name, whose).format(gpus=gpus)
@@ -234,8 +242,9 @@ _CELL_HEIGHT = 34
 
 
 def heat_chart(found: HeatMap, choose: bool = True) -> Specification:
-    """A cell for each pair of values of two degrees; `choose`: lists below the picture change
-    which."""
+    """A cell for each pair of values of two degrees. `choose`: lists below the chart let the user
+    choose the two degrees.
+    """
     cells = [cell for cell in found.cells if choose or {cell.a, cell.b} == set(found.first)]
     across, up = found.first
     return filled(
@@ -246,6 +255,6 @@ def heat_chart(found: HeatMap, choose: bool = True) -> Specification:
         up=up,
         choose=choose,
         degrees=list(found.values),
-        # `tp 4`: the cells' places as the values that they stand for.
+        # For axis labels such as `tp 4`: the values for the positions of cells.
         values=json.dumps(dict(found.values)),
     )

@@ -1,7 +1,7 @@
-"""Words beside dots, placed so that they lie on no other words, whiskers or dots.
+"""Labels next to dots, placed so that they cover no other labels, whiskers or dots.
 
-A picture is as wide as its place, so each label is placed twice: with all its words for a desk, and
-with few for a phone.
+A chart is as wide as its container, so each label is placed twice: the full text for a wide page,
+and a short one for a phone.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from math import log10
 from planner.report.charts.drawing import Specification
 from planner.report.charts.templates import filled
 
-# Width and height of the plot in pixels, and of a letter, by the prefix of the label's columns.
+# Width and height of the plot in pixels, by the prefix of the label's columns; then the size of a
+# letter, a line and a dot.
 _VIEWS = {"": (800.0, 330.0), "phone_": (270.0, 330.0)}
 _LETTER, _LINE, _DOT = 7.0, 14.0, 5.0
-# Share of an axis that is free at each end.
+# Share of an axis that is left free at each end.
 _AROUND = 0.03
-# Where words may stand: pixels right of the dot and below it. The nearest place is tried first.
+# Places for a label: pixels to the right of the dot and below it. The nearest place is tried first.
 _SPOTS = [(sign * 10, dy) for dy in (-11, 13, -27, 29, -43, 45) for sign in (1, -1)]
 
 Box = tuple[float, float, float, float]
@@ -26,8 +27,9 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A dot at `x` and `y`, with its words (empty: none), those for a phone, and the ends of its
-    whiskers: left, right, low and high."""
+    """A dot at `x` and `y`. `words`: its label, empty for none; `brief`: the label on a phone;
+    `ends`: the ends of its whiskers: left, right, low and high.
+    """
 
     x: float
     y: float
@@ -38,13 +40,13 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An axis that shows all `values`, with a little space around them."""
+    """An axis from the smallest to the largest of `values`, with a little space at both ends."""
 
     values: Sequence[float]
     logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies between the ends, as a share of the axis."""
+        """The position of a value on the axis, as a share of its length."""
         low, high, at = map(self._scaled, (min(self.values), max(self.values), value))
         return _AROUND + (1.0 - 2.0 * _AROUND) * (at - low) / (high - low or 1.0)
 
@@ -53,8 +55,9 @@ class Span:
 
 
 def label_columns(dots: Sequence[Labelled], x: Span, y: Span) -> list[Mapping[str, object]]:
-    """For each dot the columns `words`, `dx`, `dy` and `align` of its label, and those for a phone.
-    Earlier dots choose first; words that have no free place are left out."""
+    """The columns `words`, `dx`, `dy` and `align` of each dot's label, and the same for a phone.
+    Earlier dots choose their place first; labels that find no free place are left out.
+    """
     placed = ([*_placed(dots, x, y, size, prefix)] for prefix, size in _VIEWS.items())
     return [desk | phone for desk, phone in zip(*placed, strict=True)]
 
@@ -62,8 +65,9 @@ def label_columns(dots: Sequence[Labelled], x: Span, y: Span) -> list[Mapping[st
 def words_beside(
     dots: Specification, x: str, y: str, is_phone: str = "width < 560"
 ) -> Specification:
-    """The layer of the words of `dots`, a table with the columns of `label_columns`, `bold`, and
-    the fields `x` and `y`. `is_phone`: when the few words are shown, as an expression of Vega."""
+    """The layer of labels for `dots`, a table with the columns of `label_columns`, `bold`, and the
+    fields `x` and `y`. `is_phone`: a Vega expression that is true if the short labels are shown.
+    """
     return filled("labels", dots=dots, x=x, y=y, phone=is_phone)
 
 
@@ -87,7 +91,7 @@ def _placed(
 
 
 def _point(dot: Labelled, x: Span, y: Span, size: tuple[float, float]) -> tuple[float, float]:
-    """Pixels from the upper left corner of the plot."""
+    """The position of a dot in pixels, from the upper left corner of the plot."""
     return x.share(dot.x) * size[0], (1.0 - y.share(dot.y)) * size[1]
 
 
@@ -110,7 +114,9 @@ def _box(point: tuple[float, float], spot: tuple[int, int], words: str) -> Box:
 def _cost(
     box: Box, taken: Sequence[Box], lines: Sequence[Box], size: tuple[float, float]
 ) -> tuple[int, bool, int]:
-    """Words that a label would lie on, whether it leaves the picture, lines that it would meet."""
+    """How bad a place is: the number of labels that it covers, whether it leaves the picture, and
+    the number of dots and whiskers that it covers.
+    """
     beyond = box[0] < 0.0 or box[1] > size[0] or box[2] < 0.0 or box[3] > size[1]
     on_words = sum(_meet(box, other) for other in taken)
     return on_words, beyond, sum(_meet(box, line) for line in lines)

@@ -1,5 +1,6 @@
-"""Draws predicted against measured: runs over two logarithmic axes, one colour a family; and a
-pair of bars for each term."""
+"""Charts of predicted against measured values: runs on two logarithmic axes, with one colour for
+each family; and a pair of bars for each term.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +14,22 @@ from planner.report.charts.drawing import Row, Specification, colours, table
 from planner.report.charts.templates import BLUE, GREY, PALETTE, VERMILION, filled
 from planner.report.traced import Pair
 
-# Around the diagonal: predictions within this share of the measured value.
+# Half-width of the band around the diagonal, as a share of the measured value.
 BAND = 0.2
 OTHERS = "others"
 _PAIR_HEIGHT = 34
 _KINDS = ("predicted", "measured")
 _STEPS = (range(1, 10), (1, 2, 5), (1,))
 _MOST_TICKS = 8
-# The light yellow of the palette is a poor dot on white.
+# Light yellow dots are hard to see on white.
 _DOTS = tuple(colour for colour in PALETTE if colour not in ("#f0e442", GREY))
 
 
 @dataclass(frozen=True, slots=True)
 class RunPoint:
-    """One run: what was measured and predicted, in one unit; its family; a text to hover on."""
+    """One run: its measured and predicted value in the same unit, its family, and a text for the
+    tooltip.
+    """
 
     measured: float
     predicted: float
@@ -37,11 +40,13 @@ class RunPoint:
 def scatter_chart(
     points: Sequence[RunPoint], title: str, unit: str, *, hover: bool = True
 ) -> Specification:
-    """The drawing. With `hover` each run is a dot with its text, else all runs of a family are one
-    path: many times smaller. Runs that are not positive cannot be drawn and are left out."""
+    """The chart. With `hover` each run is a dot with its text; otherwise all runs of a family are
+    one path, which makes the file many times smaller. Values that are not positive have no place on
+    a logarithmic axis, so such runs are left out.
+    """
     drawn = [point for point in points if point.measured > 0.0 and point.predicted > 0.0]
     span = _span(drawn)
-    # Those with the most runs; the rest share one colour.
+    # The families with the most runs have their own colour; the rest share one.
     most = Counter(point.family for point in drawn).most_common(len(_DOTS))
     families = [family for family, _ in most]
     counts = Counter(_shown(run.family, families) for run in drawn)
@@ -61,7 +66,7 @@ def scatter_chart(
         hover=hover,
         strokes=not hover,
         runs=table(dots if hover else _strokes(runs)),
-        # Between -BAND and +BAND of the measured value, cut off at the frame.
+        # The band from -BAND to +BAND of the measured value, cut off at the frame.
         around=table(
             {"measured": end, "predicted": end * (1.0 - BAND), "above": end * (1.0 + BAND)}
             for end in span
@@ -75,13 +80,15 @@ def _shown(family: str, families: Sequence[str]) -> str:
 
 
 def _span(points: Sequence[RunPoint]) -> tuple[float, float]:
-    """Both axes span all values with a little space; a decade around 1 without any."""
+    """The ends of both axes: all values with a little space, or a decade around 1 if there are
+    none.
+    """
     values = [value for point in points for value in (point.measured, point.predicted)]
     return min(values, default=0.5) / 1.15, max(values, default=5.0) * 1.15
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Multiples of powers of ten, as few kinds as are enough."""
+    """Ticks at multiples of powers of ten: 1 to 9 if they fit, else 1, 2 and 5, else only 1."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in _STEPS:
         marks = [step * 10.0**decade for decade in decades for step in steps]
@@ -96,7 +103,9 @@ def _place(run: RunPoint) -> Row:
 
 
 def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[Row]:
-    """Every run followed by a row without values, which closes its stroke: a dot of a path."""
+    """Every run followed by a row without values. That row ends the stroke, so the path draws a
+    dot.
+    """
     for index, (name, run) in enumerate(runs):
         place = 2 * index
         yield {"family": name, "place": place, **_place(run)}
@@ -104,7 +113,7 @@ def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[Row]:
 
 
 def pairs_chart(pairs: Sequence[Pair], unit: str, title: str | None = None) -> Specification:
-    """What was predicted beside what was measured, in reading order."""
+    """A pair of bars, predicted and measured, for each term, in reading order."""
     rows = [
         {
             "label": pair.label, "kind": kind, "value": value,
@@ -128,6 +137,8 @@ def pairs_chart(pairs: Sequence[Pair], unit: str, title: str | None = None) -> S
 
 
 def panels_chart(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Specification:
-    """Bars and their unit by title, one below the other, for a file."""
+    """The charts of several panels, one below the other, for a file. `panels`: bars and their unit
+    by title.
+    """
     drawn = [pairs_chart(pairs, unit, title) for title, (pairs, unit) in panels.items()]
     return {"vconcat": drawn, "spacing": 36}

@@ -1,4 +1,4 @@
-"""A step's memory drawn: bars of phases, stacked by what holds them."""
+"""The memory of a step as a chart: a bar for each phase, stacked by purpose."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from planner.report.charts.drawing import Row, Specification, colours, subtitle_
 from planner.report.charts.templates import PALETTE, filled
 from planner.report.memory import peak_text, phase_text, total_sentence
 
-# The group of each term of a phase and of a plan's stage (`StageMemory`), by its name.
+# The group of each term of a phase and of a plan's stage (`StageMemory`), by the term's name.
 _GROUP_OF = {
     **{term.name: term.group for term in MEMORY_TERMS},
     **{name: term.group for name, term in LIVE_TERMS.items()},
 }
-# A limit this many times above the bars would leave nothing to see of them.
+# The limit is drawn only if the bars reach this share of it; otherwise they would be too small to
+# see.
 _DWARFED = 0.25
 _MOST_LABELS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A phase; `sizes` in bytes, one for each of MEMORY_GROUPS."""
+    """A bar for a phase. `sizes`: bytes, one for each of MEMORY_GROUPS."""
 
     step: str
     phase: str
@@ -49,7 +50,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class StagePanel:
-    """The bars of one stage. `interval`: 80 % of the heaviest stage's total, on that stage only."""
+    """The bars of one stage. `interval`: 80 % interval of the total, only for the heaviest
+    stage.
+    """
 
     title: str
     bars: tuple[Bar, ...]
@@ -58,14 +61,18 @@ class StagePanel:
 
     @property
     def shows_limit(self) -> bool:
-        """Whether the limit is on the scale; it is not if it dwarfs the bars."""
+        """Whether the limit is drawn. It is not if the bars would be too small to see next to
+        it.
+        """
         ends = (self.interval[1],) if self.interval else ()
         highest: float = max((*(bar.total_bytes for bar in self.bars), *ends))
         return highest > _DWARFED * self.limit_bytes
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What stands under the bars; of a long warm-up only the first and the last forward."""
+        """The labels under the bars. A long warm-up is labelled only at its first and last
+        forward.
+        """
         if len(self.bars) <= _MOST_LABELS:
             return tuple(bar.phase for bar in self.bars)
         return tuple(
@@ -75,7 +82,7 @@ class StagePanel:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFigure:
-    """Title, a sentence with the verdict, one panel a stage, and a note."""
+    """Title, a sentence with the verdict, one panel for each stage, and a note."""
 
     title: str
     subtitle: str
@@ -84,14 +91,16 @@ class MemoryFigure:
 
 
 def _is_end_of_warm_up(phase: str) -> bool:
-    """Whether a phase is no forward of a warm-up (`forward 3/8`), or its first or last."""
+    """Whether a phase is the first or last forward of a warm-up (`forward 3/8`), or not a forward
+    of a warm-up at all.
+    """
     words = phase.removeprefix("forward ").partition(",")[0]
     index, slash, count = words.partition("/")
     return not slash or index in ("1", count)
 
 
 def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> MemoryFigure:
-    """The picture of some stages of a configuration."""
+    """The figure of some stages of a configuration."""
     configuration = footprint.configuration
     job, degrees = configuration.job, configuration.degrees
     return MemoryFigure(
@@ -125,7 +134,9 @@ def memory_panel(footprint: Footprint, account: StageAccount) -> StagePanel:
 
 
 def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float, ...]:
-    """Bytes of each of MEMORY_GROUPS; `outside`: those beside the tensors, if `terms` has none."""
+    """Bytes of each of MEMORY_GROUPS. `outside`: bytes that are not tensors, if `terms` does not
+    contain them.
+    """
     sizes = dict.fromkeys(MEMORY_GROUPS, 0.0)
     for name, size in terms.items():
         sizes[_GROUP_OF.get(name, OTHER_TENSORS)] += size
@@ -134,18 +145,18 @@ def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float
 
 
 def stage_sizes(stage: StageMemory) -> tuple[float, ...]:
-    """`group_sizes` of a plan's stage at its peak."""
+    """The memory of a plan's stage at its peak, in bytes, for each of MEMORY_GROUPS."""
     return group_sizes({name: float(getattr(stage, name)) for name in MEMORY_WORDS})
 
 
 _NAMES = list(MEMORY_GROUPS)
-# A line of words over the height of a picture, and the part of its width from which on they would
-# leave it if they were centred.
+# Height of a line of text as a share of the chart's height, and the position across the chart from
+# which on centred text would leave it.
 _WORDS_HIGH, _SIDE = 0.09, 0.6
 
 
 def memory_chart(figure: MemoryFigure) -> Specification:
-    """The whole picture, one panel below the other."""
+    """The whole figure, one panel below the other."""
     used = [name for panel in figure.panels for name in _used(panel)]
     return {
         "vconcat": [memory_panel_chart(panel, panel.title, used) for panel in figure.panels],
@@ -160,9 +171,10 @@ def memory_chart(figure: MemoryFigure) -> Specification:
 def memory_panel_chart(
     panel: StagePanel, title: str = "", used: Sequence[str] | None = None
 ) -> Specification:
-    """One stage: a bar for each phase, a gap between the two steps; a legend of the groups that
-    are `used`; the whisker of the heaviest bar's interval; the limit, as a line if it is within
-    the picture."""
+    """One stage: a bar for each phase, with a gap between the two steps; a legend of the groups in
+    `used`; a whisker for the interval of the heaviest bar; and the limit, as a line if it is within
+    the chart.
+    """
     places = _places(panel)
     names = [name for name in _NAMES if name in (_used(panel) if used is None else used)]
     return filled(
@@ -183,7 +195,7 @@ def memory_panel_chart(
 
 
 def _limit(panel: StagePanel) -> Row:
-    """The limit in words, and in few for a phone."""
+    """The label of the limit, and a shorter one for a phone."""
     size = panel.limit_bytes / GIB
     beyond = "" if panel.shows_limit else " (beyond the top)"
     text = f"- - HBM that may be used: {size:.1f} GiB{beyond}"
@@ -191,7 +203,7 @@ def _limit(panel: StagePanel) -> Row:
 
 
 def _used(panel: StagePanel) -> list[str]:
-    """Names of the groups that hold something."""
+    """Names of the groups that are not empty."""
     return [
         name for index, name in enumerate(_NAMES) if any(bar.sizes[index] for bar in panel.bars)
     ]
@@ -214,7 +226,7 @@ def _bars(panel: StagePanel, places: list[int]) -> Iterator[Row]:
 
 
 def _steps(panel: StagePanel, places: list[int]) -> Iterator[Row]:
-    """Names of the two steps, where the bars of each begin."""
+    """Names of the two steps, each placed where its bars begin."""
     first: dict[str, int] = {}
     for place, bar in zip(places, panel.bars, strict=True):
         first.setdefault(bar.step, place)
@@ -227,7 +239,8 @@ def _peak(panel: StagePanel, places: list[int]) -> Row:
     text, (low, high) = f"{gib(bar.total_bytes)} GiB", panel.interval or (bar.total_bytes,) * 2
     if panel.interval is not None:
         text += f" ({gib(low)} to {gib(high)})"
-    # Words at the end of the whisker go above the line of the limit where it would strike them.
+    # The label at the end of the whisker moves above the line of the limit if that line would cross
+    # it.
     is_struck = high <= panel.limit_bytes <= high + _WORDS_HIGH * max(high, panel.limit_bytes)
     along = place / places[-1]
     return {

@@ -1,5 +1,6 @@
-"""A plan drawn: memory by stage, the time of a step, the GPUs on their nodes. From its plan file
-alone."""
+"""Charts of a plan, from its plan file only: memory by stage, time of a step, and the GPUs on their
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from planner.report.charts.memory import stage_sizes
 from planner.report.charts.templates import GREY, PALETTE, filled
 from planner.search.explanation import time_terms
 
-# GPUs of the drawn part of a cluster, and how many a row of the drawing holds at least.
+# Most GPUs that are drawn, and fewest in a row of the drawing.
 MOST_GPUS = 1024
 _ROW_GPUS = 32
 GROUP_KINDS = ("pp", "tp", "cp", "ep", "dp")
@@ -33,7 +34,7 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class DrawnGpu:
-    """A GPU of the cluster: its place in the drawing, and its rank's group of every kind."""
+    """A GPU of the cluster: its place in the drawing, and the number of its group of each kind."""
 
     column: int
     row: int
@@ -44,7 +45,7 @@ class DrawnGpu:
 
 @dataclass(frozen=True, slots=True)
 class DrawnCluster:
-    """GPUs in rank order; `left_out`: those that are not drawn."""
+    """GPUs in rank order. `left_out`: number of GPUs that are not drawn."""
 
     gpus: tuple[DrawnGpu, ...]
     kinds: tuple[str, ...]
@@ -66,7 +67,9 @@ def stage_bars(plan: Plan) -> tuple[BarPart, ...]:
 
 
 def waterfall(plan: Plan) -> tuple[BarPart, ...]:
-    """Terms of the step time, each where the ones above it end, s; the whole step last."""
+    """Terms of the step time in seconds. Each starts where the one above it ends; the whole step
+    comes last.
+    """
     bars, start = [], 0.0
     for term in time_terms(plan):
         text = f"{term.label}: {seconds(term.amount)}, {share(term.share)}"
@@ -79,7 +82,7 @@ def waterfall(plan: Plan) -> tuple[BarPart, ...]:
 
 
 def cluster_of(degrees: Degrees, gpus_per_node: int) -> DrawnCluster:
-    """Ranks on their nodes, in the order tp-cp-ep-dp-pp that `planner.cost.placement` costs."""
+    """Ranks on their nodes, in the order tp-cp-ep-dp-pp that `planner.cost.placement` assumes."""
     node_gpus = min(gpus_per_node, degrees.gpus)
     nodes_a_row = max(1, _ROW_GPUS // node_gpus)
     drawn = min(degrees.gpus, MOST_GPUS)
@@ -100,8 +103,9 @@ def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> Drawn
 
 
 def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
-    """How far the members of a group of each kind lie apart, and how many they are:
-    rank = t + tp (c + cp (d + dp p)), and experts within data, context and tensor groups."""
+    """The distance between members of a group of each kind, and the size of the group: rank = t +
+    tp (c + cp (d + dp p)). Experts are within data, context and tensor groups.
+    """
     tp, cp, dp = degrees.tp, degrees.cp, degrees.dp
     return {
         "tp": (1, tp), "cp": (tp, cp), "dp": (tp * cp, dp), "pp": (tp * cp * dp, degrees.pp),
@@ -110,8 +114,9 @@ def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
 
 
 def _groups(rank: int, degrees: Degrees) -> tuple[int, ...]:
-    """Number of the group of each of GROUP_KINDS that a rank is in. Of `pp` it is the stage: the
-    ranks that hold the same layers."""
+    """The number of the rank's group of each of GROUP_KINDS. For `pp` it is the stage: ranks with
+    the same layers.
+    """
     strides = _strides(degrees)
     of = {
         kind: rank % stride + stride * (rank // (stride * size))
@@ -132,7 +137,7 @@ _GROUP_LABELS = {
 
 
 def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
-    """Memory of every stage at its peak, stacked by term, against the HBM line."""
+    """Memory of every stage at its peak, stacked by purpose, with a line at the limit."""
     names = list(MEMORY_GROUPS)
     used = [name for name in names if any(bar.part == name for bar in bars)]
     return filled(
@@ -147,7 +152,9 @@ def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
 
 
 def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float]) -> Specification:
-    """Terms of the step time one after the other, the whole step below with its interval."""
+    """Terms of the step time one after the other, and below them the whole step with its
+    interval.
+    """
     labels, (low, high) = [bar.label for bar in bars], interval
     rows = _bar_rows(bars)
     return filled(
@@ -156,7 +163,7 @@ def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float]) -> S
         labels=labels,
         bars=table(rows),
         whisker=table([{"label": labels[-1], "low": low, "high": high}]),
-        # Space for the words, on a phone too.
+        # Room for the labels, on a phone too.
         end=1.25 * high,
     )
 
@@ -166,7 +173,7 @@ def _bar_rows(bars: Sequence[BarPart]) -> list[Row]:
 
 
 def cluster_chart(cluster: DrawnCluster) -> Specification:
-    """GPUs on their nodes, coloured by a group; pointing at one shows the group it is in."""
+    """GPUs on their nodes, coloured by group. Pointing at a GPU highlights its group."""
     shown = {_GROUP_LABELS[kind]: f"g{GROUP_KINDS.index(kind)}" for kind in cluster.kinds}
     gpus = (
         {"x": gpu.column, "y": gpu.row, "text": gpu.text}

@@ -1,4 +1,6 @@
-"""A step of reinforcement learning drawn: phases over GPUs, memory while they last, the tail."""
+"""Charts of a step of reinforcement learning: its phases on the GPUs, memory in each phase, and the
+tail of generation.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,23 @@ from planner.report.charts.drawing import (
 )
 from planner.report.charts.templates import GREY, PALETTE, filled
 
-# Colours of phases: what learns is dark, what reads or samples is bright, what moves is grey.
+# Colours of phases: dark for training, bright for reading or sampling, grey for moving data.
 _COLOURS = {
     "generation": PALETTE[1], "reward": PALETTE[4], "old_logprobs": PALETTE[3],
     "reference": PALETTE[9], "values": PALETTE[6], "critic_update": PALETTE[8],
     "update": PALETTE[2], "transfer": PALETTE[5], "wake": "#bbbbbb", "sleep": "#888888",
     "leave": "#aaaaaa", "return": "#666666",
 }  # fmt: skip
-# Parts of a GPU's memory that are drawn apart; smaller ones are one.
+# Most parts of a GPU's memory that are drawn separately; smaller ones are merged into one.
 _MOST_PARTS = 10
 _OTHER = "others"
 _BRIGHT = [colour for colour in PALETTE if colour != GREY] + [GREY]
 
 
 def step_drawings(step: RlStep) -> Iterator[Drawing]:
-    """The pictures of a step, in the order in which they answer: where the time goes, what fills
-    the GPUs, where the tail waits."""
+    """The charts of a step in reading order: how the time is spent, what fills the GPUs, and how
+    long the last answers run.
+    """
     yield Drawing("rl-phases", "Where the time goes", phases_chart(step))
     for side in dict.fromkeys(phase.side for phase in step.phases):
         title = f"Memory of a GPU over the step: {side_words(step, side)}"
@@ -48,7 +51,7 @@ def step_drawings(step: RlStep) -> Iterator[Drawing]:
 
 
 def phases_chart(step: RlStep) -> Specification:
-    """What each side does when."""
+    """The phases of each side on a time axis."""
     drawn = bars(step)
     names = list(dict.fromkeys(bar.phase.name for bar in drawn))
     sides = list(dict.fromkeys(side_words(step, bar.phase.side) for bar in drawn))
@@ -74,7 +77,7 @@ def phases_chart(step: RlStep) -> Specification:
 
 
 def memory_chart(step: RlStep, drawn: tuple[Bar, ...]) -> Specification:
-    """What a GPU holds in each phase, against its memory."""
+    """Memory of a GPU in each phase, stacked by part, with a line at the limit."""
     side = drawn[0].phase.side
     parts = _parts(drawn)
     rows = []
@@ -100,7 +103,7 @@ def memory_chart(step: RlStep, drawn: tuple[Bar, ...]) -> Specification:
 
 
 def _parts(drawn: tuple[Bar, ...]) -> list[str]:
-    """The largest parts over all phases, then all others as one."""
+    """The names of the largest parts over all phases, and one name for all others."""
     most: dict[str, float] = {}
     for bar in drawn:
         for name, size in _held(bar).items():
@@ -119,7 +122,7 @@ def _size(bar: Bar, part: str, parts: list[str]) -> float:
 
 
 def _held(bar: Bar) -> dict[str, float]:
-    """What a GPU holds, each part named after the side whose it is."""
+    """The sizes in a GPU's memory, with the side (trainer or engine) in the name of each part."""
     return {
         name if ": " in name else f"{bar.phase.side}: {name}": size
         for name, size in bar.phase.held.items()
@@ -127,7 +130,7 @@ def _held(bar: Bar) -> dict[str, float]:
 
 
 def running_chart(step: RlStep) -> Specification:
-    """The share of the answers that still run, until the longest ends."""
+    """The share of the answers that are still being generated, until the longest ends."""
     points = (
         {"x": at_s, "y": running, "text": f"{share(running, 0)} run after {seconds(at_s)}"}
         for at_s, running in step.generation.profile

@@ -1,4 +1,4 @@
-"""A pipeline schedule played pass by pass, as bars on a time axis."""
+"""A pipeline schedule as bars on a time axis, one for each pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from planner.predict.plan import Plan
 from planner.report.charts.drawing import BAR_HEIGHT, Specification, colours, table
 from planner.report.charts.templates import filled
 
-# Passes that are drawn at most; those beyond which parts of a pass below a share are left out.
+# Most passes that are drawn; the number above which small parts of a pass are left out; and the
+# share below which a part is small.
 MOST_PASSES = 2400
 _MOST_DETAILED = 800
 _SMALL_PART = 0.03
@@ -24,7 +25,7 @@ _KIND_OF = {"F": "forward", "B": "backward", "W": "weight gradients", "D": "back
 
 @dataclass(frozen=True, slots=True)
 class PassBar:
-    """What a stage does from `start_s` to `end_s`."""
+    """A bar: the work of a stage from `start_s` to `end_s`."""
 
     stage: int
     kind: str
@@ -36,7 +37,9 @@ class PassBar:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """The bars, bubbles below all others; `microbatches` of `of` are played."""
+    """The bars, first the bubbles, which the others cover. `microbatches`: how many are drawn;
+    `of`: how many the step has.
+    """
 
     bars: tuple[PassBar, ...]
     microbatches: int
@@ -45,8 +48,9 @@ class Gantt:
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """Parts of a pass: of a stage's backward pass what runs again, of every pass what communicates;
-    parts below `least` are not drawn."""
+    """Shares of a pass. `recompute`: for each stage, the part of a backward pass that repeats
+    forward work; `communication`: the part of every pass; `least`: smaller parts are not drawn.
+    """
 
     recompute: tuple[float, ...]
     communication: float
@@ -54,8 +58,9 @@ class _Shares:
 
 
 def schedule_gantt(plan: Plan) -> Gantt | None:
-    """The schedule of a plan with as many micro-batches as can be seen; None without a pipeline,
-    and where there is too much to draw."""
+    """The schedule of a plan, with as many micro-batches as the eye can tell apart. None without a
+    pipeline, or if there is too much to draw.
+    """
     count = _microbatches(plan)
     if plan.degrees.pp == 1 or count == 0:
         return None
@@ -79,14 +84,16 @@ def played(plan: Plan, count: int) -> Gantt:
 
 
 def passes_of(plan: Plan, count: int) -> int:
-    """Forward and backward passes of all stages with `count` micro-batches."""
+    """Number of forward and backward passes of all stages with `count` micro-batches."""
     pp = plan.degrees.pp
     chunks = max(len(plan.layout.block_layers) // pp, plan.degrees.vpp)
     return 2 * count * pp * chunks
 
 
 def _microbatches(plan: Plan) -> int:
-    """Micro-batches to play: all, or as many as show the pattern; 0 if even these are too many."""
+    """Number of micro-batches to draw: all, or enough to show the pattern; 0 if even these are too
+    many.
+    """
     degrees = plan.degrees
     pp, acc = degrees.pp, degrees.grad_acc
     folded = SCHEDULES[plan.schedule].placement != "straight"
@@ -117,8 +124,9 @@ def _schedule(plan: Plan, count: int) -> Schedule:
 
 
 def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
-    """Seconds of every chunk's passes: a stage's, over its chunks alike. Where the backward pass
-    is split, both halves are taken to last equally long."""
+    """Seconds of the passes of every chunk: the time of its stage, shared equally among the stage's
+    chunks. If the backward pass is split, both halves are assumed to take equally long.
+    """
     mirrored = SCHEDULES[plan.schedule].placement == "mirrored"
     each = 1 if mirrored else len(schedule.device) // plan.degrees.pp
     split = 0.5 if SCHEDULES[plan.schedule].splits_backward else 0.0
@@ -133,8 +141,9 @@ def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
 
 
 def _shares(plan: Plan, least: float) -> _Shares:
-    """Parts of the slowest stage's passes, from the terms of the step; stages recompute in
-    proportion to their layers that do."""
+    """Shares of the passes, from the step's terms for the slowest stage. The recomputed share of a
+    stage is proportional to its share of recomputed layers.
+    """
     time, count = plan.time, plan.degrees.grad_acc
     slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
     busy_s = count * (slowest.forward_s + slowest.backward_s)
@@ -150,7 +159,7 @@ def _shares(plan: Plan, least: float) -> _Shares:
 def _pass_bars(
     stage: int, run: SimulatedPass, start_s: float, end_s: float, shares: _Shares
 ) -> Iterator[PassBar]:
-    """The bars of one pass: what runs again first, what communicates last."""
+    """The bars of one pass: recomputation first, communication last."""
     again = shares.recompute[stage] if run.kind in ("B", "D") else 0.0
     talk = (1.0 - again) * shares.communication
     again, talk = (share if share > shares.least else 0.0 for share in (again, talk))
@@ -183,7 +192,7 @@ _KIND_COLOURS = dict(
 
 
 def schedule_chart(gantt: Gantt) -> Specification:
-    """What every stage does when; what is grey is the bubble."""
+    """The work of every stage on a time axis; bubbles are grey."""
     kinds = [kind for kind in KINDS if any(bar.kind == kind for bar in gantt.bars)]
     stages = 1 + max(bar.stage for bar in gantt.bars)
     passes = (
@@ -200,6 +209,6 @@ def schedule_chart(gantt: Gantt) -> Specification:
         passes=table(passes),
         kinds=kinds,
         colours=colours(kinds, [_KIND_COLOURS[kind] for kind in kinds]),
-        # Where passes are narrow, borders would hide them.
+        # Borders would hide narrow passes.
         bordered_from=4 * len(gantt.bars) // stages,
     )

@@ -1,7 +1,8 @@
-"""A recommendation as one slide of 16:9: what to take, three bars of each choice, risk, prices.
+"""A recommendation as one slide of 16:9: the choice to take, three bars for each choice, risk, and
+prices.
 
-Every mark has its place in pixels, so that nothing can lie on anything else: rows are as many as
-fit, words are broken before they are placed.
+Every mark is placed in pixels, so nothing can cover anything else: rows that do not fit are left
+out, and lines are broken before they are placed.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from planner.report.said import days_text, energy, money
 from planner.report.study_words import decision_facts, headline
 
 WIDTH, HEIGHT = 1280, 720
-# What files have around every picture.
+# Margin that files have around every chart, in pixels.
 _AROUND = 16
 _MARGIN = 48 - _AROUND
 _COLUMNS = 3
 _GAP = 44
 _COLUMN = (WIDTH - 2 * (_AROUND + _MARGIN) - (_COLUMNS - 1) * _GAP) / _COLUMNS
-# Choices that are drawn at most: the one to take, and the nearest others.
+# Most choices that are drawn: the recommended one and the next best.
 _MOST = 4
 _ROW = 66
-# Letters of a line, and lines at most, of the headline and of the words below the bars.
+# Letters per line and most lines, for the headline and for the text below the bars.
 _HEAD_LETTERS, _LINE_LETTERS = 64, 150
 _HEAD_LINES, _FOOT_LINES = 3, 5
-# Rows of the recommendation that a slide says.
+# Rows of the recommendation that a slide shows.
 _SAID = ("because", "next best", "deadline kept", "budget kept")
 
 
 def is_slide(name: str) -> bool:
-    """Whether a file name without its ending asks for a slide: `slide`, `q3-slide`."""
+    """Whether the name of a file, without its suffix, asks for a slide: `slide`, `q3-slide`."""
     return name.lower().endswith("slide")
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """A line of text at its place."""
+    """A line of text and its place, in pixels."""
 
     x: float
     y: float
@@ -61,7 +62,7 @@ class _Words:
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """A bar from `x` to `x2`, as high as `height`."""
+    """A bar from `x` to `x2`, in pixels."""
 
     x: float
     x2: float
@@ -71,7 +72,7 @@ class _Bar:
 
 
 def slide_chart(study: Comparison | Buying) -> Specification:
-    """The slide of a comparison or a purchase. UsageError where it recommends nothing."""
+    """The slide of a comparison or a purchase. Raises UsageError if nothing is recommended."""
     decision = study.decision
     if decision is None or decision.best is None:
         raise UsageError(
@@ -103,7 +104,7 @@ def _row(one: Any) -> Mapping[str, object]:
 
 
 def _choices(study: Comparison | Buying, decision: Decision) -> list[Choice]:
-    """The choice to take, then the nearest others by what counts."""
+    """The recommended choice, then the next best by the objective (cost, time or energy)."""
     every = [*_every(study)]
     taken = {one.cluster for one in decision.best.choices} if decision.best else set()
     first = [one for one in every if one.cluster in taken]
@@ -145,7 +146,7 @@ def _draw(
     words: list[_Words],
     bars: list[_Bar],
 ) -> None:
-    """The bars of one figure, each with its name above, its interval, and its value at its end."""
+    """Add the bars of one figure, each with its name, its interval and its value."""
     longest = max((found.high for _, found in drawn if found.high < float("inf")), default=1.0)
     jobs = {one.job for one, _ in drawn}
     for row, (one, found) in enumerate(drawn):
@@ -180,7 +181,9 @@ def _job(study: Comparison | Buying) -> str:
 
 
 def _foot(study: Comparison | Buying, decision: Decision) -> Iterator[_Words]:
-    """Why, what is next best, the risk, and whose prices and how old they are."""
+    """The lines at the bottom: the reason, the next best choice, limits that are kept, and the
+    prices with their age.
+    """
     facts = decision_facts(decision, study.currency).rows
     choices = decision.best.choices if decision.best else ()
     prices = [text for label, text in facts if label == "price"]

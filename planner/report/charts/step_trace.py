@@ -1,9 +1,10 @@
-"""A step as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""A step as a trace for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 Format: "Trace Event Format", Google, object form: complete events (`ph` X, `ts` and `dur` in
 microseconds), counters (`ph` C) and metadata events (`ph` M) that name and order processes and
-threads. Perfetto keeps whole nanoseconds and drops an event that begins before the one before it on
-its thread has ended, so starts and ends are rounded to nanoseconds before they are subtracted.
+threads. Perfetto rounds to whole nanoseconds and drops an event that begins before the previous
+event on its thread has ended. Starts and ends are therefore rounded to nanoseconds before they are
+subtracted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from planner.report.charts.plan import waterfall
 from planner.report.charts.schedule import Gantt, PassBar, passes_of, played
 from planner.report.passes import pass_label
 
-# Passes of all stages beyond which a trace would be too large to open with ease.
+# Most passes of all stages; a larger trace would be slow to open.
 MOST_TRACED = 60_000
 _MICROSECONDS, _NANOSECONDS, _DIGITS = 1e6, 1e9, 9
 # Processes of a trace, in the order in which Perfetto lists them.
@@ -38,8 +39,10 @@ Event = dict[str, Any]
 
 def step_trace(plan: Plan, links: Sequence[LinkShare] = ()) -> dict[str, Any]:
     """The trace of one step: a thread for each pipeline stage with its passes and bubbles, and its
-    memory as a counter; the terms of the step time; what waits for each of `links`; the passes of
-    a step that reads other models. UsageError if the step has more than MOST_TRACED passes."""
+    memory as a counter; the terms of the step time; the exposed communication on each of `links`;
+    and the passes of a step that reads other models. Raises UsageError if the step has more than
+    MOST_TRACED passes.
+    """
     count = plan.degrees.grad_acc
     if passes_of(plan, count) > MOST_TRACED:
         raise UsageError(
@@ -73,7 +76,8 @@ def step_trace(plan: Plan, links: Sequence[LinkShare] = ()) -> dict[str, Any]:
 
 def rl_trace(step: RlStep) -> dict[str, Any]:
     """The trace of a step of reinforcement learning: a thread for each side with its phases, and
-    the memory of its fullest GPU as a counter."""
+    the memory of its fullest GPU as a counter.
+    """
     drawn = bars(step)
     sides = list(dict.fromkeys(side_words(step, bar.phase.side) for bar in drawn))
     events = [_name("process_name", 0, 0, f"one step, {step.layout.placement}")]
@@ -88,7 +92,7 @@ def rl_trace(step: RlStep) -> dict[str, Any]:
 
 
 def _held(words: str, bar: Bar) -> Event:
-    """The memory of a side from the start of a phase on."""
+    """A counter with the memory of a side from the start of a phase on."""
     held = {name: round(size / GIB, 3) for name, size in bar.phase.held.items() if size}
     return _counter(f"GiB, {words}", bar.start_s, 0, held)
 
@@ -106,7 +110,7 @@ def _names(plan: Plan, links: bool, read: bool) -> Iterator[Event]:
 
 
 def _process(process: int, words: str, thread: str = "") -> Iterator[Event]:
-    """A process with its name and its place in the list, and the name of its only thread."""
+    """The name of a process, its place in the list, and the name of its only thread, if given."""
     yield _name("process_name", process, 0, words)
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "tid": 0,
            "args": {"sort_index": process}}  # fmt: skip
@@ -115,7 +119,7 @@ def _process(process: int, words: str, thread: str = "") -> Iterator[Event]:
 
 
 def _in_a_row(lengths: Sequence[tuple[str, float]], process: int) -> Iterator[Event]:
-    """Events that follow each other, as long as they are."""
+    """Events that follow one another without gaps, from their lengths in seconds."""
     start_s = 0.0
     for words, seconds in lengths:
         if seconds > 0.0:
@@ -132,7 +136,7 @@ def _played(gantt: Gantt) -> Iterator[Event]:
 
 
 def _by_stage(gantt: Gantt) -> dict[int, list[PassBar]]:
-    """What each stage does, in order, without its bubble, which lies below all of it."""
+    """The bars of each stage in order of time, without the bubbles, which span the whole step."""
     found: dict[int, list[PassBar]] = {}
     for bar in gantt.bars:
         if bar.kind != "bubble" and bar.end_s > bar.start_s:
@@ -145,7 +149,7 @@ _LEAST_GAP = 1e-6
 
 
 def _bubbles(gantt: Gantt) -> Iterator[Event]:
-    """Where a stage waits for another."""
+    """The gaps in which a stage waits for another."""
     whole_s = max((bar.end_s for bar in gantt.bars), default=0.0)
     for stage, mine in _by_stage(gantt).items():
         free_s = 0.0
@@ -156,8 +160,9 @@ def _bubbles(gantt: Gantt) -> Iterator[Event]:
 
 
 def _memory(plan: Plan, gantt: Gantt) -> Iterator[Event]:
-    """Memory of a GPU of each stage: what stays, and the activations of micro-batches in flight,
-    which reach the plan's when most are."""
+    """Memory of a GPU of each stage: the constant part, and the activations of micro-batches in
+    flight, scaled to reach the plan's value when the most are in flight.
+    """
     for stage, mine in _by_stage(gantt).items():
         changes = sorted(_changes(mine))
         most, live = 0, 0
@@ -174,9 +179,10 @@ def _memory(plan: Plan, gantt: Gantt) -> Iterator[Event]:
 
 
 def _changes(mine: Sequence[PassBar]) -> Iterator[tuple[float, int]]:
-    """(when, one more or one less chunk of a micro-batch in flight): from the start of its forward
-    pass to the end of its last backward one. In whole nanoseconds, so that what ends sorts before
-    what begins at the same time."""
+    """(time, +1 or -1): chunks of micro-batches in flight, each from the start of its forward pass
+    to the end of its last backward pass. Times are rounded to nanoseconds, so that an end sorts
+    before a start at the same time.
+    """
     first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], float] = {}
     for bar in mine:

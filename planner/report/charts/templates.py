@@ -1,14 +1,14 @@
-"""Charts as data: `templates/NAME.json` holds the Vega-Lite of a chart, with gaps to fill in.
+"""Charts as data: `templates/NAME.json` is a Vega-Lite chart with placeholders.
 
-A template is an object of named parts, of which `chart` is the whole. In a part
+A template is an object of named parts; the part `chart` is the whole chart. In a part
 
-* the text `"$name"` stands for the value `name` that is filled in, or else for the part of that
-  name; where the value is None the key or the item is left out,
-* `${name}` inside a text stands for that value as text,
-* `"$": "name"` begins an object with the keys of a part,
-* `"$if": "name"` leaves an object out unless the value is true.
+* the text `"$name"` is replaced by the value `name` that the caller gives, or else by the part of
+  that name; if the value is None, the key or list item is left out,
+* `${name}` inside a text is replaced by that value as text,
+* `"$": "name"` copies the keys of a part into the object,
+* `"$if": "name"` leaves the object out unless the value is true.
 
-A list of which nothing is left is left out, too.
+A list that ends up empty is left out, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from hardware.files import shipped_text
 
-# Okabe & Ito 2008, told apart by the colour-blind too; three more after them.
+# Okabe & Ito 2008: colours that colour-blind people can tell apart; three more follow.
 PALETTE = (
     "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#f0e442", "#d55e00", "#cc79a7", "#999999",
     "#7b4fa3", "#8c6d31",
@@ -33,7 +33,7 @@ _LEFT_OUT = object()
 
 
 def filled(name: str, **values: object) -> dict[str, Any]:
-    """The chart of a template with `values` in its gaps."""
+    """The chart of a template with its placeholders filled in."""
     chart: dict[str, Any] = _Gaps(_parts(name), _IN_ALL | values).fill("$chart")
     return chart
 
@@ -48,13 +48,13 @@ def _parts(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """Fills a template's parts; see the module."""
+    """Fills in a template's placeholders, as the module describes."""
 
     parts: Mapping[str, Any]
     values: Mapping[str, Any]
 
     def fill(self, node: Any) -> Any:
-        """What stands for a node of the template."""
+        """The value of a template's node."""
         match node:
             case str() if node.startswith("$") and node[1:].isidentifier():
                 return self._named(node[1:])

@@ -1,1 +1,1 @@
-"""Self-contained HTML pages: figures and reports through Jinja2 templates."""
+"""Self-contained HTML pages, made from charts and reports with Jinja2 templates."""

@@ -1,4 +1,4 @@
-"""Cards: the answer of a page in a sentence, with what it rests on, the risk, and what is next."""
+"""Cards: the answer of a page in a sentence, with the reason, the risk and the next step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from planner.tune.outcome import TunedStudy
 
 
 def verdict_card(result: SearchResult, saved_as: Path | None) -> Card:
-    """The verdict of a search; of a plan that was only costed, what it takes."""
+    """The card of a search: its verdict or, for a plan that was only costed, its time and
+    memory.
+    """
     if not result.recommended:
         return costed_card(result.plans[0])
     verdict = Verdict(result)
@@ -47,7 +49,7 @@ def verdict_card(result: SearchResult, saved_as: Path | None) -> Card:
 
 
 def costed_card(plan: Plan) -> Card:
-    """What one plan takes, and whether it fits."""
+    """The card of one plan: its time and memory, and whether it fits."""
     then = "planner search with the same job finds the fastest that fits"
     card = PlanCard(plan, plan_name(plan), then)
     return Card(
@@ -56,7 +58,9 @@ def costed_card(plan: Plan) -> Card:
 
 
 def front_card(front: ClusterFront, saved_as: Path | None) -> Card:
-    """Of one front over several clusters, the ends."""
+    """The card of a front over several clusters: the fastest plan, then the cheapest and the
+    lightest.
+    """
     numbered = list(enumerate(front.points, start=1))
     fastest = min(numbered, key=lambda one: one[1].step_time_s)
     priced = [one for one in numbered if one[1].usd_per_billion_tokens is not None]
@@ -83,7 +87,7 @@ def _dollars(point: ClusterPoint) -> float:
 
 
 def _bars(card: PlanBars) -> tuple[Bar, Bar]:
-    """Memory of the fullest GPU, and the step by what its seconds go to."""
+    """Two bars: memory of the fullest GPU, and the step time by kind of work."""
     plan, kinds = card.plan, kinds_of_time(card.plan).items()
     parts = [(size / plan.step_time_s, kind, f"{kind} {seconds(size)}") for kind, size in kinds]
     high, usable = plan.peak_interval.high, plan.usable_bytes
@@ -92,18 +96,20 @@ def _bars(card: PlanBars) -> tuple[Bar, Bar]:
 
 
 def _memory_bar(peak: float, high: float, limit: float, usable: float = 0.0) -> Bar:
-    """What is held, and what may be with 80 %, of the memory that may be used; bytes."""
+    """A bar of the predicted memory and its 80 % interval against the memory limit. All sizes are
+    in bytes.
+    """
     whole = max(limit, high, usable)
     parts = ((peak / whole, "used", "held"), ((high - peak) / whole, "may", "80 % interval"))
     return Bar("memory", f"{gib(peak)} of {gib(limit)} GiB", parts, limit / whole)
 
 
-# Classes of the page's style by what a part of a step of reinforcement learning does.
+# CSS classes by kind of work in a step of reinforcement learning.
 _STYLES = {"samples": "samples", "scores": "exchange", "trains": "trains"}
 
 
 def rl_card(verdict: RlVerdict, saved_as: Path | None) -> Card:
-    """The verdict of a search of reinforcement learning."""
+    """The card of a search for reinforcement learning."""
     held = [(verdict.memory_share, "used", "held")]
     times = (_side_bar(verdict, side) for side in verdict.sides)
     return Card(
@@ -129,7 +135,7 @@ def _side_bar(verdict: RlVerdict, side: str) -> Bar:
 
 
 def tune_card(study: TunedStudy) -> Card:
-    """The plan to take, what may beat it, and what was spent."""
+    """The plan to take, the probability that another is faster, and the GPU-hours spent."""
     doubt = 1.0 - study.best_probability
     ran = sum(one.measured_s is not None for one in study.trials)
     spent = f"{study.spent_gpu_hours:.2f} GPU-hours; {ran} of {len(study.trials)} trials measured"
@@ -145,7 +151,7 @@ def tune_card(study: TunedStudy) -> Card:
 
 
 def memory_card(figure: MemoryFigure) -> Card:
-    """The peak of the heaviest stage against the memory that may be used."""
+    """The peak of the heaviest stage against the memory limit."""
     panel = next((one for one in figure.panels if one.interval), figure.panels[0])
     peak = max(bar.total_bytes for bar in panel.bars)
     then = "planner search with the same job finds what is faster and fits as well"
@@ -158,12 +164,12 @@ def memory_card(figure: MemoryFigure) -> Card:
 
 # --- studies ----------------------------------------------------------------------------------
 
-# Rows of a recommendation that its card repeats; the headline has the others but `take`.
+# Rows of a recommendation that its card repeats. The headline contains all others except `take`.
 _TOLD = ("limits", "because", "next best", "deadline kept", "budget kept", "price")
 
 
 def decision_card(study: Comparison | Buying | Scaling) -> Card | None:
-    """What to take of what was compared; None where nothing was decided."""
+    """The recommendation of a study; None if the study made no decision."""
     decision = study.decision
     if decision is None:
         return None
@@ -189,7 +195,7 @@ def _next_of(study: Comparison | Buying | Scaling, decision: Decision) -> str:
 
 
 def budget_card(found: Budget) -> Card:
-    """Size, tokens, loss and days of a budget."""
+    """Model size, tokens, loss and days for a budget."""
     doubt = found.why_no_loss or (found.beyond and f"extrapolated: {found.beyond}")
     usual = "other data and tokenizers move the loss by more than its interval"
     then = "add --save-model model.toml to write this shape; planner search --model model.toml"
@@ -200,7 +206,7 @@ def budget_card(found: Budget) -> Card:
 
 
 def validation_card(predictions: Sequence[Prediction]) -> Card:
-    """How far predictions are off: half and nine in ten of them."""
+    """How far predictions are off: the median error, and the error that nine in ten stay within."""
     return Card(
         validation_headline(predictions),
         facts=(
@@ -211,8 +217,9 @@ def validation_card(predictions: Sequence[Prediction]) -> Card:
 
 
 def pairs_card(panels: Panels, first: Sequence[str] = ()) -> Card | None:
-    """The largest measured part and, beside a prediction, where it differs most; `first`: what to
-    change first."""
+    """The largest measured part and, if there is a prediction, the part that differs most from it.
+    `first`: recommended changes, of which the card shows the first.
+    """
     verdict = pairs_verdict(panels)
     if verdict is None:
         return None

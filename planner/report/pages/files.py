@@ -1,4 +1,4 @@
-"""Which page a JSON file of the planner becomes."""
+"""Chooses the page for a JSON file of the planner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from planner.search.plan_file import RL_KIND, demand_whole, read_json, read_plan
 from planner.tune.outcome import DOCUMENT, TunedStudy
 
 Model = TypeVar("Model", bound=BaseModel)
-# Fields by which the file of a study is known.
+# Fields that identify the file of each kind of study.
 _STUDIES: dict[type[Study], set[str]] = {
     Comparison: {"rows", "basis", "model"},
     Buying: {"rows", "basis"},
@@ -37,9 +37,10 @@ _MADE_BY = (
 
 
 def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
-    """The page of a plan file, of what `compare`, `buy`, `scale` or `budget` wrote, or of a study
-    of `tune` or a sweep, by its folder. UsageError says what is wrong with it. `before_costing` is
-    called before shapes are costed."""
+    """The page of a plan file, of a result of `compare`, `buy`, `scale` or `budget`, or of the
+    folder of `tune` or `sweep`. Raises UsageError if the file is wrong. `before_costing` is called
+    before shapes are costed.
+    """
     if (path / RESULTS).is_file():
         return sweep_page(path)
     if path.is_dir():
@@ -70,7 +71,9 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
 
 
 def _document_of(folder: Path) -> Path:
-    """What a study of `planner tune` came to so far."""
+    """The results so far in the folder of a `planner tune` study. Raises UsageError if there are
+    none.
+    """
     path = folder / DOCUMENT
     if not path.is_file():
         raise UsageError(
@@ -81,7 +84,9 @@ def _document_of(folder: Path) -> Path:
 
 
 def _with_stages(document: Any) -> Any:
-    """A study whose plans have the stages that its files leave out."""
+    """The study with an empty list of stages in each plan, because its file leaves the stages
+    out.
+    """
     match document:
         case {"run": {"plan": dict(plan)} as run}:
             document = document | {"run": run | {"plan": {"stages": []} | plan}}

@@ -1,4 +1,4 @@
-"""A page of figures and reports: one HTML file that loads nothing from anywhere."""
+"""A page of charts and reports: one HTML file that loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Figures, then blocks of a report, under a heading; `plan` is the number of the plan that it
-    is about, 0 if it is always shown. `folded`: blocks that open on a click; `side_by_side`: two
-    figures in a row where there is space; `picks`: says what the candidate is that was clicked."""
+    """Charts and then blocks of a report, under a heading. `plan`: number of the plan to which the
+    section belongs, 0 if it is always shown. `folded`: blocks that open on a click. `side_by_side`:
+    two charts to a row if there is room. `picks`: this section describes the candidate that the
+    user clicks.
+    """
 
     title: str
     drawings: Sequence[Drawing] = ()
@@ -32,9 +34,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What a page says of a candidate that is clicked: the `command` that costs it, before its
-    degrees; the `limit_gib`; number, GiB and tokens/s of a GPU of every plan; of each
-    degree its name, its option and the value that needs none, or -1."""
+    """Data with which a page describes a clicked candidate. `command`: evaluates it, up to its
+    degrees. `plans`: number, GiB and tokens/s per GPU of every plan. `options`: for each degree its
+    name, its option, and the value at which the option is not needed, or -1.
+    """
 
     command: str
     limit_gib: float
@@ -45,7 +48,8 @@ class Pick:
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A bar of a card: its name, its amount in words, and its parts as (share of the bar, kind,
-    words); kinds are classes of the page's style. `limit`: where a limit stands, as a share."""
+    words). Kinds are CSS classes of the page. `limit`: position of the limit as a share of the bar.
+    """
 
     name: str
     amount: str
@@ -55,8 +59,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The answer on top of a page: a sentence, bars, rows of facts, and other choices: the number
-    of a plan (0 if the page does not have it), why one might take it, and what it costs."""
+    """The answer at the top of a page: a sentence, bars, rows of facts, and alternatives.
+    `choices`: for each alternative the number of its plan (0 if it is not on the page), the reason
+    to take it, and its cost.
+    """
 
     headline: str
     bars: Sequence[Bar] = ()
@@ -65,7 +71,7 @@ class Card:
 
 
 def beside_card(blocks: Iterable[Block], card: Card | None) -> list[Block]:
-    """What a report says beyond what the page's card has said."""
+    """The blocks of a report without what the page's card already says."""
     found: list[Block] = []
     for block in blocks:
         if card is None or isinstance(block, TableData):
@@ -80,9 +86,11 @@ def beside_card(blocks: Iterable[Block], card: Card | None) -> list[Block]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page from top to bottom. `plans`: numbers and names of the plans that can be selected;
-    `selected` is the number of the one that it opens with; `card`: the answer, above all else;
-    `beside`: of each plan what puts it beside another (`planner.report.beside.compared`)."""
+    """A page from top to bottom. `plans`: numbers and names of the plans that the user can select;
+    `selected`: the number of the plan shown first; `card`: the answer, above everything else;
+    `beside`: for each plan, the values to compare it with another
+    (`planner.report.beside.compared`).
+    """
 
     title: str
     subtitle: str
@@ -95,13 +103,13 @@ class Page:
 
     @property
     def charts(self) -> dict[str, Specification]:
-        """The figures of all sections by their names."""
+        """The charts of all sections by name."""
         drawings = (one for section in self.sections for one in section.drawings)
         return {one.name: on_page(one.chart) for one in drawings}
 
     @property
     def data(self) -> dict[str, object]:
-        """What the page's script works with."""
+        """The data for the page's script."""
         pick = None if self.pick is None else asdict(self.pick)
         return {"charts": self.charts, "pick": pick, "beside": self.beside}
 
@@ -114,13 +122,13 @@ def render(page: Page) -> str:
 
 
 def render_answer(page: Page) -> str:
-    """The list of plans and the sections of a page, without what stands around them."""
+    """The list of plans and the sections of a page, without the rest of the page."""
     return environment().get_template("answer.html.j2").render(page=page)
 
 
 @cache
 def environment() -> Environment:
-    """Templates that escape every text."""
+    """The Jinja2 environment, which escapes every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     found = Environment(
@@ -136,5 +144,5 @@ def environment() -> Environment:
 
 
 def _heading(title: str) -> str:
-    """The title of a column, which a terminal breaks into lines, in one line."""
+    """A column title on one line. On a terminal, titles have line breaks."""
     return re.sub(r"(?<=[×/])\n|\n(?=/)", "", title.replace("-\n", "")).replace("\n", " ")

@@ -1,4 +1,6 @@
-"""The page of a plan file: the front, what two degrees leave, the table, and every plan in full."""
+"""The page of a plan file: the front, the heat map of two degrees, the table, and every plan in
+full.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,9 @@ from planner.search.shares import CostedJob
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """A plan of the page: `number` is that in `result`; `where`: its cluster, on one front over
-    several."""
+    """A plan of the page. `number`: its number in `result`; `where`: its cluster, if the front
+    covers several.
+    """
 
     result: SearchResult
     number: int
@@ -66,58 +69,62 @@ class PagePlan:
 
     @property
     def prefix(self) -> str:
-        """The cluster before the plan's degrees, on one front over several."""
+        """The name of the cluster, to be written before the plan's degrees; empty for a single
+        cluster.
+        """
         return f"{self.where}, " if self.where else ""
 
 
 @dataclass(frozen=True)
 class Front:
-    """The plans of a page. `before`: plans of the search that it is compared with."""
+    """The plans of a page. `before`: plans of an earlier search, for comparison."""
 
     entries: Sequence[PagePlan]
     before: Sequence[Plan] = ()
 
     @cached_property
     def plans(self) -> list[Plan]:
-        """The plans, of whatever cluster."""
+        """The plans of all clusters."""
         return [entry.plan for entry in self.entries]
 
     @cached_property
     def results(self) -> list[SearchResult]:
-        """The searches that found them, each once."""
+        """The searches that found the plans, without repetition."""
         return list({id(entry.result): entry.result for entry in self.entries}.values())
 
     @property
     def alone(self) -> SearchResult | None:
-        """The search whose plans these are, with its numbers; None on one front over clusters."""
+        """The only search of the page; None if the front covers several clusters."""
         return None if self.entries[0].where else self.results[0]
 
     @property
     def to_take(self) -> int:
-        """The number of the plan to take, or 0."""
+        """The number of the recommended plan, or 0."""
         return self.alone.recommended if self.alone is not None else 0
 
     @cached_property
     def in_full(self) -> list[int]:
-        """Plans that are shown in full: of one search those that it prints, else the first."""
+        """Numbers of the plans shown in full: those that a single search prints, or the first of a
+        front over clusters.
+        """
         if self.alone is None:
             return list(range(1, len(self.entries) + 1))[:MOST_PLANS]
         return sorted(number for number, _ in printed(self.alone, MOST_PLANS))
 
     @cached_property
     def costed(self) -> list[tuple[CostedJob | None, str]]:
-        """What was considered beside the plans: costed shapes of each search, or none and why."""
+        """All costed shapes of each search, or None and the reason."""
         return [costed_or_reason(result) for result in self.results]
 
     @property
     def limit_bytes(self) -> float | None:
-        """The memory that may be used, if it is the same everywhere."""
+        """The memory limit in bytes; None if the searches have different limits."""
         limits = {result.job.limit_bytes for result in self.results}
         return next(iter(limits)) if len(limits) == 1 else None
 
     @property
     def pick(self) -> Pick | None:
-        """What the page says of a candidate that is clicked, where there is one cluster."""
+        """Data for describing a clicked candidate; None if there are several clusters."""
         if len(self.results) > 1 or self.limit_bytes is None:
             return None
         numbered = enumerate(self.plans, start=1)
@@ -127,7 +134,7 @@ class Front:
         return Pick(command, self.limit_bytes / GIB, plans, degree_options())
 
     def sections(self, notes: Sequence[str]) -> Iterator[Section]:
-        """The front, the table, what two degrees leave."""
+        """The front, the table, and the heat map of two degrees."""
         yield self._picture()
         yield self._overview(notes)
         costed = self.costed[0][0] if self.alone is not None else None
@@ -180,12 +187,14 @@ class Front:
         return Section("All plans", blocks=(facts, *tables, Notes(tuple(told))))
 
 
-# Plans that are shown in full; of further ones memory and time alone.
+# Most plans that are shown in full, and most for which memory and time are drawn.
 MOST_PLANS, MOST_DRAWN = 16, 48
 
 
 def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> Page:
-    """The page of one search, written to `path` if to any; opens with the plan `selected`."""
+    """The page of one search, opened with the plan `selected`. `path`: the plan file, if one was
+    written.
+    """
     if not result.plans:
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
     front = Front(_entries(result))
@@ -193,8 +202,9 @@ def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> P
 
 
 def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
-    """The page of one front over several clusters. UsageError where the file contradicts itself,
-    and where there is no plan."""
+    """The page of one front over several clusters. Raises UsageError if the file contradicts itself
+    or has no plan.
+    """
     entries = [_entry(path, front, point) for point in front.points]
     if not entries:
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
@@ -216,8 +226,9 @@ def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> PageP
 
 
 def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
-    """As `result_page`, with the plan to take alone in full; `plan_page` has each of the others.
-    `before`: plans of an earlier search, whose front is drawn too."""
+    """Like `result_page`, but only the recommended plan is shown in full; `plan_page` returns the
+    others. `before`: plans of an earlier search, whose front is drawn as well.
+    """
     page = _page(Front(_entries(result), before), verdict_card(result, path))
     chosen = plan_page(result, path, page.selected)
     return replace(page, sections=[*page.sections, *chosen.sections])
@@ -244,8 +255,9 @@ def _whole(page: Page, front: Front, path: Path | None) -> Page:
 
 
 def _page(front: Front, card: Card, selected: int = 0, notes: Sequence[str] = ()) -> Page:
-    """Everything but the sections of single plans; opens with the plan `selected`, or the one to
-    take."""
+    """Everything except the sections of single plans. The page opens with the plan `selected`, or
+    with the recommended one.
+    """
     job = front.results[0].job
     numbered = list(enumerate(front.entries, start=1))
     method = "".join(f", {words}" for words in (job.tuning, job.objective) if words)
@@ -271,7 +283,9 @@ def _figures(plan: Plan) -> str:
 def _plan_sections(
     path: Path | None, number: int, entry: PagePlan, whole: bool = True
 ) -> Iterator[Section]:
-    """The sections of a plan; unless `whole` what needs no costing, and what draws the rest."""
+    """The sections of a plan. Unless `whole`: only those that need no costing, and the command that
+    draws the rest.
+    """
     plan = entry.plan
     title = f"Plan {number}: {entry.prefix}{plan_name(plan)}"
     commands = _commands(path, number, entry.result.request, whole)
@@ -293,7 +307,7 @@ def _plan_sections(
 
 
 def _together(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Blocks with all notes that have no title as one of them."""
+    """The blocks, with all notes without a title merged into one block at the end."""
     lines: list[str] = []
     for block in blocks:
         if isinstance(block, Notes) and not block.title:
@@ -304,8 +318,9 @@ def _together(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def _commands(path: Path | None, number: int, request: Request, whole: bool) -> Notes:
-    """What launches and explains a plan, and draws one that is not drawn in full; without a file,
-    what writes one first."""
+    """Commands that launch and explain a plan, and that draw it if it is not shown in full. If
+    there is no plan file, first the command that writes one.
+    """
     name = "plans.json" if path is None else shlex.quote(str(path))
     writing = f"    {search_command(request)} -o {name}"
     first = ("Write the plans into a file:", writing) if path is None else ()
@@ -327,7 +342,7 @@ def _commands(path: Path | None, number: int, request: Request, whole: bool) -> 
 
 
 def _job(entry: PagePlan) -> tuple[Job | None, str]:
-    """The job of a plan on the GPUs that it uses, or none and why."""
+    """The job of a plan on the GPUs that it uses; or None and the reason."""
     try:
         job = decided_request(entry.result.request, entry.plan).resolve()
     except UsageError as error:
@@ -350,8 +365,10 @@ def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
 
 
 def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
-    """The phases of the heaviest stage. None where the layers of a stage recompute in several
-    modes, on GPUs of several types, and where the job cannot be resolved, which the page says."""
+    """The memory of the heaviest stage in each phase. Nothing if layers of a stage recompute in
+    several modes, if there are GPUs of several types, or if the job cannot be resolved, which the
+    page says.
+    """
     plan = entry.plan
     if len(plan.modes) > 1 or isinstance(entry.result.request.gpu_words, SeveralTypes):
         return
@@ -367,7 +384,7 @@ def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
 
 
 def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Iterator[Drawing]:
-    """The GPUs by group; nothing where all are in one."""
+    """The GPUs by group; nothing if all are in the same groups."""
     cluster = cluster_of(plan.degrees, gpus_per_node)
     if len({gpu.groups for gpu in cluster.gpus}) > 1:
         yield Drawing(

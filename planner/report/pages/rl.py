@@ -1,4 +1,6 @@
-"""The page of plans of reinforcement learning: the front, and each plan's step drawn and told."""
+"""The page of plans for reinforcement learning: the front, and each plan's step in charts and
+words.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,14 @@ from planner.search.rl.plan_file import read_rl_plan
 from planner.search.rl.plans import layout_of
 from planner.search.rl.result import RlPlan, RlResult
 
-# Plans that are drawn.
+# Most plans that are drawn.
 _MOST_DRAWN = 16
 
 
 def rl_page(result: RlResult, number: int, step: RlStep, written: Path | None) -> Page:
-    """The page of a result, which opens with plan `number`, whose `step` was costed already.
-    `written`: its plan file, if there is one."""
+    """The page of a result, opened with plan `number`. `step`: that plan's step, already costed;
+    `written`: the plan file, if there is one.
+    """
     told = dict(job_rows(result.job))
     numbered = list(enumerate(result.plans, start=1))
     shown = [one for one in numbered if one[0] <= _MOST_DRAWN or one[0] == number]
@@ -47,7 +50,7 @@ def rl_page(result: RlResult, number: int, step: RlStep, written: Path | None) -
 
 
 def _table(result: RlResult) -> TableData:
-    """The front, under the title by which the page knows a table of plans."""
+    """The front, under the title by which the page recognizes a table of plans."""
     found = front_table(result)
     return replace(found, columns=(Column("plan"), *found.columns[1:]), title="")
 
@@ -72,7 +75,7 @@ def _plan_sections(
 
 
 def _beside(plan: RlPlan) -> Mapping[str, object]:
-    """What puts a plan beside another, as `planner.report.beside.compared`."""
+    """The values with which a page compares a plan, as in `planner.report.beside.compared`."""
     memory: dict[str, float] = {}
     for phase in plan.phases:
         words = f"{phase.side}, {PHASE_WORDS[phase.name]}"
@@ -84,14 +87,16 @@ def _beside(plan: RlPlan) -> Mapping[str, object]:
 
 
 def rl_page_of_file(path: Path) -> Page:
-    """The page of a plan file, which opens with the plan to take. UsageError."""
+    """The page of a plan file, opened with the recommended plan. Raises UsageError if the file is
+    wrong.
+    """
     result, number = read_rl_plan(path)
     step = rl_step(*layout_of(result.request, result.plans[number - 1]))
     return rl_page(result, number, step, path)
 
 
 def rl_chart(result: RlResult, step: RlStep) -> Specification:
-    """The picture of a step for a file: what each side does when, and what its GPUs hold."""
+    """The chart of a step for a file: the phases of each side, and the memory of its GPUs."""
     drawn = [one.chart | {"title": one.title} for one in step_drawings(step)]
     resolved = {"scale": {"color": "independent"}}
     chart: Specification = in_file(

@@ -1,5 +1,6 @@
 """Pages of studies (`planner compare`, `buy`, `scale`, `budget`), of a step's memory, and of
-measured runs beside their predictions."""
+measured runs with their predictions.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def figure_of(study: Study) -> CurvesFigure:
 
 
 def study_page(study: Study) -> Page:
-    """The figures of a study above the tables of its report."""
+    """The charts of a study above the tables of its report."""
     drawn, reported = _OF[type(study)]
     figure, report = drawn(study), reported(study)
     drawings = [
@@ -77,8 +78,7 @@ def study_page(study: Study) -> Page:
 def pairs_page(
     title: str, panels: Mapping[str, tuple[Sequence[Pair], str]], report: Report
 ) -> Page:
-    """What was predicted beside what was measured, above the report; `panels`: bars and their unit
-    by title."""
+    """Predicted and measured bars above the report. `panels`: bars and their unit by title."""
     drawings = [
         Drawing(f"pairs-{number}", name, pairs_chart(pairs, unit))
         for number, (name, (pairs, unit)) in enumerate(panels.items(), start=1)
@@ -90,7 +90,7 @@ def pairs_page(
 
 
 def memory_page(figure: MemoryFigure) -> Page:
-    """A step's memory: a chart for every stage."""
+    """The page of a step's memory, with a chart for every stage."""
     sections = [
         Section(panel.title, [memory_drawing(panel, f"stage-{number}")])
         for number, panel in enumerate(figure.panels, start=1)
@@ -102,7 +102,7 @@ def memory_drawing(panel: StagePanel, name: str, title: str = "", note: str = ""
     return Drawing(name, title, memory_panel_chart(panel), note)
 
 
-# Name of the drawing, title, unit and its size.
+# Name, title, unit and scale of the chart.
 _DRAWN: dict[Figure, tuple[str, str, str, float]] = {
     "time": ("step_time_s", "Step time", "s", 1.0),
     "memory": ("peak_mem_gib", "Peak memory", "GiB", GIB),
@@ -110,7 +110,7 @@ _DRAWN: dict[Figure, tuple[str, str, str, float]] = {
 
 
 def validation_page(predictions: Sequence[Prediction], family: Family, report: Report) -> Page:
-    """The page of predicted rows above the tables of their report."""
+    """The chart of predicted against measured runs above the tables of their report."""
     predicted = sum(one.error is None for one in predictions)
     lead = (
         f"{predicted:,} of {len(predictions):,} measured runs predicted from their configuration "
@@ -144,7 +144,7 @@ def _drawings(predictions: Sequence[Prediction], family: Family) -> Iterator[Dra
 
 
 def time_chart(predictions: Sequence[Prediction]) -> Any:
-    """Predicted against measured step times, one colour a framework profile."""
+    """Predicted against measured step times, with one colour for each framework profile."""
     points = [
         RunPoint(found[1], found[0], prediction.job.framework.name)
         for prediction in predictions

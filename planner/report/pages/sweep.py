@@ -1,4 +1,4 @@
-"""The page of a sweep: the best of each model, and every point of its grid."""
+"""The page of a sweep: the best point of each model, and every point of its grid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.report.said import NONE, days_text, money
 from planner.report.tables import TableData, table
 
 RESULTS = "results.parquet"
-# Rows that the table of a page holds; the file has all.
+# Most rows in the table of a page; the file has all.
 _MOST_ROWS = 500
 _MOST_LABELS = 6
 
@@ -24,7 +24,9 @@ Row = Mapping[str, Any]
 
 
 def sweep_page(folder: Path) -> Page:
-    """The page of the results in a sweep's folder. UsageError where they are none."""
+    """The page of the results in a sweep's folder. Raises UsageError if they are not those of a
+    sweep.
+    """
     rows = _read(folder / RESULTS)
     labels = _labels(rows)
     planned = [row for row in rows if row["status"] == "plan"]
@@ -55,7 +57,7 @@ def _read(path: Path) -> list[Row]:
 
 
 def _labels(rows: Sequence[Row]) -> list[str]:
-    """The axes whose values differ, and the model."""
+    """The axes whose values differ, and always the model."""
     names = [name for name in rows[0] if name not in FIGURES] if rows else []
     varied = [name for name in names if len({row[name] for row in rows}) > 1]
     return [name for name in names if name == "model" or name in varied]
@@ -77,7 +79,7 @@ def _name(row: Row, labels: Sequence[str]) -> str:
 
 
 def _card(rows: Sequence[Row], planned: Sequence[Row], labels: Sequence[str]) -> Card:
-    """The cheapest point of each model, or the fastest where nothing has a price."""
+    """The cheapest point of each model, or the fastest if no point has a price."""
     found = [_best(model, planned, labels) for model in _models(planned)]
     missing = len(rows) - len(planned)
     risk = f"{plural(missing, 'row')} without a plan; the column reason says why" if missing else (
@@ -122,7 +124,7 @@ def _panel(model: str, planned: Sequence[Row], labels: Sequence[str]) -> Panel:
 
 
 def _label(row: Row, labels: Sequence[str], cheapest: bool, count: int) -> str:
-    """What stands beside a point: of many points the cheapest alone."""
+    """The label next to a point. If there are many points, only the cheapest has one."""
     if cheapest:
         return "cheapest"
     return _name(row, labels) if count <= _MOST_LABELS else ""

@@ -12,7 +12,7 @@ from planner.tune.outcome import TunedStudy
 
 
 def tune_page(study: TunedStudy) -> Page:
-    """Predicted beside measured step times and peaks, above the tables."""
+    """Predicted and measured step times and peaks, above the tables."""
     report = tune_report(study, None)
     drawings = [
         Drawing(name, title, pairs_chart(pairs, unit))

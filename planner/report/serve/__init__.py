@@ -1,1 +1,3 @@
-"""`planner serve`: the page of a search that follows its inputs, for one person on one machine."""
+"""`planner serve`: a page that searches again when its inputs change, for one person on one
+machine.
+"""

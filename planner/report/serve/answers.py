@@ -1,5 +1,6 @@
-"""What a person may ask of `planner serve`, and searches for the people who ask: one at a time a
-session, answers remembered, all in memory."""
+"""The inputs of `planner serve` and the searches that answer them: one at a time for each session,
+with answers kept in memory.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from planner.search.infeasibility import DoesNotFitError, WhyNothingFits
 from planner.search.plan_file import to_json
 from planner.search.result import SearchResult
 
-# Larger clusters, and models that need them, are for the command line: one costing pass of a search
-# is not interrupted.
+# Larger clusters, and models that need them, are left to the command line, because a single costing
+# pass of a search cannot be interrupted.
 MOST_GPUS = 16_384
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 FRAMEWORKS = tuple(dict.fromkeys(target.profile for target in targets().values()))
@@ -39,7 +40,7 @@ Word = Annotated[str, Field(max_length=80)]
 
 
 class Inputs(BaseModel):
-    """The fields of the form as people write them; an empty one takes its default."""
+    """The fields of the form as people write them; a field that is left out takes its default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,7 +57,7 @@ class Inputs(BaseModel):
     )
 
     def request(self) -> Request:
-        """The request. UsageError, or what the request says, for what cannot be taken."""
+        """The request. Raises UsageError, or the errors of `Request`, for wrong inputs."""
         if catalog_name(self.model) is None:
             hint = "planner models lists them; model files are for planner search"
             raise unknown_name("model", self.model, model_names(), hint)
@@ -89,8 +90,9 @@ class Inputs(BaseModel):
 
 
 def wrong_field(given: dict[str, Any]) -> str:
-    """The first field of a form that is wrong by itself, all others as they are by default; empty
-    where only what they say together is."""
+    """The first field that is wrong while all others have their defaults; empty if only the
+    combination is wrong.
+    """
     for name in Inputs.model_fields:
         if name in given and _is_wrong({name: given[name]}):
             return name
@@ -121,11 +123,11 @@ Value = TypeVar("Value")
 
 
 class BusyError(Exception):
-    """The session's search is still going on."""
+    """The session's last search is still running."""
 
 
 class Remembered(Generic[Key, Value]):
-    """The latest `most` values."""
+    """A cache of the `most` most recently used values."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -133,14 +135,14 @@ class Remembered(Generic[Key, Value]):
         self._lock = Lock()
 
     def get(self, key: Key) -> Value | None:
-        """The value, which is now the latest."""
+        """The value, which becomes the most recently used; None if there is none."""
         with self._lock:
             if key in self._values:
                 self._values[key] = self._values.pop(key)
             return self._values.get(key)
 
     def put(self, key: Key, value: Value) -> None:
-        """Remember a value, and forget the oldest beyond the most."""
+        """Store a value, and drop the oldest ones if there are too many."""
         with self._lock:
             self._values.pop(key, None)
             self._values[key] = value
@@ -150,8 +152,9 @@ class Remembered(Generic[Key, Value]):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a search found, as it is shown: `state` in a line, `html` and the `data` of its
-    figures."""
+    """The result of a search for the browser: `state` in one line, `html`, and the `data` of its
+    charts.
+    """
 
     result: SearchResult | None
     state: str
@@ -160,13 +163,13 @@ class Answer:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What the browser gets."""
+        """The answer as JSON for the browser."""
         return picked(self, "state html data") | {"has_plans": self.result is not None}
 
 
 @dataclass
 class Session:
-    """One browser: how far its search is, and what it saw last."""
+    """One browser: the progress of its search, and its last inputs and result."""
 
     state: str = ""
     inputs: Inputs | None = None
@@ -174,12 +177,12 @@ class Session:
     lock: Lock = field(default_factory=Lock)
 
     def watch(self, what: str, done: int, total: int) -> None:
-        """Progress of the search."""
+        """Record the progress of the search."""
         self.state = f"searching: {what}, {done} of {total}"
 
 
 class Desk:
-    """Answers questions of sessions."""
+    """Answers the requests of sessions."""
 
     def __init__(self, time_limit_s: float) -> None:
         self._time_limit_s = time_limit_s
@@ -188,7 +191,9 @@ class Desk:
         self._answers: Remembered[tuple[Inputs, Inputs | None], Answer] = Remembered(MOST_ANSWERS)
 
     def session(self, token: str) -> tuple[str, Session]:
-        """The session of a token, or a new one with a token that cannot be guessed."""
+        """The session of a token; or, for an unknown token, a new session with a token that cannot
+        be guessed.
+        """
         known = self._sessions.get(token)
         if known is not None:
             return token, known
@@ -197,8 +202,9 @@ class Desk:
         return token, session
 
     def answer(self, session: Session, inputs: Inputs) -> Answer:
-        """Search, or remember. BusyError while the session's last search goes on; what the search
-        raises but DoesNotFitError, which is an answer."""
+        """The answer from a search or from memory. Raises BusyError while the session's last search
+        is running, and any error of the search except DoesNotFitError, which becomes an answer.
+        """
         if not session.lock.acquire(blocking=False):
             raise BusyError
         try:

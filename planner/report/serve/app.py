@@ -1,5 +1,5 @@
-"""The routes of `planner serve`, which listens on this machine alone, answers pages that it served
-itself, and writes nothing. A connection ends where somebody sends or reads slowly, or has too many.
+"""The web server of `planner serve`. It listens on this machine only, answers only its own pages,
+and writes nothing. It closes connections of clients that send or read slowly or open too many.
 """
 
 from __future__ import annotations
@@ -41,24 +41,26 @@ from planner.report.serve.answers import (
     wrong_field,
 )
 
-# A request's head must be there this soon; a page on this machine sends it at once.
+# Time limit for a request's head, s; a page on this machine sends it at once.
 HEAD_S = 10.0
-# An answer that fills the buffers must be read this soon.
+# Time limit for reading an answer that fills the buffers, s.
 READ_S = 10.0
-# Connections at a time. A browser opens six.
+# Most connections at a time. A browser opens six.
 MOST_CONNECTIONS = 128
 
 
 class HastyProtocol(H11Protocol):
-    """uvicorn's protocol, which by itself waits for ever for the rest of a request's head, and for
-    somebody to read an answer."""
+    """uvicorn's protocol with time limits. Without them, uvicorn waits for ever for the rest of a
+    request's head and for a client to read an answer.
+    """
 
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request. One connection too many ends the one that has waited
-        longest, for a request or for an answer to be read, so that slow ones keep nobody out."""
+        """Wait for the first request. If there are too many connections, close the one whose wait
+        would end first, so that slow clients keep nobody out.
+        """
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > MOST_CONNECTIONS:
@@ -66,24 +68,24 @@ class HastyProtocol(H11Protocol):
             min(waiting, key=HastyProtocol._ends_s).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop both timers."""
         self._stop()
         self._is_read()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The buffers are full: wait for the answer to be read."""
+        """The buffers are full: start a time limit for the client to read the answer."""
         super().pause_writing()
         self._is_read()
         self._unread = self.loop.call_later(READ_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It is being read."""
+        """The client reads again: stop that time limit."""
         self._is_read()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a request that has begun; a whole one is answered."""
+        """Start a time limit for the rest of a request; stop it when the request is complete."""
         super().data_received(data)
         if self._is_answering():
             self._stop()
@@ -94,8 +96,9 @@ class HastyProtocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _ends_s(self) -> float:
-        """When the wait is over; at once where an answer is done and nothing was asked since, never
-        while one is made."""
+        """When the current time limit ends, s. Minus infinity if the connection is idle after an
+        answer, infinity while an answer is being made.
+        """
         ends = [handle.when() for handle in (self._waiting, self._unread) if handle is not None]
         return min(ends, default=math.inf if self._is_answering() else -math.inf)
 
@@ -120,9 +123,9 @@ class HastyProtocol(H11Protocol):
 
 HOSTS = ("127.0.0.1", "localhost")
 MOST_BODY_BYTES, MOST_BODY_S = 8192, 10.0
-# Beyond the search's time limit: costing one pass and drawing.
+# Extra time after the search's time limit for one costing pass and for drawing, s.
 GRACE_S = 60.0
-# Searches of all sessions at a time.
+# Most searches at a time, over all sessions.
 MOST_SEARCHES = 2
 _COOKIE = "planner"
 _HEADERS = {
@@ -138,14 +141,14 @@ _HEADERS = {
 }
 _STATIC = {"/page.css": "text/css", "/page.js": "text/javascript", "/serve.js": "text/javascript"}
 
-# What people may mistype is answered, and no failure of the page.
+# A typing error gets an answer; it is not an error of the page.
 _WRONG_INPUT = 200
 
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(time_limit_s: float) -> Starlette:
-    """The application; a search ends after `time_limit_s` with what it has found."""
+    """The application. A search ends after `time_limit_s` and returns what it has found."""
     app = Starlette(
         routes=[
             Route("/", _form),
@@ -171,7 +174,7 @@ def make_app(time_limit_s: float) -> Starlette:
 
 
 async def _guard(request: Request, call_next: _Handler) -> Response:
-    """Refuse what another site's page asks; say on every answer what a browser may do with it."""
+    """Refuse requests from pages of other sites; add the security headers to every answer."""
     response = await call_next(request) if _is_ours(request) else _refused("another origin", 403)
     response.headers.update(_HEADERS)
     return response
@@ -186,7 +189,7 @@ def _is_ours(request: Request) -> bool:
 
 
 def _failed(_request: Request, error: Exception) -> Response:
-    """What a person reads of an error; where a crash was, the server's terminal shows."""
+    """The error message for the user. For a crash it points to the server's terminal."""
     match error:
         case BusyError():
             return _refused("this session's last search is still going on", 409)
@@ -251,14 +254,14 @@ async def _search(request: Request) -> Response:
 
 
 async def _mistyped(body: bytes, error: ValueError) -> Response:
-    """What is wrong, and the field that is, for the page to mark."""
+    """The error message and the name of the wrong field, which the page marks."""
     text, given = _said(error), _fields(body)
     name = await anyio.to_thread.run_sync(wrong_field, given)
     return JSONResponse({"error": text, "field": name}, _WRONG_INPUT)
 
 
 def _fields(body: bytes) -> dict[str, str]:
-    """The fields that were sent as texts; none where no object was."""
+    """The fields of a request whose values are texts; empty if the body is not a JSON object."""
     try:
         found = json.loads(body)
     except ValueError:
@@ -278,7 +281,7 @@ async def _answered(request: Request, inputs: Inputs) -> Response:
 
 
 async def _body(request: Request) -> bytes | None:
-    """What was sent; None if it is too much."""
+    """The body of a request; None if it is too large."""
     found = b""
     async for chunk in request.stream():
         found += chunk

@@ -26,8 +26,8 @@ SEQUENCES = (128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """The user's values for engine degrees, None where a search decides; and the way of sending new
-    weights, "" where it decides.
+    """The user's values for engine degrees, None if a search decides; and the way of sending new
+    weights, "" if it decides.
     """
 
     tp: int | None = None
@@ -44,11 +44,12 @@ def engine_layouts(
     come first, because their cost bounds the others. Empty if no split is legal.
     """
     said = limits or EngineLimits()
-    shares, sequences = kv_shares(job, placement)[::-1], sequences_tried(job)[::-1]
+    shares = kv_shares(job, placement)[::-1]
     return tuple(
-        EngineLayout(gpus // (tp * pp * dp), tp, pp, ep, dp, share, count)
+        EngineLayout(engines, tp, pp, ep, dp, share, count)
         for tp, pp, dp, ep in engine_degrees(job, gpus, said)
-        for share, count in product(shares, sequences)
+        for engines in (gpus // (tp * pp * dp),)
+        for share, count in product(shares, sequences_tried(job, placement, engines)[::-1])
     )
 
 
@@ -60,11 +61,13 @@ def kv_shares(job: RlJob, placement: Placement) -> tuple[float, ...]:
     return tuple(sorted({*KV_SHARES[placement], usual}))
 
 
-def sequences_tried(job: RlJob) -> tuple[int, ...]:
-    """Numbers of concurrent sequences per engine to try."""
+def sequences_tried(job: RlJob, placement: Placement, engines: int) -> tuple[int, ...]:
+    """Numbers of concurrent sequences to try for each of so many engines."""
     given = job.engine.sequences
     if given is not None and given != job.framework.sequences:
         return (given,)
+    if not job.framework.told_sequences:
+        return (job.usual_sequences(placement, engines),)
     samples = round(job.rollout.samples * job.rollout.batches)
     tried = sorted({job.framework.sequences, *SEQUENCES})
     return tuple(one for at, one in enumerate(tried) if not at or tried[at - 1] < samples)
@@ -103,9 +106,9 @@ def no_engine(job: RlJob) -> str:
     """
     policy, gpus = job.policy, job.sampling_cluster.num_gpus
     return (
-        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, "
-        f"{gpus:,} at most: tp·pp·dp divides them, and tp the {policy.heads} attention heads of "
-        f"{policy.name}; give other --rollout-tp, --rollout-pp, --rollout-dp, or leave them out"
+        f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, at most "
+        f"{gpus:,}: tp·pp·dp must divide their number, and tp the {policy.heads} attention heads "
+        f"of {policy.name}; give other --rollout-tp, --rollout-pp, --rollout-dp, or leave them out"
     )
 
 
@@ -139,16 +142,16 @@ def demand_engine(job: RlJob, engine: EngineLayout) -> None:
         raise UsageError(str(error).replace("--", "--rollout-")) from None
     if engine.pp > 1 and not job.framework.engine_pipelines:
         raise UsageError(
-            f"--rollout-pp {engine.pp}: {job.framework.name} gives its engines no pipeline stages; "
-            "give --rollout-pp 1 and a larger --rollout-tp"
+            f"--rollout-pp {engine.pp}: {job.framework.name} does not support pipeline stages in "
+            "engines; give --rollout-pp 1 and a larger --rollout-tp"
         )
     if not _whole_experts(job, engine.tp, engine.dp, engine.ep):
         raise UsageError(
-            f"--rollout-ep {engine.ep}: {job.framework.name} takes 1 or tp·dp of the engine; give "
-            f"--rollout-ep {engine.tp * engine.dp}"
+            f"--rollout-ep {engine.ep}: {job.framework.name} accepts 1 or tp·dp of the engine; "
+            f"give --rollout-ep {engine.tp * engine.dp}"
         )
     if engine.engine_gpus > node and engine.engine_gpus % node:
         raise UsageError(
-            f"an engine of {engine.engine_gpus} GPUs fills no whole nodes of {node}; give "
+            f"an engine of {engine.engine_gpus} GPUs does not fill whole nodes of {node}; give "
             f"--rollout-tp {min(engine.tp, node)}"
         )

@@ -123,18 +123,21 @@ def neighbour_layouts(request: RlRequest, plan: RlPlan) -> Iterator[tuple[str, R
 
 
 def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
-    engine = layout.engine
+    engine, told = layout.engine, job.framework.told_sequences
     for tp in (2 * engine.tp, engine.tp // 2):
         replicas, rest = divmod(engine.replicas * engine.tp, tp) if tp else (0, 1)
         if not rest and replicas:
             ep = 1 if engine.ep == 1 else tp * engine.dp
             other = replace(engine, tp=tp, replicas=replicas, ep=ep)
+            if not told:
+                usual = job.usual_sequences(layout.placement, replicas)
+                other = replace(other, sequences=usual)
             yield f"engines of tp {tp}", replace(layout, engine=other)
     for share in (engine.kv_share - 0.1, engine.kv_share + 0.1):
         if 0.05 < share < 1.0:
             other = replace(engine, kv_share=round(share, 2))
             yield f"engines take {share:.0%} of a GPU", replace(layout, engine=other)
-    for count in (engine.sequences // 2, engine.sequences * 2):
+    for count in (engine.sequences // 2, engine.sequences * 2) if told else ():
         other = replace(engine, sequences=max(1, count))
         yield f"{count} sequences at once", replace(layout, engine=other)
     if layout.placement == "colocated":
@@ -145,7 +148,9 @@ def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayou
 
 
 def _apart(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
-    """Other splits for two sides on separate GPUs."""
+    """Changes for two sides on separate GPUs: synchronous or one update behind, and other ways to
+    send new weights.
+    """
     if layout.staleness and job.framework.separate_synchronous:
         yield "synchronous", replace(layout, staleness=0, streams=False)
     elif not layout.staleness and job.framework.most_staleness:

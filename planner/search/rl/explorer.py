@@ -363,8 +363,8 @@ class RlExplorer:
         )
 
     def _bound(self, share: float, best: Pair | None) -> float:
-        """A lower bound on the seconds of every step; equal to the best known one if nothing is
-        left that could beat it.
+        """A lower bound on the seconds of every step. If nothing is left that could beat the best
+        known one, that one's seconds less the share TIE.
         """
         if self.broken:
             return 0.0

@@ -51,7 +51,7 @@ def evaluated_layout(
     if len(job.staleness) > 1:
         raise UsageError(
             f"--staleness {request.staleness}: one layout is costed, so give a number of updates, "
-            "as --staleness 1; planner search tries several"
+            "for example --staleness 1; planner search tries several"
         )
     placement = job.placements[0]
     trainer_gpus, engine_gpus = _gpus(job, placement)
@@ -85,7 +85,7 @@ def _gpus(job: RlJob, placement: Placement) -> tuple[int, int]:
         return total, job.engine_cluster.num_gpus
     if job.engine_gpus is None:
         raise UsageError(
-            "--placement separate: give how many of the GPUs sample, as --rollout-gpus "
+            "--placement separate: say how many of the GPUs sample, for example --rollout-gpus "
             f"{max(1, total // 2)}"
         )
     return total - job.engine_gpus, job.engine_gpus
@@ -136,8 +136,10 @@ def _engine(job: RlJob, said: EngineLimits, placement: Placement, gpus: int) -> 
             f"that sample; give --rollout-tp {_divisor(gpus, tp)}"
         )
     share = job.engine.kv_share or getattr(job.framework, f"kv_share_{placement}")
-    sequences = job.engine.sequences or job.framework.sequences
-    layout = EngineLayout(gpus // size, tp, pp, said.ep or 1, dp, share, sequences)
+    engines, given = gpus // size, job.engine.sequences
+    usual = given in (None, job.framework.sequences)
+    sequences = job.usual_sequences(placement, engines) if given is None or usual else given
+    layout = EngineLayout(engines, tp, pp, said.ep or 1, dp, share, sequences)
     demand_engine(job, layout)
     return layout
 
@@ -152,7 +154,7 @@ def given_way(job: RlJob, placement: Placement, way: str) -> str:
     """
     known = ways_of(job, placement)
     if way and way not in known:
-        hint = f"{job.framework.name} has {', '.join(known)} where sides are {placement}"
+        hint = f"{job.framework.name} has {', '.join(known)} if the sides are {placement}"
         raise unknown_name("--rollout-way", way, known, hint)
     return way
 
@@ -163,16 +165,16 @@ def no_room(
     """Message that an engine has no room for one sample, with the memory share or degree that would
     give it room. `given`: whether the user set the share.
     """
-    whose = "" if given else f", the usual one of {job.framework.name} where sides are {placement}"
+    whose = "" if given else f", the default of {job.framework.name} if the sides are {placement}"
     said = (
         f"--kv-share {engine.kv_share:g}{whose}: an engine at tp {engine.tp} has no room for one "
-        f"sample of {job.rollout.longest:,} tokens beside its weights"
+        f"sample of {job.rollout.longest:,} tokens in addition to its weights"
     )
     for share in (one for one in _SHARES if one > engine.kv_share):
         larger = replace(engine, kv_share=share)
         if costs.generate(job, larger, 0.0, engine_gpu(job)).fits:
             return f"{said}; give --kv-share {share:g} or more"
-    return f"{said}, and none at a larger share; give --rollout-tp {2 * engine.tp}"
+    return f"{said}, nor at a larger share; give --rollout-tp {2 * engine.tp}"
 
 
 def demand_room(explorer: RlExplorer) -> None:

@@ -25,11 +25,11 @@ def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
     """
     document: Any = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != RL_KIND:
-        raise UsageError(f"{path} holds no plans of reinforcement learning; {_MADE_BY}")
+        raise UsageError(f"{path} contains no plans of reinforcement learning; {_MADE_BY}")
     if document.get("version") != RL_PLAN_FILE_VERSION:
         raise UsageError(
             f"{path} has version {document.get('version')!r} of plan files of reinforcement "
-            f"learning; this planner reads version {RL_PLAN_FILE_VERSION}: search again with it"
+            f"learning; this planner reads version {RL_PLAN_FILE_VERSION}; search again with it"
         )
     try:
         result = RlResult.model_validate(document)
@@ -43,8 +43,8 @@ def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
 
 
 def pick_rl_plan(result: RlResult, number: int) -> RlPlan:
-    """A plan by its number from 1. UsageError where there is none."""
+    """A plan by its number from 1. UsageError if there is none."""
     count = len(result.plans)
     if not 1 <= number <= count:
-        raise UsageError(f"there is no plan {number}; the file holds plans 1 to {count}")
+        raise UsageError(f"there is no plan {number}; the file contains plans 1 to {count}")
     return result.plans[number - 1]

@@ -92,7 +92,7 @@ def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
 
 def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Within, ...]:
     """The shortest step, then steps with less and less memory, until they are far slower.
-    `fastest_only`: the shortest step alone, with the least memory.
+    `fastest_only`: only the shortest step, with the least memory.
     """
     found = [explorer.within(1.0)]
     slowest = 1.0 + TIE if fastest_only else SLOWEST
@@ -145,20 +145,22 @@ def _counts(explorer: RlExplorer, seconds: float) -> RlCounts:
 
 
 def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
-    """What was not examined. Splits of the GPUs matter to whoever asks for sides on their own."""
+    """Notes on what was not examined. Those on splits of the GPUs appear only if the request asks
+    for separate GPUs.
+    """
     if explorer.ending.stopped == "time-limit":
-        yield "the time limit ended the search: what is not proven says so"
+        yield "the time limit ended the search; plans that are not proven are marked"
     behind = [one for one in job.staleness if one > 0]
     if len(behind) > 1:
         yield (
-            f"staleness: {behind[0]} stands for more as well: samples that are further behind make "
-            "no step shorter by the cost model"
+            f"staleness: of the values above 0 only {behind[0]} was tried, because more does not "
+            "shorten a step in the cost model"
         )
     if "colocated" in job.placements and job.trainer.cluster.num_gpus not in explorer.sides:
         yield f"no colocated plan: {explorer.refused}"
     if job.placements != ("separate",):
         return
     if len(splits_of(job)) >= MOST_SPLITS:
-        yield f"splits of the GPUs: {MOST_SPLITS} at most were tried, evenly between"
+        yield f"splits of the GPUs: at most {MOST_SPLITS} were tried, evenly spaced"
     if explorer.refused:
         yield f"some splits have no trainer: {explorer.refused}"

@@ -66,8 +66,8 @@ def useful_staleness(job: RlJob) -> tuple[int, ...]:
 
 
 def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
-    """(GPUs that train, GPUs that sample): as given, else whole nodes; inside a node any power of
-    two that the rest of the node leaves.
+    """(GPUs that train, GPUs that sample): as given, else every number of whole nodes, or of single
+    GPUs on one node. If that gives more than `MOST_SPLITS`, evenly spaced ones.
     """
     gpus, node = job.trainer.cluster.num_gpus, job.trainer.cluster.gpus_per_node
     if job.engine_cluster is not None:

@@ -26,11 +26,12 @@ class RlWhy:
     remedies: tuple[str, ...]
 
     def sentences(self) -> str:
-        """All of it."""
+        """The whole explanation, one sentence per line."""
         if self.proven:
             return "\n".join(("nothing fits", *self.reasons, *self.remedies))
         unsure = (
-            "not proven: the search ended before all was costed; give degrees, as --tp 4 --pp 2"
+            "not proven: the search ended before everything was costed; give degrees, for example "
+            "--tp 4 --pp 2"
         )
         return "\n".join(("found nothing that fits", unsure, *self.reasons, *self.remedies))
 
@@ -65,7 +66,7 @@ def _beside(request: RlRequest, explorer: RlExplorer) -> Iterator[str]:
             continue
         if (step_s := fastest_s(_changed(request, **change), explorer)) is not None:
             yield (
-                f"the {word} does not fit beside the rest: {model.name}, "
+                f"the {word} does not fit together with the rest: {model.name}, "
                 f"{short_count(parameter_count(model).total)} parameters; with {instead} the job "
                 f"fits, at {step_s:,.0f} s a step"
             )
@@ -80,11 +81,11 @@ def _reasons(explorer: RlExplorer) -> Iterator[str]:
     least = min((float(side.least.min()) for side in explorer.sides.values()), default=0.0)
     if least > usable:
         yield (
-            f"the lightest update of {job.policy.name}{_with_models(job)} takes "
-            f"{least / GIB:,.1f} GiB on a GPU of the trainer, of {usable / GIB:,.1f} GiB"
+            f"the lightest update of {job.policy.name}{_with_models(job)} needs "
+            f"{least / GIB:,.1f} GiB on a GPU of the trainer, which has {usable / GIB:,.1f} GiB"
         )
     elif not explorer.no_engine_fits:
-        yield "trainers and engines that fit alone do not fit together surely enough"
+        yield "trainers and engines fit separately, but not together with the requested probability"
 
 
 def _with_models(job: RlJob) -> str:

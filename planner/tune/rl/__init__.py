@@ -1,1 +1,1 @@
-"""Short runs of plans of reinforcement learning."""
+"""Short runs of reinforcement-learning plans."""

@@ -2,11 +2,12 @@
 
 ln(measured / predicted) of a phase of kind k in plan i is f(i, k) = e(k) + r(i, k). e is the effect
 of the cluster, the lengths and the framework on phases of a kind, which all candidates share. r is
-the rest of a plan, which plans with equal engines share in sampling, and plans with equal trainers
-in training. The error of a step is the sum of its binding phases' errors, weighted by their share
-of it, plus the time between phases. Half widths are those of the shipped bars, or those after own
-runs (`planner.predict.rl.errors`). Steps and phases of a trial are measured together, and both
-condition the normal distribution, at every scale of the errors (`planner.tune.belief`).
+the rest of a plan: plans with equal engines share it in sampling, plans with equal trainers in
+training. The error of a step is the sum of its binding phases' errors, weighted by their share of
+it, plus that of the time between phases. Half widths are those of the shipped bars, or those after
+the cluster's own runs (`planner.predict.rl.errors`). Steps and phases of a trial are measured
+together, and both condition the normal distribution, at every scale of the errors
+(`planner.tune.belief`).
 
 Ignores that lengths may grow between two trials.
 """
@@ -31,14 +32,14 @@ from planner.tune.fits import Memory, margin_of
 from planner.tune.rl.candidates import RlCandidate
 from planner.tune.rl.follow import AND
 
-# Of a step: what lies between its phases, and how further runs of it scatter.
+# Relative noise of a step: the time between its phases, and the scatter of repeated runs.
 _BETWEEN = 0.03
-# A phase's time, of a few steps.
+# Relative noise of a phase's time over a few steps.
 _PHASE_NOISE = 0.03
-# Of what is left of a plan's sampling, the part that engines of equal degrees share, whatever their
-# KV cache and number of sequences: taken, not measured.
+# Share of the rest of a plan's sampling error that engines with equal degrees have in common,
+# whatever their KV cache and number of sequences: assumed, not measured.
 _OF_DEGREES = 0.9
-# A time farther off is of something else.
+# A time farther from the prediction measures something else.
 _MOST = math.log(100.0)
 _OF_TRAINER = ("training", "reading")
 
@@ -46,7 +47,8 @@ _OF_TRAINER = ("training", "reading")
 @dataclass(frozen=True)
 class RlBelief(Belief):
     """`together`: covariance at scale 1 of the candidates' steps, then of f(i, k), plan by plan;
-    `kinds`: of phases; `parts`: places there, with ln(measured / predicted)."""
+    `kinds`: of phases; `parts`: measured phases as (index in `together`, ln(measured / predicted)).
+    """
 
     together: Array = field(default_factory=lambda: np.zeros((0, 0)))
     kinds: tuple[str, ...] = ()
@@ -54,7 +56,7 @@ class RlBelief(Belief):
 
     @classmethod
     def of_plans(cls, candidates: Sequence[RlCandidate]) -> RlBelief:
-        """Before any trial."""
+        """The belief before any trial."""
         kinds = tuple(dict.fromkeys(KINDS[one.name] for one in _phases(candidates)))
         together = _together(candidates, kinds)
         count = len(candidates)
@@ -72,7 +74,7 @@ class RlBelief(Belief):
         )
 
     def measured(self, candidate: RlCandidate, parts: Mapping[str, float]) -> RlBelief:
-        """With the seconds of phases that a trial of a candidate has told."""
+        """The belief with the seconds of phases from a trial of a candidate."""
         times = [Timed("step", value, tuple(name.split(AND))) for name, value in parts.items()]  # type: ignore[arg-type]
         logs: dict[str, list[float]] = {}
         for one in times_of(times, candidate.key, candidate.costed):
@@ -89,7 +91,7 @@ class RlBelief(Belief):
 
     @property
     def measurements(self) -> tuple[list[int], Array, Array]:
-        """Those of steps, then those of phases."""
+        """The measurements of steps, then those of phases."""
         at, rest, noise = super().measurements
         logs = [log for _, log in self.parts]
         return (
@@ -100,7 +102,7 @@ class RlBelief(Belief):
 
 
 def _phases(candidates: Iterable[RlCandidate]) -> list[Phase]:
-    """The phases that steps are the sums of, without those that take no time."""
+    """The phases that add up to the candidates' steps, without those that take no time."""
     return [phase for one in candidates for phase in one.costed.binding if phase.seconds > 0.0]
 
 
@@ -125,13 +127,15 @@ def _together(candidates: Sequence[RlCandidate], kinds: Sequence[str]) -> Array:
 
 
 def _variance(phases: Iterable[Phase], kind: str) -> float:
-    """Variance of ln(measured / predicted) of a kind, by the bars of its longest phase."""
+    """Variance of ln(measured / predicted) for a kind, from the bar of its longest phase."""
     longest = max((one for one in phases if KINDS[one.name] == kind), key=lambda one: one.seconds)
     return float((0.5 * math.log(longest.high / longest.low) / WIDTH) ** 2)
 
 
 def _alike(candidates: Sequence[RlCandidate], kind: str) -> Array:
-    """1 for candidates whose side of this kind is the same one."""
+    """Similarity of candidates in phases of a kind: 1 for the same trainer or engine, `_OF_DEGREES`
+    for engines with equal degrees only, otherwise 0. Phases of neither side have nothing in common
+    with those of other plans."""
     if kind == "generation":
         same = _equal([one.engine for one in candidates])
         return _OF_DEGREES * _equal([one.engine_degrees for one in candidates]) + (
@@ -146,7 +150,7 @@ def _equal(sides: Sequence[object]) -> Array:
 
 
 def _shares(candidate: RlCandidate, kinds: Sequence[str]) -> Array:
-    """Shares of a step, by kind of phase."""
+    """The share of each kind of phase in a step."""
     found = dict.fromkeys(kinds, 0.0)
     for phase in _phases([candidate]):
         found[KINDS[phase.name]] += phase.seconds
@@ -155,7 +159,8 @@ def _shares(candidate: RlCandidate, kinds: Sequence[str]) -> Array:
 
 
 def _memory(candidates: Sequence[RlCandidate]) -> Memory:
-    """Before any run: like are those whose trainers are the same, and whose engines are."""
+    """The belief about memory before any run. Candidates with the same trainer and candidates with
+    the same engine are similar."""
     spread, _ = spread_of(candidates[0].launch.layout.trainer.job, "memory")
     low, high = log_bounds(spread)
     deviation = 0.5 * (high - low) / WIDTH

@@ -1,7 +1,7 @@
-"""Plans of reinforcement learning that short runs can try: those of a file, and their neighbours.
+"""Reinforcement-learning plans that short runs can try: those of a file, and their neighbours.
 
-A neighbour differs from a plan in one choice of either side. Only what `planner launch` writes can
-be tried, and what does not fit more likely than `LEAST_FIT` is not.
+A neighbour differs from a plan in one choice of either side. Only plans that `planner launch` can
+write are tried, and only neighbours that fit with at least the probability `LEAST_FIT`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from planner.search.rl.plans import layout_of
 from planner.search.rl.result import RlResult
 from planner.tune.candidates import LEAST_FIT, MOST_CANDIDATES, configuration_key
 
-# Plans whose neighbours are candidates, too: each brings some ten.
+# Number of plans whose neighbours are candidates too: each adds about ten.
 _WITH_NEIGHBOURS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class RlCandidate:
-    """One layout of a job, with what is predicted of it. `name`: what people call it."""
+    """One layout of a job with its prediction. `name`: for people."""
 
     name: str
     launch: RlLaunch
@@ -48,7 +48,7 @@ class RlCandidate:
 
     @property
     def engine(self) -> str:
-        """How its engines are split."""
+        """The split of its engines, as text."""
         engine = self.launch.layout.engine
         return (
             f"{plural(engine.replicas, 'engine')} of tp {engine.tp}, pp {engine.pp}, "
@@ -58,19 +58,19 @@ class RlCandidate:
 
     @property
     def engine_degrees(self) -> tuple[int, ...]:
-        """The degrees of its engines, without their cache and sequences."""
+        """The degrees of its engines, without their cache share and number of sequences."""
         engine = self.launch.layout.engine
         return engine.replicas, engine.tp, engine.pp, engine.dp, engine.ep
 
     @property
     def trainer(self) -> str:
-        """How its trainer is split."""
+        """The split of its trainer, as text."""
         layout = self.launch.layout
         return f"{configuration_key(layout.trainer)}, {self.launch.token_limit}"
 
     @cached_property
     def costed(self) -> Costed:
-        """Its phases, and those of them that its step is the sum of."""
+        """Its phases, and those of them that add up to the step."""
         return costed_step(self.step)
 
     @property
@@ -85,18 +85,19 @@ class RlCandidate:
 
     @property
     def gpus(self) -> int:
-        """GPUs of both sides."""
+        """GPUs of trainer and engines together."""
         return self.launch.layout.gpus
 
     @property
     def peak_bytes(self) -> float | None:
-        """None: logs tell only what the trainer's allocator holds, not the engine's share."""
+        """None, because logs show only the memory of the trainer's allocator, not the engine's
+        share."""
         return None
 
 
 def rl_candidates(result: RlResult) -> dict[str, RlCandidate]:
-    """By key: the plans that can be launched, then their neighbours, fastest first. UsageError
-    where no plan can be."""
+    """Candidates by key: the plans that can be launched, then their neighbours, fastest first.
+    UsageError if no plan can be launched."""
     found: dict[str, RlCandidate] = {}
     why: list[str] = []
     for name, job, layout in _planned(result):
@@ -123,7 +124,7 @@ def _near(result: RlResult) -> Iterator[tuple[str, RlJob, RlLayout]]:
 
 
 def _add(found: dict[str, RlCandidate], why: list[str], launch: RlLaunch, name: str) -> None:
-    """A candidate, unless it cannot be launched: the reason is added then."""
+    """Add a candidate if it can be launched; otherwise add the reason to `why`."""
     try:
         note = launch_note(launch)
         one = RlCandidate(name, launch, rl_step(launch.job, launch.layout))

@@ -1,4 +1,4 @@
-"""A log of steps of reinforcement learning that grows: seconds of each step, and of its phases."""
+"""A growing log of reinforcement-learning steps: seconds of each step and of its phases."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from planner.evidence.rl.logs import Names, names_in, pairs_of, times_in
 from planner.job.errors import UsageError
 from planner.tune.follow import FollowedLog
 
-# Between the names of phases that one time is of.
+# Separator of the names of the phases that a time covers.
 AND = "+"
 
 
 @dataclass
 class FollowedSteps(FollowedLog):
-    """The printed figures of a framework of reinforcement learning, read from where the last look
+    """The figures that a reinforcement-learning framework prints, read on from where the last look
     ended."""
 
     named: dict[str, list[float]] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class FollowedSteps(FollowedLog):
 
     @property
     def format(self) -> str:
-        """The framework whose names it has; empty of none."""
+        """The framework whose names the log has; empty if it has none of them."""
         names = self._names
         return names.framework if names is not None and self._steps(names) else ""
 
     @property
     def said(self) -> LogFigures:
-        """The seconds of its steps; other figures where it is no log of such steps."""
+        """The seconds of its steps; for other logs the usual figures."""
         names = self._names
         steps = [] if names is None else self._steps(names)
         return LogFigures(values=steps) if steps else super().said
@@ -49,7 +49,7 @@ class FollowedSteps(FollowedLog):
         return next((self.named[name] for name in names.step if name in self.named), [])
 
     def parts(self) -> Mapping[str, float]:
-        """Steady seconds of phases; none where no step has a time."""
+        """Steady seconds of phases; empty if no step has a time."""
         names = self._names
         if names is None:
             return {}

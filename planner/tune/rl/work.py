@@ -1,4 +1,4 @@
-"""The trials of a study of reinforcement learning plans, and what is learnt from them."""
+"""The trials of a study of reinforcement-learning plans, and what is learnt from them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from planner.tune.runners.process import TRIAL_SCRIPT
 from planner.tune.runners.slurm import BATCH
 from planner.tune.trial import ShortRun, batch_script, once_script
 
-# A step takes minutes, and its time varies with the answers.
+# Looser than for training: a step takes minutes, and its time varies with the answers.
 RL_SHORT = ShortRun(steps=12, limit_s=7200.0)
 _KNOWN = 0.03
-# Until engines have loaded weights and captured graphs, on both sides.
+# Seconds until the engines have loaded weights and captured graphs, and the trainer is ready.
 _START_S = 300.0
 # Default number of steps that a policy is trained for.
 USUAL_RL_STEPS = 300.0
@@ -41,7 +41,7 @@ _START_SCRIPT, _RUN_SCRIPT = "launch.sh", "run.sh"
 
 
 class RlStudyWork(ChosenByWorth):
-    """Candidates of a plan file of reinforcement learning."""
+    """The candidates of a reinforcement-learning plan file and their trials."""
 
     start_s = _START_S
     sure_sd = _KNOWN
@@ -52,7 +52,7 @@ class RlStudyWork(ChosenByWorth):
 
     @cached_property
     def candidates(self) -> Mapping[str, RlCandidate]:
-        """Plans of the file and their neighbours, by key."""
+        """The plans of the file and their neighbours, by key."""
         return rl_candidates(self.result)
 
     @property
@@ -61,11 +61,11 @@ class RlStudyWork(ChosenByWorth):
         return {key: one.name for key, one in self.candidates.items()}
 
     def sequences(self, key: str) -> int:
-        """Samples of a step."""
+        """The number of samples of a step."""
         return self.candidates[key].launch.job.rollout.samples
 
     def tokens_of_step(self, key: str) -> float:
-        """Tokens of prompts and answers of a step."""
+        """Tokens of a step's prompts and answers."""
         return self.candidates[key].launch.job.rollout.tokens
 
     @cached_property
@@ -74,7 +74,7 @@ class RlStudyWork(ChosenByWorth):
         return RlBelief.of_plans([*self.candidates.values()])
 
     def belief(self, records: Sequence[TrialRecord]) -> Belief:
-        """The belief after some trials: about their steps, and about their phases."""
+        """The belief after some trials, from their steps and their phases."""
         found = self.prior
         for one in counted(records):
             if one.ended is not None and one.ended.step_s is not None:
@@ -82,7 +82,7 @@ class RlStudyWork(ChosenByWorth):
         return found.observed(self.observations(records))
 
     def facts(self, key: str) -> Facts:
-        """The facts by which its log is judged."""
+        """The facts by which a trial's log is judged."""
         one = self.candidates[key]
         layout, framework = one.launch.layout, one.launch.job.framework.name
         return Facts(layout.trainer.degrees, one.launch.longest, framework, one.step_s)
@@ -107,8 +107,8 @@ class RlStudyWork(ChosenByWorth):
         return found
 
     def _given(self, launch: RlLaunch) -> dict[str, str]:
-        """Variables of its script that the driver's environment has. UsageError for what no text
-        file can hold."""
+        """The variables of its script that the driver's environment sets. UsageError for a value
+        that no text file can hold."""
         found = {}
         for name in writer_of(launch.job.framework.name).asked(launch):
             if value := os.environ.get(name):
@@ -120,7 +120,7 @@ class RlStudyWork(ChosenByWorth):
         return found
 
     def demand_startable(self, runs_on: str) -> None:
-        """UsageError for what no trial could run without."""
+        """Raise UsageError if something that every trial needs is missing."""
         if runs_on == "run":
             _ = self.candidates
             return
@@ -161,7 +161,8 @@ class RlStudyWork(ChosenByWorth):
     def written(
         self, header: Mapping[str, object], records: Sequence[TrialRecord], ending: Ending
     ) -> Written:
-        """The outcome of the trials; `planner calibrate` makes a cluster file from their logs."""
+        """The outcome of the trials, without a cluster file; `planner calibrate` makes one from
+        their logs."""
         cluster = self.result.request.trainer.find_cluster()
         best = self.best(records)
         study = tuned_study(header, cluster, self.candidates, records, ending, best, self.names)
@@ -169,7 +170,7 @@ class RlStudyWork(ChosenByWorth):
         return Written(study.model_copy(update={"notes": notes}), "", "")
 
     def _notes(self, records: Sequence[TrialRecord]) -> Iterator[str]:
-        """The measured phases beside the predicted ones, by kind."""
+        """The measured phases compared with the predicted ones, by kind."""
         for one in counted(records):
             if one.ended is None or not one.ended.parts:
                 continue
@@ -183,7 +184,7 @@ class RlStudyWork(ChosenByWorth):
 
 
 def _start_script(given: Mapping[str, str]) -> str:
-    """Values of this run, then its script."""
+    """The values for this run, followed by its script."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
     here = 'cd "$(dirname "${BASH_SOURCE[0]}")" || exit 2'
     return "\n".join(("#!/usr/bin/env bash", here, *lines, f"exec bash {_RUN_SCRIPT}", ""))

@@ -1,1 +1,2 @@
-"""Runners of short runs: this machine, Slurm, Kubernetes, or any command; one contract."""
+"""Runners of short runs with one contract: on this machine, Slurm, Kubernetes, or by any
+command."""

@@ -1,4 +1,4 @@
-"""Trials as processes of this machine: the folder's start script, or a command of the user's."""
+"""Trials as processes of this machine: the folder's start script, or a user's command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOLDER, _NAME = "{folder}", "{name}"
 
 
 def command_words(text: str) -> list[str]:
-    """The words of a command, as a shell splits them; nothing in them is expanded. UsageError."""
+    """The words of a command, split as a shell does but without expansion. UsageError."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -38,7 +38,7 @@ class LocalRunner:
         return process.start(folder, job_name, ["bash", "launch.sh"])
 
     def find(self, folder: Path, job_name: str) -> Job:
-        """The job, by the files that its script left in the folder."""
+        """The job, from the files that its script left in the folder."""
         return process.find(folder, job_name)
 
     def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:
@@ -46,18 +46,18 @@ class LocalRunner:
         process.cancel(folder, job_name, force=force)
 
     def logs(self, folder: Path, job_name: str) -> Sequence[Path]:  # noqa: ARG002
-        """The one log."""
+        """The one log file."""
         return (folder / LOG,)
 
 
 class CommandRunner(LocalRunner):
-    """`--run 'COMMAND {folder}'`: a program of the user's and its words, not a line for a shell."""
+    """`--run 'COMMAND {folder}'`: a user's program and its arguments, not a line for a shell."""
 
     def __init__(self, text: str, nodes_as: NodesAs = "torchrun") -> None:
         self.words, self.nodes_as = command_words(text), nodes_as
 
     def submit(self, folder: Path, job_name: str, limit_s: float) -> str:  # noqa: ARG002
-        """Start the command with the folder, and the job's name, in their places."""
+        """Start the command with the folder and the job's name filled in."""
         places = {_FOLDER: str(folder.resolve()), _NAME: job_name}
         words = list(self.words)
         for place, value in places.items():
@@ -65,6 +65,6 @@ class CommandRunner(LocalRunner):
         return process.start(folder, job_name, words)
 
     def logs(self, folder: Path, job_name: str) -> Sequence[Path]:  # noqa: ARG002
-        """The output of the command, and the logs that it writes into the folder."""
+        """The output of the command, and the logs that it writes to the folder."""
         others = chain(folder.glob("*.log"), folder.glob("*.out"))
         return (folder / LOG, *sorted(path for path in others if path.name != LOG))

@@ -1,7 +1,7 @@
-"""Runners of short runs: this machine, Slurm, Kubernetes, or any command; one contract.
+"""Runners of short runs with one contract: on this machine, Slurm, Kubernetes, or by any command.
 
-A job is known by its name, which the study keeps before anything is submitted, so that a later
-driver finds the job again if the first was killed. A runner looks up, and ends, only jobs of the
+A job is known by its name, which the study stores before anything is submitted, so that a later
+driver finds the job again if the first was killed. A runner looks up, and ends, only jobs with the
 given names.
 """
 
@@ -19,9 +19,9 @@ from planner.launch.contract import NodesAs
 
 State = Literal["pending", "running", "done", "failed", "unknown"]
 LOG = "train.log"
-# Longer answers of a scheduler's command than this do not come.
+# Time limit for an answer of a scheduler's command.
 _ANSWER_S = 60.0
-# What their programs print where nobody answers them.
+# Words that their programs print if the scheduler does not answer.
 _AWAY = (
     "unable to contact slurm", "connection refused", "timed out", "timeout", "unable to connect",
     "connection reset", "zero bytes were transmitted", "no route to host", "i/o timeout",
@@ -31,18 +31,18 @@ _AWAY = (
 
 
 class AwayError(Exception):
-    """The scheduler does not answer; it may later."""
+    """The scheduler does not answer now, but may later."""
 
 
 class RefusedError(Exception):
-    """The scheduler answers, and does not do what it is asked; the message is its own."""
+    """The scheduler answers but refuses the request; the message is the scheduler's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of a name. `handle`: the scheduler's name of it; `reason`: its words on the state;
-    `lost`: it ended for no fault of its own, as of a node that failed; `never`: it waits for what
-    this cluster does not have."""
+    """A job with a name. `handle`: the scheduler's name for it; `reason`: its words on the state;
+    `lost`: it ended through no fault of its own, for example because a node failed; `never`: it
+    waits for resources that this cluster does not have."""
 
     state: State
     handle: str = ""
@@ -60,29 +60,30 @@ UNKNOWN = Job("unknown")
 
 
 class Runner(Protocol):
-    """Starts, finds and ends jobs. Each may raise `AwayError`, `submit` and `cancel` also
+    """Starts, finds and ends jobs. Every method may raise `AwayError`, `submit` and `cancel` also
     `RefusedError`."""
 
     nodes_as: NodesAs
 
     def submit(self, folder: Path, job_name: str, limit_s: float) -> str:
-        """Start the folder's job, which ends at the limit; what the scheduler calls it."""
+        """Start the folder's job, which ends at the limit, and return the scheduler's name for
+        it."""
 
     def find(self, folder: Path, job_name: str) -> Job:
-        """The job of a name, whoever started it and however long ago."""
+        """The job with a name, whoever started it and however long ago."""
 
     def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:
-        """Ask the job to end; `force`: it was asked before, and did not."""
+        """Ask the job to end; `force`: it was asked before and did not end."""
 
     def logs(self, folder: Path, job_name: str) -> Sequence[Path]:
-        """Files that hold what it has printed so far."""
+        """Files with its output so far."""
 
 
 def called(
     words: Sequence[str], cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
     """The output of a scheduler's command. UsageError if there is no such command, AwayError if the
-    scheduler does not answer, RefusedError if it says no."""
+    scheduler does not answer, RefusedError if it refuses."""
     try:
         done = subprocess.run(
             words, cwd=cwd, env={**os.environ, **(environment or {})}, timeout=_ANSWER_S,

@@ -1,5 +1,5 @@
-"""`--on kubernetes`: the folder's JobSet by kubectl; its name is the job's, which the cluster takes
-once.
+"""`--on kubernetes`: create the folder's JobSet with kubectl. It has the job's name, which the
+cluster accepts only once.
 
 The image and the claim of the shared disk come from the environment: IMAGE and CLAIM.
 """
@@ -15,7 +15,7 @@ from planner.launch.contract import NodesAs
 from planner.launch.launchers import JOB_SET
 from planner.tune.runners.contract import LOG, UNKNOWN, Job, RefusedError, State, called
 
-# Of a pod's log, which is read as a whole; a short run prints far less.
+# Most bytes of a pod's log, which is read as a whole; a short run prints far less.
 _MOST_BYTES = 16 * 2**20
 
 
@@ -25,7 +25,8 @@ class KubernetesRunner:
     nodes_as: NodesAs = "k8s"
 
     def submit(self, folder: Path, job_name: str, limit_s: float) -> str:  # noqa: ARG002
-        """Create the JobSet and its configuration; a second one of the name is refused."""
+        """Create the JobSet and its configuration; the cluster refuses a second one with the same
+        name."""
         try:
             called(["kubectl", "create", "-f", JOB_SET], folder.resolve())
         except RefusedError as error:
@@ -34,7 +35,7 @@ class KubernetesRunner:
         return job_name
 
     def find(self, folder: Path, job_name: str) -> Job:  # noqa: ARG002
-        """The JobSet's state, and that of its pods."""
+        """The state of the JobSet and of its pods."""
         try:
             told = json.loads(called(["kubectl", "get", "jobset", job_name, "-o", "json"]))
         except RefusedError as error:

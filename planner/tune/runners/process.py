@@ -1,8 +1,9 @@
-"""A job as a process group of this machine, which a later driver finds again.
+"""A job as a process group of this machine that a later driver can find again.
 
-The folder's `trial.sh` runs it: it makes the folder `started`, which only one start can, leaves its
-process id there, and the exit status in the end. All processes of a job carry its name in their
-environment, by which they are ended, also those that left the group as torchrun's workers do.
+The folder's `trial.sh` runs it. The script makes the folder `started`, which succeeds for one start
+only, writes its process id there, and at the end the exit status. All processes of a job carry its
+name in their environment, by which they are ended, even if they left the group, as torchrun's
+workers do.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from planner.tune.runners.contract import UNKNOWN, Job
 
 STARTED, JOB_VARIABLE = "started", "PLANNER_TUNE_JOB"
 TRIAL_SCRIPT = "trial.sh"
-# From fork until the script has made its folder.
+# Longest time from the fork until the script has made its folder.
 _STARTS_S = 10.0
-# How often processes are looked for that are to end, and seconds between.
+# Number of searches for processes to end, and seconds between them.
 _ROUNDS, _ROUND_S = 4, 0.05
 
 
 def start(folder: Path, job_name: str, words: Sequence[str]) -> str:
-    """Run words under the folder's script, which writes the log; the process group."""
+    """Run a command under the folder's script, which writes the log; return the process group."""
     process = subprocess.Popen(
         ["bash", TRIAL_SCRIPT, *words], cwd=folder, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         env={**os.environ, JOB_VARIABLE: job_name},
     )  # fmt: skip
-    # The folder's record is what counts, now and for a later driver; this one reaps its child.
+    # The folder's record decides, now and for a later driver; this driver only reaps its child.
     _CHILDREN.append(process)
     until = time.monotonic() + _STARTS_S
     while not (folder / STARTED / "pid").is_file() and process.poll() is None:
@@ -46,14 +47,14 @@ _CHILDREN: list[subprocess.Popen[bytes]] = []
 
 
 def find(folder: Path, job_name: str) -> Job:
-    """The job, by the files that its script left in the folder, and by the processes that carry its
+    """The job, from the files that its script left in the folder and the processes that carry its
     name."""
     _CHILDREN[:] = [one for one in _CHILDREN if one.poll() is None]
     claim = folder / STARTED
     if not claim.is_dir():
         return UNKNOWN
     pid = _text(claim / "pid")
-    # The script leaves its status before it ends: looked for after its processes.
+    # The script writes its status before it ends, so look for the status after its processes.
     if any(processes(job_name)) and not _text(claim / "status"):
         return Job("running", pid)
     if status := _text(claim / "status"):
@@ -62,8 +63,8 @@ def find(folder: Path, job_name: str) -> Job:
 
 
 def cancel(folder: Path, job_name: str, *, force: bool = False) -> None:  # noqa: ARG001 (a runner's)
-    """Ask every process of the job to end, or end it, including those that one of them has just
-    started."""
+    """Ask every process of the job to end (`force`: kill it), including processes that were started
+    meanwhile."""
     asked: set[int] = set()
     for _ in range(_ROUNDS):
         new = {*processes(job_name)} - asked
@@ -81,7 +82,8 @@ def exit_status(folder: Path) -> int | None:
 
 
 def processes(job_name: str) -> Iterator[int]:
-    """Processes of this machine that carry the name of a job, this one's children or not."""
+    """Processes of this machine that carry the name of a job, whether or not they are children of
+    this one."""
     wanted = f"{JOB_VARIABLE}={job_name}".encode()
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -90,7 +92,7 @@ def processes(job_name: str) -> Iterator[int]:
 
 
 def _is_dead(place: Path) -> bool:
-    # The state stands behind the name in parentheses, which may hold anything.
+    # The state follows the name in parentheses, which may contain anything.
     return (place / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
 
 

@@ -1,7 +1,7 @@
-"""`--on slurm`: sbatch, squeue, sacct and scancel, by the names of jobs.
+"""`--on slurm`: sbatch, squeue, sacct and scancel, by job name.
 
-Options of your cluster, such as a partition and an account, come as sbatch takes them from the
-environment: SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_QOS.
+sbatch takes options of your cluster, such as a partition and an account, from the environment:
+SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_QOS.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _PENDING = (
 _RUNNING = (
     "RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING",
 )  # fmt: skip
-# Ends that say nothing of the plan.
+# Ends that say nothing about the plan.
 _LOST = ("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "CANCELLED", "DEADLINE")
-# Reasons of jobs that wait for what the cluster does not have (job_reason_codes of Slurm).
+# Reasons of jobs that wait for resources that the cluster does not have (job_reason_codes of
+# Slurm).
 _NEVER = (
     "PartitionNodeLimit", "PartitionConfig", "BadConstraints", "AssocMaxNodePerJobLimit",
     "AssocMaxGRESPerJob", "QOSMaxNodePerJobLimit", "QOSMaxGRESPerJob", "PartitionTimeLimit",
@@ -47,7 +48,7 @@ class SlurmRunner:
     nodes_as: NodesAs = "slurm"
 
     def submit(self, folder: Path, job_name: str, limit_s: float) -> str:
-        """Hand the folder's batch script to sbatch; the job's number."""
+        """Submit the folder's batch script with sbatch and return the job's number."""
         options = [
             "--parsable", "--no-requeue", f"--job-name={job_name}", f"--output={LOG}",
             "--open-mode=append", f"--time={max(1, math.ceil(limit_s / 60))}",
@@ -57,7 +58,8 @@ class SlurmRunner:
         return answer.strip().partition(";")[0]
 
     def find(self, folder: Path, job_name: str) -> Job:
-        """The job by the queue, or by the accounts, or by its own script."""
+        """The job from the queue, else from the accounting, else from the files of its own
+        script."""
         found = _queued(job_name) or _accounted(job_name)
         ended = process.exit_status(folder)
         if ended is not None and (found is None or found.is_alive):
@@ -67,12 +69,12 @@ class SlurmRunner:
         return found or UNKNOWN
 
     def cancel(self, folder: Path, job_name: str, *, force: bool = False) -> None:  # noqa: ARG002
-        """scancel by the job's name, of this user's alone."""
+        """Run scancel with the job's name, for this user's jobs only."""
         words = ["scancel", "--me", f"--name={job_name}"]
         called([*words, "--signal=KILL", "--full"] if force else words)
 
     def logs(self, folder: Path, job_name: str) -> Sequence[Path]:  # noqa: ARG002
-        """The one log."""
+        """The one log file."""
         return (folder / LOG,)
 
 
@@ -82,7 +84,7 @@ def _queued(job_name: str) -> Job | None:
 
 
 def _accounted(job_name: str) -> Job | None:
-    """The job in sacct's accounts; None if it has none, or keeps no accounts."""
+    """The job from sacct; None if sacct does not know it or accounting is disabled."""
     words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={job_name}"]
     try:
         return _job(called([*words, "--starttime=now-30days", "--format=JobID,State,ExitCode"]))
@@ -93,15 +95,15 @@ def _accounted(job_name: str) -> Job | None:
 
 
 def _job(answer: str) -> Job | None:
-    """The last job of an answer: of several of one name, which no driver starts, that one is
-    alive."""
+    """The job in an answer: the one that is alive if there are several with the name, else the
+    last; None if there is none."""
     found = [line.split("|") for line in answer.splitlines() if line.count("|") == 2]
     jobs = [_told(*map(str.strip, words)) for words in found]
     return next((job for job in jobs if job.is_alive), jobs[-1] if jobs else None)
 
 
 def _told(handle: str, state: str, reason: str) -> Job:
-    # sacct: `CANCELLED by 1000`.
+    # sacct prints, for example, `CANCELLED by 1000`.
     word = (state.split() or [""])[0].rstrip("+")
     words = state if reason in ("", "None") else f"{state} ({reason})"
     if word in _PENDING:

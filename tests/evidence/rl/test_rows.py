@@ -93,7 +93,7 @@ def test_answers_of_which_only_the_limit_is_known_have_the_usual_mean() -> None:
     ("changed", "reason"),
     [
         ({"framework": "a loop of our own"}, "not modelled"),
-        ({"model": "7B"}, "not one that can be told"),
+        ({"model": "7B"}, "cannot be identified"),
         ({"prompts_per_step": ""}, "prompts_per_step"),
         ({"gpu": "Ascend A3"}, "not in the catalogue"),
         ({"train_backend": "megatron"}, "tp and pp"),

@@ -22,14 +22,14 @@ PIPELINE = {"tp": "1", "pp": "8", "vpp": "", "layers": "96", "num_gpus": "8"}
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"dp": "2"}, "dp·tp·pp·cp = 2·8·8·1 = 128, and num_gpus is 64"),
+        ({"dp": "2"}, "dp·tp·pp·cp = 2·8·8·1 = 128, but num_gpus is 64"),
         ({"pp": "1", "vpp": "3"}, "vpp is 3 without pipeline stages; give pp, or vpp 1"),
-        ({"head_stage": "8"}, "head_stage 8 is none of the stages 0 to 7"),
+        ({"head_stage": "8"}, "head_stage 8 is not one of the stages 0 to 7"),
         (
             {"num_gpus": "128", "gbs": "4", "mbs": "4"},
             "gbs is 4, less than one micro-batch of mbs 4 for each of dp 2",
         ),
-        ({"pipeline_runs": "0"}, "pipeline_runs is 0, and must be 1 or more"),
+        ({"pipeline_runs": "0"}, "pipeline_runs is 0, but must be 1 or more"),
         ({"pipeline_runs": "65"}, "gbs 64 is less than pipeline_runs 65 of mbs·dp 1"),
         (
             {"moe": "8 experts top2", "ep": "8", "etp": "2"},
@@ -37,10 +37,10 @@ PIPELINE = {"tp": "1", "pp": "8", "vpp": "", "layers": "96", "num_gpus": "8"}
         ),
         (
             {"precision": "fp32", "state_precision": "bf16"},
-            "precision fp32 with state_precision bf16: products in 32 bits have 32-bit weights; "
+            "precision fp32 with state_precision bf16: 32-bit products need 32-bit weights; "
             "write precision bf16, or state_precision fp32",
         ),
-        ({"recompute_share": "1.5"}, "recompute_share is 1.5, and must be 0 to 1"),
+        ({"recompute_share": "1.5"}, "recompute_share is 1.5, but must be 0 to 1"),
         (
             {"recompute": "none", "recompute_share": "0.5"},
             "recompute_share is 0.5 with recompute none",
@@ -50,12 +50,12 @@ PIPELINE = {"tp": "1", "pp": "8", "vpp": "", "layers": "96", "num_gpus": "8"}
         ({"compile": "y", "variant": "eager"}, "compile is y, and variant says eager"),
         (
             PIPELINE | {"layers_per_stage": "24x4"},
-            "layers_per_stage lists 4 blocks, and pp·vpp = 8·1 = 8; list one for each stage and "
+            "layers_per_stage lists 4 blocks, but pp·vpp = 8·1 = 8; list one for each stage and "
             "chunk, or leave vpp out",
         ),
         (
             PIPELINE | {"vpp": "3", "layers_per_stage": "12x8"},
-            "layers_per_stage lists 8 blocks, and pp·vpp = 8·3 = 24; list one for each stage and "
+            "layers_per_stage lists 8 blocks, but pp·vpp = 8·3 = 24; list one for each stage and "
             "chunk, or leave vpp out",
         ),
         (

@@ -199,7 +199,7 @@ def test_trace_of_a_cpu_alone(tmp_path: Path) -> None:
 def test_what_is_no_trace(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
-    with pytest.raises((UsageError, HardwareError), match=r"no Chrome trace|is empty"):
+    with pytest.raises((UsageError, HardwareError), match=r"not a Chrome trace|is empty"):
         read_rank(path, 0)
 
 
@@ -246,7 +246,7 @@ def test_memory_stays_bounded_in_a_large_trace(tmp_path: Path) -> None:
 def test_a_log_that_begins_with_a_bracket_is_no_list_of_events(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(" [2025-06-01 10:00:00] iteration 1\n")
-    with pytest.raises(UsageError, match="this is no Chrome trace"):
+    with pytest.raises(UsageError, match="this is not a Chrome trace"):
         read_rank(path, 0)
 
 

@@ -222,7 +222,7 @@ def test_a_file_without_a_family_says_what_was_assumed(tmp_path: Path) -> None:
     (note,) = load_model(_write(tmp_path, TINY.replace('source = "made up"\n', ""))).notes
     assert note.startswith("[shape] does not state these, which are taken from the defaults")
     (note,) = load_model(_write(tmp_path, TINY + 'family = "gpt22"\n')).notes
-    assert "the defaults, for no catalogue model is of family gpt22" in note
+    assert "the defaults, because no catalogue model is of family gpt22" in note
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_wrong_model_toml_is_refused_by_file_and_field(
 def test_paths_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist"):
         load_model(tmp_path / "none.json")
-    with pytest.raises(ModelError, match=r"holds no config\.json"):
+    with pytest.raises(ModelError, match=r"a folder with a config\.json"):
         load_model(tmp_path)
     (tmp_path / "x.yaml").write_text("a: 1", encoding="utf-8")
     with pytest.raises(ModelError, match=r"must be a config\.json or a model \.toml"):

@@ -228,7 +228,7 @@ def test_a_multimodal_config_is_read_through_its_text_config() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "model_type is missing, so nothing tells how its keys are meant"),
+        ({}, "model_type is missing, so the meaning of its keys is unknown"),
         ({"model_type": "rwkv"}, r"unknown model_type 'rwkv'\. \(docs/how-to/my-model\.md lists"),
         ({"model_type": "llama3"}, "unknown model_type 'llama3'. Did you mean 'llama'"),
         ({"model_type": "deepseek_v32"}, "DeepSeek V3.2 is not planned: its attention is sparse"),
@@ -257,7 +257,10 @@ def test_a_multimodal_config_is_read_through_its_text_config() -> None:
         ({"model_type": "deepseek_v3", "attention_bias": True}, "attention_bias=true is not"),
         ({"model_type": "deepseek_v2"}, "num_experts_per_tok is missing; expected a positive"),
         ({"model_type": "mixtral", "num_experts_per_tok": 9}, "top_k=9 exceeds experts=8"),
-        ({"model_type": "gpt_oss", "layer_types": ["full_attention"]}, "1 entries; expected one a"),
+        (
+            {"model_type": "gpt_oss", "layer_types": ["full_attention"]},
+            "1 entries; expected one per",
+        ),
         ({"model_type": "gpt_oss", "layer_types": [1]}, "expected a list of strings"),
         (
             {"model_type": "gpt_oss", "num_hidden_layers": 1, "layer_types": ["linear_attention"]},
@@ -287,7 +290,7 @@ def test_refusals_name_the_file_the_field_and_the_rule(
     ("content", "message"),
     [
         (b'{"model_type": "llama",\n  oops}', "not valid JSON: line 2, column 3"),
-        (b"[1, 2]", "holds a list; expected a JSON object"),
+        (b"[1, 2]", "contains a list; expected a JSON object"),
         (b"\xff\xfe", "not a text file in UTF-8"),
         (b"", "not valid JSON: line 1, column 1"),
     ],
@@ -317,7 +320,7 @@ def test_a_misspelt_key_is_named_and_so_is_the_default(key: str) -> None:
     except ModelError as error:
         assert key in str(error)
         return
-    assert any(f"{misspelt} is no key" in note and key in note for note in notes)
+    assert any(f"{misspelt} is not a key" in note and key in note for note in notes)
     # Without their number, key and value heads are as many as those of queries.
     assert any(key in note and "default" in note for note in notes) or "key_value" in key
 
@@ -348,7 +351,7 @@ def test_modules_beside_the_language_model_are_refused_by_name(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(wrapper), encoding="utf-8")
     assert read_hf_model(wrapper, "config.json").left_out == (name,)
-    with pytest.raises(UsageError, match=f"has {name} beside its language model"):
+    with pytest.raises(UsageError, match=f"has {name} besides its language model"):
         Request(model=str(path), gpus="8xH100", gbs=8).resolve()
 
 

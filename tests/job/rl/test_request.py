@@ -38,11 +38,11 @@ def test_algorithms_and_frameworks_have_their_habits():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lengths": "prompt=512,response=200000"}, "the positions of"),
-        ({"samples_per_prompt": 1}, "needs two at least"),
+        ({"lengths": "prompt=512,response=200000"}, "has only"),
+        ({"samples_per_prompt": 1}, "needs at least two"),
         ({"minibatches": 3}, "does not divide the 2,048 samples"),
         ({"staleness": "1", "placement": "colocated"}, "give --placement separate"),
-        ({"staleness": "99"}, "8 at most"),
+        ({"staleness": "99"}, "at most 8"),
         ({"resampling": 2.0}, "trains on every sample"),
         ({"token_limit": 4096}, "give --token-limit 17408"),
         ({"algorithm": "gropo"}, "Did you mean 'grpo'"),
@@ -56,10 +56,10 @@ def test_algorithms_and_frameworks_have_their_habits():
         ({"lengths": "prompt=9,response=2000", "model": "gpt2"}, "at most max=1015"),
         ({"lengths": "prompt=2000,response=9", "model": "gpt2"}, "shorten prompts"),
         ({"critic": "qwen3-8b"}, "has no critic"),
-        ({"turns": "many"}, "as 4x2.5"),
-        ({"reward": "-1"}, "seconds a step"),
+        ({"turns": "many"}, "for example 4x2.5"),
+        ({"reward": "-1"}, "seconds per step"),
         ({"lengths": "mean=450"}, "write prompt="),
-        ({"lengths": None}, "decide a step"),
+        ({"lengths": None}, "a step depends on"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_nearest_fix(given, said):

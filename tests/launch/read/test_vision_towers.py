@@ -135,4 +135,4 @@ def test_images_that_the_caller_says_are_of_every_kind_of_file(tmp_path: Path) -
     given = read_given([str(text)], Hints(images="1x640x480"), 1, "1xH100", None)
     judgement = assess(given.found, given.gpus, given.cluster)
     assert judgement.verdict == "cannot tell"
-    assert any("reads text alone" in problem.text for problem in judgement.problems)
+    assert any("reads only text" in problem.text for problem in judgement.problems)

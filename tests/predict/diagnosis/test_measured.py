@@ -126,7 +126,7 @@ def test_causal_convention_is_recognised(assessment: Assessment) -> None:
 def test_unusual_mfu_is_said(assessment: Assessment) -> None:
     plan = plan_of(assessment)
     result = findings(assessment, Measured(step_time_s=plan.step_time_s, mfu=plan.mfu * 0.77))
-    assert "no usual way" in " ".join(result.verdicts)
+    assert "no usual convention" in " ".join(result.verdicts)
 
 
 def test_without_a_step_time_the_verdict_is_conditional(assessment: Assessment) -> None:

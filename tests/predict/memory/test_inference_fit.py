@@ -206,12 +206,12 @@ def test_changes_are_combined_to_save_gpus() -> None:
         ("mixtral-8x7b", {"tp": 4, "ep": 3}, ("tp·dp = 4", "2 or 4")),
         ("mixtral-8x7b", {"tp": 16, "ep": 16}, ("8 experts",)),
         ("llama-3.1-8b", {"pp": 33}, ("32 layers",)),
-        ("llama-3.1-8b", {"batch": 0}, ("--batch 0", "1 to 1,000,000")),
+        ("llama-3.1-8b", {"batch": 0}, ("--batch 0", "1 and 1,000,000")),
         ("llama-3.1-8b", {"batch": -1}, ("--batch -1",)),
         ("llama-3.1-8b", {"context": 10**9}, ("--context 1,000,000,000", "100,000,000")),
         ("llama-3.1-8b", {"block": 0}, ("--block-size 0",)),
         ("llama-3.1-8b", {"utilization": 1.2}, ("1.2", "0.9")),
-        ("llama-3.1-8b", {"utilization": 0.0}, ("outside of 0 to 1",)),
+        ("llama-3.1-8b", {"utilization": 0.0}, ("not between 0 and 1",)),
     ],
 )
 def test_wrong_settings_name_the_rule(

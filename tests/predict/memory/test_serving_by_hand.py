@@ -243,7 +243,7 @@ LARGEST = {
 @pytest.mark.parametrize(("name", "largest"), LARGEST.items())
 def test_ranges_of_settings_end_where_they_say(name: str, largest: int) -> None:
     for value in (0, largest + 1):
-        with pytest.raises(UsageError, match=f"is outside of 1 to {largest:,}"):
+        with pytest.raises(UsageError, match=f"is not between 1 and {largest:,}"):
             check_deployment(tiny(**{name: value}))
     for value in (1, largest):
         try:

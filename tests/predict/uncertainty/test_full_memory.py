@@ -97,7 +97,7 @@ def test_an_evaluated_plan_carries_its_risk() -> None:
     assert risk.probability == pytest.approx(1.0 - plan.fit_probability)
     assert risk.step_time_s == pytest.approx(plan.step_time_s + 4 * 128 * EXCHANGE_S)
     assert plan.step_time.high > 3.0 * plan.step_time_s
-    assert any("with memory to spare" in text for text in plan.assumptions)
+    assert any("assumes spare memory" in text for text in plan.assumptions)
     ((name, text),) = full_memory_facts(plan)
     assert name == "memory full"
     assert "times as long" in text

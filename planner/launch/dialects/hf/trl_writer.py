@@ -36,7 +36,7 @@ from planner.launch.dialects.hf.settings_file import (
     settings_names,
     trainer_optimizer,
 )
-from planner.launch.dialects.hf.tuning_words import frozen_text, tuning_refusals
+from planner.launch.dialects.hf.tuning_words import frozen_text, loaded_dtype, tuning_refusals
 from planner.launch.quoting import Code
 from planner.launch.registry import dialect_toml
 from planner.launch.sentences import (
@@ -138,13 +138,12 @@ def _names(launch: Launch) -> dict[str, object]:
     """Names that the rows of `launch.toml` may use."""
     job, tuning, profile = launch.job, launch.job.tuning, launch.job.framework.name
     within = job.samples.lengths is not None and job.samples.packing == "pack-varlen"
-    whole = job.framework.mode == "amp" or (profile == FSDP and tuning.trains_all)
     attention = "flash_attention_2" if within else {"flash": "sdpa"}.get(job.attention, "eager")
     reentrant = profile == DEEPSPEED and launch.plan.degrees.zero == 3 and tuning.has_adapters
     return settings_names(launch, by_peft=True) | {
         "trainer": trainer_of(job),
         "profile": profile,
-        "dtype": "float32" if whole else "bfloat16",
+        "dtype": loaded_dtype(job),
         "attention": attention,
         "optim": _optimizer(job) or "",
         "betas": [str(beta) for beta in deepspeed_writer.optimizer_betas(job)],

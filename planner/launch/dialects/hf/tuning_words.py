@@ -20,8 +20,19 @@ from planner.launch.dialects.hf.modules import (
 
 # The usual ratio: twice the rank (peft's examples, LLaMA-Factory's default).
 _ALPHA_PER_RANK = 2
+# Frameworks whose shards of trained weights are in fp32.
+_FP32_SHARDS = ("hf-fsdp2", "fsdp1")
 _BITS = ("nf4", "nf4-double", "int8")
 Names = tuple[str, ...]
+
+
+def loaded_dtype(job: Job) -> str:
+    """The dtype in which TRL is told to load the weights. FSDP trains fp32 shards
+    (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, prepare_model), autocast
+    fp32 weights. TRL loads fp32 unless told otherwise (trl/trainer/model_config.py, dtype;
+    trainer/utils.py, create_model_from_path)."""
+    shards = job.framework.name in _FP32_SHARDS and job.tuning.trains_all
+    return "float32" if shards or job.framework.mode == "amp" else "bfloat16"
 
 
 def alpha(tuning: Tuning) -> float:

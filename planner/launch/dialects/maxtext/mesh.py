@@ -1,10 +1,10 @@
-"""Degrees as axes of MaxText's mesh, each inside a node (`ici_`) and between nodes (`dcn_`); and a
-micro-batch as MaxText counts it: sequences a GPU, over all GPUs, also those of one rank.
+"""Degrees as axes of MaxText's mesh, each with a part inside a node (`ici_`) and a part between
+nodes (`dcn_`); and the batch as MaxText counts it, in sequences per GPU, averaged over all GPUs.
 
 Tensor parallelism is the axis `tensor`, which divides weights and, between products, activations
 along their width, or `tensor_sequence`, Megatron's sequence parallelism: the same bytes in the same
-exchanges. Experts and context ranks shard the other weights along with `fsdp`; `data` replicates.
-Sources: MaxText 0.2.5, configs/base.yml (logical_axis_rules), configs/types.py
+exchanges. Experts and context ranks shard the other weights together with `fsdp`; `data`
+replicates. Sources: MaxText 0.2.5, configs/base.yml (logical_axis_rules), configs/types.py
 (calculate_global_batch_sizes), layers/pipeline.py; XLA, distributed/topology_util.cc (the GPUs of
 one host are a slice).
 """
@@ -17,12 +17,12 @@ from math import gcd, prod
 
 from planner.predict.plan import Degrees
 
-# Axes from the innermost ranks outwards, as plans number them.
+# Axes from the innermost ranks outwards, in the order in which plans number ranks.
 AXES = ("tensor", "context", "expert", "fsdp", "data", "pipeline")
-# Axis -> what it divides here; the first two make tp, those that shard weights make fsdp.
+# Axes that make up tp, and axes that shard weights as fsdp.
 TENSOR = ("tensor", "tensor_sequence")
 FSDP = ("fsdp", "fsdp_transpose")
-# Axes of which a plan knows nothing.
+# Axes that plans do not have.
 OTHERS = (
     "diloco", "sequence", "context_usp_ulysses", "context_autoregressive", "autoregressive",
 )  # fmt: skip
@@ -31,12 +31,12 @@ Sizes = Mapping[str, int]
 
 
 def key(scope: str, axis: str) -> str:
-    """`ici_fsdp_parallelism`."""
+    """The name of an axis's setting, such as `ici_fsdp_parallelism`."""
     return f"{scope}_{axis}_parallelism"
 
 
 def sizes_of(degrees: Degrees) -> dict[str, int] | None:
-    """The size of each axis; None where experts or context parallelism do not divide the ranks."""
+    """The size of each axis; None if expert or context parallelism does not divide the ranks."""
     ranks = degrees.dp * degrees.cp
     shards = (degrees.shard or ranks) if degrees.zero == 3 else 1
     inside = degrees.cp * degrees.ep
@@ -49,8 +49,9 @@ def sizes_of(degrees: Degrees) -> dict[str, int] | None:
 
 
 def spread(sizes: Sizes, per_node: int) -> dict[str, tuple[int, int]] | None:
-    """(ranks inside a node, ranks between nodes) of each axis, the innermost filling the node
-    first; None where an axis neither divides what is left of the node nor is a multiple of it."""
+    """(ranks inside a node, ranks between nodes) of each axis; inner axes fill the node first. None
+    if an axis neither divides the remaining GPUs of the node nor is a multiple of them.
+    """
     left, found = per_node, {}
     for axis in AXES:
         inside = min(sizes[axis], left)
@@ -62,7 +63,7 @@ def spread(sizes: Sizes, per_node: int) -> dict[str, tuple[int, int]] | None:
 
 
 def degrees_of(sizes: Sizes, optimizer_over_data: bool) -> dict[str, int]:
-    """dp, tp, pp, cp, ep, ZeRO stage and shard group of the axes as a file states them."""
+    """dp, tp, pp, cp, ep, ZeRO stage and shard group that the axes of a file amount to."""
     cp, ep, data = sizes["context"], sizes["expert"], sizes["data"]
     shards = prod(sizes[axis] for axis in FSDP) * cp * ep
     zero = 3 if shards > 1 else int(optimizer_over_data)
@@ -73,8 +74,9 @@ def degrees_of(sizes: Sizes, optimizer_over_data: bool) -> dict[str, int]:
 
 
 def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
-    """Axes with the size that is -1 computed from the number of ranks; None where that number is
-    not known, several axes are open, or the sizes do not divide it."""
+    """The axes with a size of -1 replaced by the one that follows from the number of ranks. None if
+    that number is unknown, several axes are -1, or the other sizes do not divide it.
+    """
     open_axes = [axis for axis, size in stated.items() if size == -1]
     if not open_axes:
         return dict(stated)
@@ -86,8 +88,9 @@ def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`per_gpu`: sequences of a forward pass over the number of GPUs; `accumulated`: passes of a
-    step; `microbatches`: pieces into which a pipeline cuts a pass."""
+    """`per_gpu`: sequences of one forward pass divided by the number of GPUs; `accumulated`: passes
+    per step; `microbatches`: pieces into which a pipeline cuts a pass.
+    """
 
     per_gpu: float
     accumulated: int
@@ -95,20 +98,21 @@ class Batch:
 
 
 def batch_of(degrees: Degrees) -> Batch:
-    """The batch of a plan; a pipeline takes all micro-batches of a step in one pass."""
+    """The batch of a plan. A pipeline takes all micro-batches of a step in one pass."""
     passes = degrees.grad_acc if degrees.pp > 1 else 1
     per_gpu = degrees.mbs * degrees.dp * passes / degrees.gpus
     return Batch(per_gpu, degrees.grad_acc // passes, passes)
 
 
 def tiles(microbatches: int, pp: int) -> int:
-    """Pieces in which the loss makes its logits, one for each micro-batch: a pipeline makes those
-    of all micro-batches at once, divided over its stages."""
+    """Pieces in which the loss makes its logits, one per micro-batch. A pipeline makes those of all
+    micro-batches at once, divided over its stages.
+    """
     return max(1, microbatches // pp) if pp > 1 else 1
 
 
 def micro_batch(per_gpu: float, gpus: int, dp: int, microbatches: int) -> int | None:
-    """Sequences of a rank's micro-batch; None where that is no whole number."""
-    # As MaxText does: cut to a whole number of sequences.
+    """Sequences in a rank's micro-batch; None if that is not a whole number."""
+    # MaxText rounds down to a whole number of sequences.
     whole = int(gpus * per_gpu)
     return whole // (dp * microbatches) if whole and whole % (dp * microbatches) == 0 else None

@@ -1,5 +1,6 @@
-"""The model that MaxText's settings describe, read as a config of Hugging Face's of the same
-layers."""
+"""The model that MaxText's settings describe, converted to a Hugging Face config of the same
+layers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from planner.job.specs import ModelSpec
 from planner.launch.dialects.maxtext.settings import default
 from planner.launch.registry import dialect_toml
 
-# Kinds of stretched rotary positions: Hugging Face's name and keys -> MaxText's.
+# Scaled rotary positions: MaxText's setting for each of Hugging Face's keys, or fixed values.
 _YARN = {
     "factor": "rope_factor", "original_max_position_embeddings": "original_max_position_embeddings",
     "beta_fast": "beta_fast", "beta_slow": "beta_slow", "truncate": "rope_truncate",
@@ -19,27 +20,29 @@ _YARN = {
 }  # fmt: skip
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
            "original_max_position_embeddings": 8192}  # fmt: skip
-# Values by which MaxText says "none", where Hugging Face says null or 1.
+# Hugging Face's values for "none", which MaxText writes as 0 or -1.
 _NONE = {"q_lora_rank": None, "attn_logit_softcapping": None, "final_logit_softcapping": None,
          "sliding_window": None, "attention_chunk_size": None, "rope_local_base_freq": None,
          "n_group": 1, "topk_group": 1}  # fmt: skip
 
 
 _TABLES = dialect_toml("maxtext", "blocks.toml")
-# How each `decoder_block` is read, and the keys that all have.
+# For each `decoder_block`, how it is read; and the keys that all blocks have.
 BLOCKS: Mapping[str, Any] = _TABLES["blocks"]
 _COMMON: Mapping[str, str] = _TABLES["keys"]
 
 
 def keys_of(block: str) -> tuple[str, ...]:
-    """MaxText's settings of a block's shape."""
+    """MaxText's settings that describe the shape of a decoder block."""
     return (*_COMMON, *BLOCKS[block].get("keys", {}), "mlp_activations", "attention_bias",
             "model_name", "rope_type", *_YARN.values(), "max_position_embeddings",
             "routed_score_func", "routed_bias")  # fmt: skip
 
 
 def model_of(settings: Mapping[str, Any], seq: int, where: str) -> ModelSpec:
-    """The model of a known block. ModelError for an impossible shape."""
+    """The model that the settings describe, for a known block. ModelError for an impossible
+    shape.
+    """
     block = settings["decoder_block"]
     config = _config(block, settings, seq)
     spec = model_from_hf_config(config, where=where)
@@ -51,7 +54,7 @@ def model_of(settings: Mapping[str, Any], seq: int, where: str) -> ModelSpec:
 
 
 def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]:
-    """config.json of the same model."""
+    """The config.json of the same model."""
     table = BLOCKS[block]
     keys = {**table.get("keys", {})}
     config: dict[str, Any] = {
@@ -60,7 +63,7 @@ def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]
     for ours, theirs in keys.items():
         is_none = theirs in _NONE and settings[ours] in (0, -1, None)
         config[theirs] = _NONE[theirs] if is_none else settings[ours]
-    # A key of two of theirs (head_dim) keeps both.
+    # One MaxText key may set two of Hugging Face's (head_dim).
     config.setdefault("head_dim", settings["head_dim"])
     stated = table.get("stated", {})
     config |= {key: None if value is False else value for key, value in stated.items()}
@@ -68,7 +71,7 @@ def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]
     config |= _positions(settings, seq, config)
     config["hidden_act"] = str(settings["mlp_activations"][0])
     config["model_type"] = table["type"]
-    # Settings that make the type another.
+    # Settings that change the model type.
     if block == "qwen2" and not settings["attention_bias"]:
         config["model_type"] = "llama"
     if block == "deepseek":
@@ -79,7 +82,9 @@ def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]
 
 
 def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions: the model's where they are stated, else those of the run."""
+    """The config's entries for positions: the model's limit if it is stated, else the run's
+    sequence length.
+    """
     kind = settings["rope_type"]
     if kind == "yarn":
         table = {key: settings[ours] for key, ours in _YARN.items()}

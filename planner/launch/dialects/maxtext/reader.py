@@ -44,7 +44,7 @@ from planner.launch.registry import dialect_toml
 from planner.launch.sentences import Lookup, holding, said_problems
 
 _FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-# Where an axis lies: the number that its open size follows from, in words.
+# For each part of the mesh, the number that an open axis follows from, in words.
 _OF = {"ici": "GPUs of a node", "dcn": "nodes"}
 _OFFLOADED = ("qkv_proj_offloaded", "minimal_offloaded")
 
@@ -53,26 +53,27 @@ _RULES = dialect_toml("maxtext", "rules.toml")
 
 
 def read(source: Source) -> Found:
-    """A YAML file, with the command that names it, if there is one."""
+    """The launch of a YAML file, with the command that names it if there is one."""
     return MaxTextReader(source.yaml(), source).found()
 
 
 def read_command(launch: LaunchCommand, opened: Opened, hints: Hints) -> Found:
-    """A command whose configuration is one that MaxText ships, or lies beside it. CannotTellError
-    where it is neither."""
+    """The launch of a command whose configuration MaxText ships or which is found beside it.
+    CannotTellError if it is neither.
+    """
     path = config_of(launch)
     below: Mapping[str, Any] | None = {} if path is None else shipped_config(path)
     file = None if path is None else source_beside(path, launch.folder, opened.files)
     if file is None and below is None:
         raise CannotTellError(
-            f"{launch.place}: trains with {path}, which is none of {RELEASE}'s; give it too"
+            f"{launch.place}: trains with {path}, which {RELEASE} does not ship; give that file too"
         )
     text, document = Text(""), Document(launch.command.file)
     if file is not None:
         text = file.as_text()
         stated = yaml_document(text, file.path, hints.environment)
         if file.path.endswith("base.yml"):
-            # Another release's, or a changed one: its values are the defaults.
+            # A base.yml of another release, or a changed one: its values replace the defaults.
             below = {name: one.value for name, one in stated.settings.items() if is_known(name)}
         else:
             document = stated
@@ -81,7 +82,7 @@ def read_command(launch: LaunchCommand, opened: Opened, hints: Hints) -> Found:
 
 
 class MaxTextReader(DocumentReader):
-    """Gathers the launch from its settings."""
+    """Reads a launch from MaxText's settings."""
 
     called = "MaxText"
     document: Settings
@@ -95,7 +96,7 @@ class MaxTextReader(DocumentReader):
         self.get = settings.get
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch that was read."""
         sizes, sure = self._mesh()
         degrees = degrees_of(sizes, self.get(OPTIONS["optimizer-over-data"].key))
         seq = self.hints.seq or self.whole(OPTIONS["seq"].key, 2048)
@@ -135,14 +136,14 @@ class MaxTextReader(DocumentReader):
         )
 
     def _said(self, table: str, *at: str, **facts: Any) -> None:
-        """The problems of a table of `rules.toml`."""
+        """Add the problems that a table of `rules.toml` finds."""
         names = Lookup(self.get, **facts)
         self.problems += said_problems("maxtext", table, names, self.document, *at)
 
     # --- the mesh -------------------------------------------------------------------------------
 
     def _mesh(self) -> tuple[Sizes, bool]:
-        """The mesh on the machine that the caller names, and whether nothing of it was guessed."""
+        """The mesh on the machine that the caller names, and whether its size is certain."""
         gpus, per_node = _machine(self.hints)
         ici = self._axes("ici", per_node)
         dcn = self._axes("dcn", None if gpus is None else gpus // max(1, prod(ici.values())))
@@ -157,7 +158,9 @@ class MaxTextReader(DocumentReader):
         return sizes, gpus is not None or not guessed
 
     def _axes(self, scope: str, whole: int | None) -> dict[str, int]:
-        """The axes inside a node or between nodes; 1 where one is open and stays so."""
+        """Sizes of the axes inside a node (`ici`) or between nodes (`dcn`); an open axis that
+        cannot be computed counts as 1.
+        """
         stated = {axis: self._size(key(scope, axis)) for axis in EVERY}
         found = filled(stated, whole)
         if found is None:
@@ -177,14 +180,14 @@ class MaxTextReader(DocumentReader):
         size = int(self.get(name))
         if size >= 1 or size == -1:
             return size
-        text = f"{name} {size}: MaxText takes 1 and more, or -1"
+        text = f"{name} {size}: MaxText takes 1 or more, or -1"
         self.problems.append(self.document.wrong(text, name))
         return 1
 
     # --- batch ----------------------------------------------------------------------------------
 
     def _batch(self, devices: int, degrees: Mapping[str, int]) -> dict[str, Any]:
-        """mbs and gradient accumulation."""
+        """mbs, gradient accumulation and the global batch."""
         per_gpu, pp = float(self.get(OPTIONS["per-gpu"].key)), degrees["pp"]
         pieces = self._pieces(pp)
         if pp > 1:
@@ -207,7 +210,7 @@ class MaxTextReader(DocumentReader):
         return {"mbs": mbs or 1, "gbs": self.hints.gbs, "grad_acc": acc}
 
     def _pieces(self, pp: int) -> int:
-        """Micro-batches that a pipeline cuts a pass into."""
+        """Micro-batches into which a pipeline cuts a pass."""
         stated = int(self.get(OPTIONS["microbatches"].key))
         return 1 if pp == 1 else pp if stated == -1 else max(1, stated)
 
@@ -236,7 +239,7 @@ class MaxTextReader(DocumentReader):
     # --- how it trains --------------------------------------------------------------------------
 
     def _demands(self, degrees: Mapping[str, int], shape: ModelSpec | None) -> None:
-        """Notes settings that MaxText refuses, and those that are not predicted."""
+        """Report settings that MaxText refuses and those that are not predicted."""
         self._said("hardware")
         for name, what in _RULES["training"].items():
             if self.get(name):
@@ -253,7 +256,9 @@ class MaxTextReader(DocumentReader):
         )
 
     def _remat(self) -> str:
-        """The recompute mode of the policy; notes what it does besides, and what is wrong."""
+        """The recompute mode of the rematerialisation policy. Other effects of the policy, and
+        wrong values, are reported.
+        """
         name, policies, custom = OPTIONS["recompute"].key, _RULES["policies"], _RULES["custom"]
         policy: Any = self.get(name)
         if policy in (None, "", "none"):
@@ -280,20 +285,22 @@ class MaxTextReader(DocumentReader):
         return self._differing(mode, "experts") if experts else mode
 
     def _differing(self, mode: str, why: str) -> str:
-        """A mode that is not all that the policy does."""
+        """The mode, with a note that it differs from the policy."""
         setting = self.document.setting(OPTIONS["recompute"].key)
         self.unmodelled += ((setting, _RULES["remat_effects"][why]),)
         return mode
 
     def _known(self, name: str) -> Any:
-        """Our word for a value; the usual one for a value that is not modelled."""
+        """Our word for a setting's value; for a value that is not modelled, the usual one and a
+        problem.
+        """
         value, known = str(self.get(name) or ""), _RULES["values"][name]
         if value not in known:
             self.unpredictable(f"MaxText's {name} {value} is not modelled", name)
         return known.get(value, next(iter(known.values())))
 
     def _effects(self, pp: int) -> None:
-        """Settings whose effect no prediction has."""
+        """Note settings whose effect no prediction includes."""
         stated = _RULES["effects"].items()
         found = [(name, why) for name, why in stated if self.get(name) != default(name)]
         names = Lookup(self.get, costed_tiles=tiles(self._pieces(pp), pp))
@@ -302,7 +309,7 @@ class MaxTextReader(DocumentReader):
         self.unmodelled += tuple((self.document.setting(name), why) for name, why in found)
 
     def _memory_fraction(self) -> None:
-        """JAX takes only a part of each GPU's memory unless it is told otherwise."""
+        """Warn that JAX takes only part of each GPU's memory unless a variable says otherwise."""
         if self.launch is None or _FRACTION in self.launch.command.environment:
             return
         text = (
@@ -314,7 +321,7 @@ class MaxTextReader(DocumentReader):
 
 
 def _machine(hints: Hints) -> tuple[int | None, int | None]:
-    """GPUs in all and of a node, as far as the caller states them."""
+    """The number of GPUs, in total and per node, as far as the caller states them."""
     gpus, per_node = hints.gpus, hints.gpus_per_node
     if gpus is None and hints.nodes and per_node:
         gpus = hints.nodes * per_node

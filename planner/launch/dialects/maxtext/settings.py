@@ -1,7 +1,7 @@
 """MaxText's settings: their types and defaults, dumped from its configuration parser (`keys.tsv`),
-the configurations that it ships (`configs.toml`), and the values that hold in the end: the
-command's and its environment's over a model's, over a file's, over those of the configuration that
-it builds on, over base.yml's.
+the configurations that it ships (`configs.toml`), and the values that apply in a launch. The order
+of precedence is: the command and its environment, the named model, the file, the configuration that
+the file builds on, base.yml.
 
 Source: MaxText 0.2.5, configs/pyconfig.py (_initialize_pydantic).
 """
@@ -28,9 +28,9 @@ from planner.launch.read.yaml_text import documents_of
 
 RELEASE = "MaxText 0.2.5"
 _PACKAGE = "planner.launch.dialects.maxtext"
-# Settings whose values are tables of their own settings.
+# Settings whose values are tables of further settings.
 _TABLES = ("lora", "dpo", "rl", "debug")
-# Names of types, in the order in which a value is tried.
+# Names of types, in the order in which they are tried.
 _TYPES: Mapping[str, type] = {
     "bool": bool, "int": int, "float": float, "str": str, "list": list, "dict": dict, "table": dict,
 }  # fmt: skip
@@ -43,20 +43,20 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting: names of Python types, its default, and its values where it has few."""
+    """One setting: names of its Python types, its default, and its valid values if they are few."""
 
     types: frozenset[str]
     default: Any
     values: tuple[str, ...]
 
     def says(self) -> str:
-        """The values that it takes, in words."""
+        """The valid values, in words."""
         if self.values:
             return "one of " + ", ".join(value or '""' for value in self.values)
         return " or ".join(sorted(self.types))
 
     def read(self, value: Any) -> Any:
-        """A value as pydantic takes it, in its lax mode. ValueError for one that it refuses."""
+        """A value as pydantic converts it in its lax mode. ValueError if pydantic refuses it."""
         if isinstance(value, str) and value.lower() == "none":
             value = None
         if "any" in self.types or (value is None and "none" in self.types):
@@ -87,12 +87,12 @@ def keys() -> Mapping[str, Key]:
 
 
 def is_known(key: str) -> bool:
-    """Whether there is such a setting; keys deeper in a table count as known."""
+    """Whether MaxText has the setting; keys inside a table count as known."""
     return key in keys() or key.partition(".")[0] in _TABLES
 
 
 def default(key: str) -> Any:
-    """The value in base.yml."""
+    """The default of a setting, from base.yml."""
     return keys()[key].default
 
 
@@ -102,15 +102,16 @@ def _configs() -> Mapping[str, Mapping[str, Any]]:
 
 
 def shipped_config(path: str) -> Mapping[str, Any] | None:
-    """Settings that a configuration shipped with MaxText adds to base.yml, by its path in a
+    """Settings that a configuration shipped with MaxText adds to base.yml, found by its path in a
     checkout or in the package: `.../configs/gpu/models/llama2_7b.yml`. None for other paths;
-    base.yml itself adds none."""
+    base.yml itself adds none.
+    """
     inside = re.sub(r"^.*?\bconfigs/", "", path).removesuffix(".yml")
     return {} if inside.rpartition("/")[2] == "base" else _configs().get(inside)
 
 
 def model_config(name: str) -> Mapping[str, Any] | None:
-    """The settings of a model by its `model_name`; None for a name that MaxText has not."""
+    """The settings of a model by its `model_name`; None for a name that MaxText does not have."""
     return _configs().get(f"models/{name.replace('-Instruct', '')}")
 
 
@@ -121,16 +122,16 @@ def model_names() -> tuple[str, ...]:
 
 # --- as they hold ---------------------------------------------------------------------------------
 
-# Modules that pretrain, in releases since 2024, and their files in a checkout.
+# Modules that pretrain in releases since 2024, and their files in a checkout.
 _MODULE = re.compile(
     r"(?i)^maxtext(\.trainers\.pre_train)?\.train$|(^|/)maxtext/(trainers/pre_train/)?train\.py$"
 )
-# A file is MaxText's by one of these, and by having mostly settings of MaxText's.
+# A file is MaxText's if it has one of these settings and most of its keys are MaxText's.
 _SIGNS = (
     "base_emb_dim", "ici_fsdp_parallelism", "ici_tensor_parallelism", "dcn_data_parallelism",
     "dcn_fsdp_parallelism", "per_device_batch_size", "remat_policy", "max_target_length",
 )  # fmt: skip
-# Variables of the environment that stand for settings.
+# Prefix of environment variables that state settings.
 _PREFIX = "M_"
 _BASE = "base_config"
 
@@ -147,44 +148,51 @@ def is_maxtext_command(launch: LaunchCommand) -> bool:
 
 
 def config_of(launch: LaunchCommand) -> str | None:
-    """The configuration that a command names; None where its first argument is none."""
+    """The configuration file that a command names; None if its first argument is not one."""
     first = launch.arguments[0].text.value if launch.arguments else ""
     return first if re.search(r"\.ya?ml$", first) else None
 
 
 def named_files(launch: LaunchCommand) -> Iterator[Text]:
-    """The configuration of a command of MaxText's, as a file that may lie beside it."""
+    """The configuration that a MaxText command names, as a file that may be found beside the
+    command.
+    """
     if is_maxtext_command(launch) and config_of(launch) is not None:
         yield launch.arguments[0].text
 
 
 @dataclass
 class Settings(Document):
-    """Stated settings over those `below`: a model's, or those of the configuration that the file
-    builds on. base.yml is below both."""
+    """Stated settings on top of those `below`: a model's, or those of the configuration that the
+    file builds on. base.yml is below both.
+    """
 
     below: dict[str, Any] = field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 (base.yml has one)
-        """The value of a setting as MaxText takes it."""
+        """The value of a setting as MaxText converts it; the value below if MaxText refuses the
+        stated one.
+        """
         self.used.add(key)
         with suppress(ValueError):
             return self.read(key)
         return self._below(key)
 
     def read(self, key: str) -> Any:
-        """The same, but ValueError for a stated value that MaxText refuses."""
+        """The value of a setting as MaxText converts it. ValueError for a stated value that MaxText
+        refuses.
+        """
         setting = self.settings.get(key)
         if setting is None or setting.unknown:
             return self._below(key)
         return keys()[key].read(setting.value)
 
     def _below(self, key: str) -> Any:
-        """The value that holds where none is stated."""
+        """The value that applies if none is stated."""
         return self.below[key] if key in self.below else default(key)
 
     def setting(self, key: str) -> Setting:
-        """A setting with its place, as stated or as it holds."""
+        """A setting with its place if it is stated, else with the value that applies."""
         return self.settings.get(key) or Setting(key, self.get(key), self.path)
 
 
@@ -200,7 +208,7 @@ def settled(
 
 
 def _with_base(found: Settings, source: Source) -> Iterator[Problem]:
-    """The settings of the file that this one builds on."""
+    """Add the settings of the file that this one builds on; yields a problem if it is missing."""
     found.used.add(_BASE)
     base = found.settings.get(_BASE)
     if base is None or base.value is None:
@@ -211,14 +219,15 @@ def _with_base(found: Settings, source: Source) -> Iterator[Problem]:
         read = yaml_document(file.as_text(), file.path, source.hints.environment).settings
         known = {key: one.value for key, one in read.items()}
     if known is None:
-        text = f"{_BASE} {name} is none of {RELEASE}'s"
+        text = f"{_BASE} {name} does not ship with {RELEASE}"
         yield found.problem("missing-file", text, _BASE, severity="missing", fix="give it too")
     found.below |= {key: value for key, value in (known or {}).items() if is_known(key)}
 
 
 def _override(found: Settings, launch: LaunchCommand) -> set[str]:
-    """The command's `key=value`, and variables `M_KEY` of its environment, in place of the file's;
-    the names of the former."""
+    """Apply the command's `key=value` and `M_KEY` environment variables over the file. Returns the
+    names in the command.
+    """
     for name, text in launch.command.environment.items():
         key = name.removeprefix(_PREFIX).lower()
         if name.startswith(_PREFIX) and key in keys():
@@ -236,7 +245,7 @@ def _override(found: Settings, launch: LaunchCommand) -> set[str]:
 
 
 def _valued(setting: Setting) -> Setting:
-    """A setting of a command line with its text read as YAML."""
+    """A command line's setting with its text parsed as YAML."""
     if setting.unknown:
         return setting
     read = documents_of(str(setting.value)).contents
@@ -244,8 +253,9 @@ def _valued(setting: Setting) -> Setting:
 
 
 def _with_model(found: Settings, stated: set[str]) -> Iterator[Problem]:
-    """The settings of the model that is named: over a file's, below those that a command states,
-    which may not differ unless it says so."""
+    """Apply the settings of the named model. They replace the file's; a value that the command
+    states must agree unless override_model_config is on.
+    """
     name = str(found.get("model_name") or default("model_name"))
     if name == default("model_name"):
         return
@@ -260,7 +270,7 @@ def _with_model(found: Settings, stated: set[str]) -> Iterator[Problem]:
         if key not in found.settings or found.get(key) == value:
             continue
         if key not in stated:
-            text = f"{key}: the model's {value!r} takes the place of the file's {found.get(key)!r}"
+            text = f"{key}: the model's {value!r} replaces the file's {found.get(key)!r}"
             yield found.problem("model-override", text, key, severity="warning")
             del found.settings[key]
         elif not free:
@@ -273,7 +283,7 @@ def _with_model(found: Settings, stated: set[str]) -> Iterator[Problem]:
 
 
 def _checked(found: Settings) -> Iterator[Problem]:
-    """Settings that there are not, and values that they do not take."""
+    """Problems: settings that do not exist, and values that they do not take."""
     for name, setting in found.settings.items():
         if not is_known(name):
             says = f"{RELEASE} has no such setting and refuses it (another release may have it)"

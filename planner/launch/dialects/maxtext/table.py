@@ -1,4 +1,6 @@
-"""MaxText's settings of a model: the rows of `model.toml`, and names that imply settings."""
+"""The table of MaxText's model settings: the rows of `model.toml`, and names that imply
+settings.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,15 @@ from planner.launch import architecture
 from planner.launch.dialects.maxtext.settings import default, model_config, model_names
 from planner.launch.registry import dialect_toml
 
-# What layers/embeddings.py, LLaMARotaryEmbedding, has built in.
+# Values built into LLaMARotaryEmbedding, layers/embeddings.py.
 _LLAMA3 = {"factor": 8.0, "low_frequency": 1.0, "high_frequency": 4.0, "original_positions": 8192}
-# Blocks that route tokens as DeepSeek does where `model_name` begins so (layers/moe.py, get_topk).
+# Beginnings of `model_name` for which blocks route tokens as DeepSeek-V3 does (layers/moe.py,
+# get_topk).
 _ROUTED_BY_NAME = ("deepseek3", "kimi-k2")
 
 
 def block_of(model: ModelSpec) -> str:
-    """`decoder_block`: the block with the model's layers."""
+    """`decoder_block`: MaxText's block with the model's layers."""
     if model.mla is not None:
         return "deepseek"
     if model.moe is not None:
@@ -27,11 +30,12 @@ def block_of(model: ModelSpec) -> str:
 
 
 def _facts(model: ModelSpec) -> Mapping[str, object]:
-    stated = {name: architecture.value_of(model, f"rope.scaling.{name}") for name in _LLAMA3}
+    names = _LLAMA3 if architecture.stretched("llama3")(model) else {}
+    stated = {name: architecture.value_of(model, f"rope.scaling.{name}") for name in names}
     other = [
-        f"{name.replace('_', ' ')} {stated[name]}, not {usual:g}"
-        for name, usual in _LLAMA3.items()
-        if stated[name] != usual
+        f"{name.replace('_', ' ')} {_LLAMA3[name]:g}, not {value:g}"
+        for name, value in stated.items()
+        if value != _LLAMA3[name]
     ]
     return {
         "block": block_of(model),
@@ -42,8 +46,9 @@ def _facts(model: ModelSpec) -> Mapping[str, object]:
 
 
 def model_name(model: ModelSpec) -> str | None:
-    """`model_name`: `default` where the settings say all; of DeepSeek's blocks, which route by that
-    name, the one whose settings are the model's; None where there is none."""
+    """`model_name`: `default` if the settings state everything. DeepSeek's blocks choose their
+    routing by that name, so it is the one whose settings equal the model's; None if there is none.
+    """
     if not model.mla:
         return str(default("model_name"))
     said = architecture.settings(MAXTEXT, model)

@@ -1,6 +1,6 @@
-"""Writer for MaxText 0.2.5: a YAML over its base.yml, and the command that trains with it.
+"""Writer for MaxText 0.2.5: a YAML on top of its base.yml, and the command that trains with it.
 
-`launch.toml` has what it refuses, needs and sets.
+`launch.toml` has its refusals, requirements and settings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from planner.predict.plan import Plan
 CONFIG = "maxtext.yml"
 MODULE = "maxtext.trainers.pre_train.train"
 OPTIONS = run_options("maxtext")["run"]
-# Bounds of the share of a GPU's memory that JAX takes before the first step; its default is 0.75.
+# Bounds of the share of GPU memory that JAX takes before the first step; its default is 0.75.
 _LEAST_FRACTION, _MOST_FRACTION = 0.75, 0.95
 _OTHERS = "--framework megatron-core or torchtitan"
 
@@ -61,7 +61,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """Parts of the plan, its job apart, that MaxText cannot express."""
+    """Parts of the plan, except its job, that MaxText cannot express."""
     yield from sentences.said_refusals("maxtext", "plan_refusals", _names(launch))
 
 
@@ -83,7 +83,7 @@ def _names(launch: Launch) -> Mapping[str, object]:
 
 
 def files(launch: Launch) -> Files:
-    """The YAML file, and the check of the machine by JAX, which is what MaxText runs on."""
+    """The YAML file, and a check of the machine that uses JAX, as MaxText does."""
     text = settings_text.filled(
         "maxtext/maxtext.yaml.txt",
         release=RELEASE,
@@ -103,7 +103,7 @@ def files(launch: Launch) -> Files:
 
 
 def sections(launch: Launch) -> tuple[settings_text.SettingsSection, ...]:
-    """All that the plan decides, in one table."""
+    """All settings that the plan decides, in one table."""
     names = _names(launch)
     run = sentences.said_settings("maxtext", "settings", names, OPTIONS).settings
     return (settings_text.SettingsSection("", (*_mesh(launch), *run, *_model(launch))),)
@@ -130,7 +130,7 @@ def _model(launch: Launch) -> Iterator[settings_text.WrittenSetting]:
 
 
 def command(launch: Launch) -> RunCommand:
-    """MaxText's trainer with the file, one process a node."""
+    """MaxText's trainer with the file, one process per node."""
     environment = sentences.said_environment(
         "maxtext", "environment", launch, fraction=memory_fraction(launch.plan)
     )
@@ -162,27 +162,29 @@ def command(launch: Launch) -> RunCommand:
 
 
 def memory_fraction(plan: Plan) -> float:
-    """The share of memory for JAX's arrays: all but one and a half times the plan's memory
-    outside."""
+    """The share of GPU memory to give to JAX's arrays: all except 1.5 times the memory that the
+    plan needs outside the allocator; from 0.75 to 0.95.
+    """
     outside = max(one.peak - one.allocated - one.fragmentation for one in plan.stages)
     share = 1.0 - 1.5 * outside / plan.usable_bytes
     return min(_MOST_FRACTION, max(_LEAST_FRACTION, math.floor(100 * share) / 100))
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """The settings worth a sentence."""
+    """The settings that deserve an explanation."""
     for choice in settings_text.section_choices(sections(launch)):
         yield replace(choice, setting=choice.setting.removeprefix("."))
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the file is written for."""
+    """Packages and versions that the file is written for."""
     return sentences.said_needs("maxtext", "needs", launch)
 
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:  # noqa: ARG001 (the registry's function)
-    """The settings of a configuration, for `--fix`: the axes of the mesh, the batch of a GPU, and
-    the policy."""
+    """The settings of a configuration as MaxText's file states them, for `--fix`: mesh axes, batch
+    per GPU, and rematerialisation policy.
+    """
     degrees, cluster = proposal.degrees, proposal.request.find_cluster()
     batch = mesh.batch_of(degrees)
     said: dict[str, Any] = {

@@ -18,12 +18,12 @@ from planner.launch.read.found import Edit, Placed, Problem, Setting, nearest, t
 from planner.launch.registry import package_of
 
 RELEASE = "megatron-core 0.19"
-# Values that releases of 2024 had (core 0.8 to 0.10, training/arguments.py), and which change no
+# Values that releases of 2024 accepted (core 0.8 to 0.10, training/arguments.py) and that change no
 # figure.
 _OLDER_CHOICES = {MEGATRON["tokenizer-kind"].name: ("Llama3Tokenizer", "MistralTokenizer")}
 
 
-# Values that somebody still has to fill in.
+# Placeholder values that somebody still has to fill in.
 _TO_FILL = re.compile(r"(?i)x{2,}|to-?do\b.*|fixme|tbd|your\W?\w*.*|<.*>|\?+|\.{2,}|_{2,}\w+_{2,}")
 
 
@@ -38,8 +38,9 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the parser. `values`: switch, one, many, or a number of values; `type`: int,
-    float, or empty for any text."""
+    """An option of the parser. `values`: switch, one, maybe, many, or a number of values; `type`:
+    int, float, or empty for any text.
+    """
 
     name: str
     values: str
@@ -50,7 +51,7 @@ class Option:
 
 @cache
 def options() -> dict[str, Option]:
-    """Every option by each of its names, without the dashes."""
+    """Every option, under each of its names without dashes."""
     found: dict[str, Option] = {}
     for row in rows_of("flags.tsv"):
         names, values, default, choices, kind, *_ = (*row, "", "", "")
@@ -62,33 +63,33 @@ def options() -> dict[str, Option]:
 
 @cache
 def other_options() -> dict[str, tuple[Option, str]]:
-    """Options that only other parsers have, each with the parser's name."""
+    """Options that only other parsers have, each with the name of the parser."""
     rows = rows_of("flags_other.tsv")
     return {name: (Option(name, values, "", ()), whose) for name, values, whose in rows}
 
 
 def rows_of(name: str) -> Iterator[list[str]]:
-    """The rows of a table of this folder with columns that are separated by tabs."""
+    """Rows of a tab-separated table in this folder."""
     lines = shipped_text(package_of("megatron"), name).splitlines()
     return (line.split("\t") for line in lines if not line.startswith("#"))
 
 
 @dataclass
 class Arguments(Placed):
-    """The given options, by their first name; unreadable words are among the problems.
+    """The given options, by their first name; words that cannot be read are reported in `problems`.
 
-    `foreign`: options that only other parsers have -> the parser.
+    `foreign`: the parser of each option that only other parsers have.
     """
 
     settings: dict[str, Setting] = field(default_factory=dict)
     unknown: list[Setting] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     foreign: dict[str, str] = field(default_factory=dict)
-    # Problems of options whose value is none of core's choices.
+    # Problems of options whose value is not among core's choices.
     strange_values: dict[str, Problem] = field(default_factory=dict)
-    # What the prediction leaves out of an option, as `Found.unmodelled` has it.
+    # Options with the effect that the prediction leaves out, as in `Found.unmodelled`.
     left_out: list[tuple[Setting, str]] = field(default_factory=list)
-    # Options that some reading function asked for.
+    # Options that some function has read.
     used: set[str] = field(default_factory=set)
 
     def has(self, name: str) -> bool:
@@ -97,7 +98,9 @@ class Arguments(Placed):
         return name in self.settings
 
     def text(self, name: str) -> str | None:
-        """The value of an option, or its default where it is not given; None where it has none."""
+        """The value of an option, or its default if it is not given; None if there is neither or
+        the value is unknown.
+        """
         setting = self.setting(name)
         if setting is not None:
             return None if setting.unknown else str(setting.value)
@@ -105,7 +108,7 @@ class Arguments(Placed):
         return (option.default or None) if option else None
 
     def setting(self, name: str) -> Setting | None:
-        """The option as given."""
+        """The option as given, or None."""
         self.used.add(name)
         return self.settings.get(name)
 
@@ -118,15 +121,15 @@ class Arguments(Placed):
             return None
 
     def number(self, name: str) -> int | None:
-        """Value of an option as a whole number."""
+        """The value of an option as a whole number; None if it has none."""
         return self._number(name, int, _NUMBERS["int"][1])
 
     def stated_real(self, name: str) -> float | None:
-        """The value of an option as a number; None, not 0, where it has none."""
+        """The value of an option as a number; None, not 0, if it has none."""
         return self._number(name, float, _NUMBERS["float"][1])
 
     def real(self, name: str) -> float:
-        """Value of an option as a number; 0 for none."""
+        """The value of an option as a number; 0 if it has none."""
         return self.stated_real(name) or 0.0
 
     def many(self, name: str) -> tuple[str, ...]:
@@ -137,25 +140,25 @@ class Arguments(Placed):
         return tuple(setting.value) if isinstance(setting.value, tuple) else (str(setting.value),)
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
-        """Note a problem of options; `more`: fields of `Problem`."""
+        """Add a problem with options. `more`: fields of `Problem`."""
         self.problems.append(self.problem(rule, text, *names, **more))
 
     def beyond(self, text: str, *names: str) -> None:
-        """Note a feature that options ask for and the cost model does not have."""
+        """Add a problem: the options ask for a feature that the cost model does not have."""
         self.problems.append(self.unpredictable(text, *names))
 
     def not_a_number(self, name: str, text: str, what: str) -> None:
-        """Note, once, a value that is not a number."""
+        """Add a problem, only once, for a value that is not a number."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
         if _TO_FILL.fullmatch(text):
-            said = f"--{name} {text!r} is still to be filled in: {what}"
+            said = f"--{name} {text!r} is a placeholder: give {what}"
             problem = self.wrong(said, name, severity="missing", fix=f"its value in {name}")
         if problem not in self.problems:
             self.problems.append(problem)
 
 
 def parse_arguments(words: Sequence[Word]) -> Arguments:
-    """The options of a command, as argparse reads them without abbreviations."""
+    """Parse the options of a command as argparse does, but without abbreviations."""
     arguments = Arguments()
     at = 0
     while at < len(words):
@@ -164,13 +167,13 @@ def parse_arguments(words: Sequence[Word]) -> Arguments:
 
 
 def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
-    """Read the option at an index; the index of the next one."""
+    """Read the option at an index and return the index of the next one."""
     word = words[at]
     text = word.text.value
     if not text.startswith("--"):
         if why := word.text.unknown:
             where = (word.used.place,) if word.used else ()
-            taken = f"{why}: taken as no arguments"
+            taken = f"{why}: read as no arguments"
             arguments.problems.append(Problem("unresolved", taken, "warning", where, telling(why)))
         elif text:
             arguments.unknown.append(setting_of(text, Text(""), word.used, word.used))
@@ -186,7 +189,7 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     elif option is None or option.values != "switch":
         taken = "one" if option is None else option.values
         most = 1 if taken in ("one", "maybe") else int(taken) if taken.isdigit() else len(words)
-        # An option begins with two dashes, as negative numbers have one.
+        # Options begin with two dashes, because negative numbers begin with one.
         following = takewhile(lambda one: not one.text.value.startswith("--"), words[end:])
         values = list(islice(following, most))
         end += len(values)
@@ -199,7 +202,9 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
 
 
 def _option_named(name: str, arguments: Arguments) -> Option | None:
-    """The option of a name, core's or another's; Megatron-LLM spells core's with underscores."""
+    """The option with a name, of core or of another parser; Megatron-LLM writes core's with
+    underscores.
+    """
     spelled = name.replace("_", "-")
     if (option := options().get(name)) is not None:
         return option
@@ -226,7 +231,7 @@ def _setting(key: str, word: Word, values: Sequence[Word]) -> Setting:
 
 
 def _with_quote(span: Span | None) -> Span | None:
-    """A span extended by its closing quote, which the element of an array stands without."""
+    """A span extended by its closing quote, which an array element's span leaves out."""
     if span is None:
         return None
     text = span.file.text
@@ -236,7 +241,9 @@ def _with_quote(span: Span | None) -> Span | None:
 
 
 def _whole(words: Sequence[Word]) -> Span | None:
-    """The span of words that stand one after another in one file; None for others."""
+    """The span from the first to the last of some words; None if they do not follow each other in
+    one file.
+    """
     spans = [word.text.span() or word.used for word in words]
     spans[1:] = [word.used or word.text.span() for word in words[1:]]
     known = [span for span in spans if span is not None]
@@ -248,8 +255,7 @@ def _whole(words: Sequence[Word]) -> Span | None:
 
 
 def _check_values(option: Option, arguments: Arguments) -> None:
-    """Notes values that argparse would refuse: missing ones, and those that are not among the
-    choices."""
+    """Report values that argparse would refuse: missing ones, and those not among the choices."""
     given = arguments.settings[option.name]
     if option.values == "one" and given.value is True:
         arguments.problems.append(arguments.wrong(f"{given.key} needs a value", option.name))
@@ -269,7 +275,7 @@ def _check_values(option: Option, arguments: Arguments) -> None:
 
 
 def _check_type(option: Option, arguments: Arguments) -> None:
-    """Notes values that argparse's `int` or `float` refuses; Python's int reads `1_000` too."""
+    """Report values that argparse's `int` or `float` refuses. Python's int also accepts `1_000`."""
     if option.type not in _NUMBERS:
         return
     made, what = _NUMBERS[option.type]

@@ -1,8 +1,8 @@
-"""Readers of settings that are Megatron's arguments, or the attributes into which its parser turns
+"""Readers of settings that are Megatron's arguments, or the attributes that its parser makes of
 them.
 
-`model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), Primus' experiments, ms-swift's
-`megatron sft` and `megatron pt`, and the arguments that a Megatron log prints.
+They read `model_config.yaml` of Megatron-LM's tests (MODEL_ARGS, ENV_VARS), experiments of Primus,
+ms-swift's `megatron sft` and `megatron pt`, and the arguments that a Megatron log prints.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from planner.launch.read.opened import Opened
 
 _ARGS, _ENV, _PROGRAM = "MODEL_ARGS", "ENV_VARS", "pretrain_gpt.py"
 _WITHOUT = meanings("megatron", "without")
-# Attribute -> the option that sets it, where its name is another.
+# The option that sets an attribute, if it has another name.
 _NAMES = {name: MEGATRON[name].name for name in ("fp8", "fp4")}
 _NAMES["turbo_deepep"] = MEGATRON["fused-dispatch"].name
-# Presets that one extends, and those extend.
+# Limit on the presets that an experiment extends, directly or not.
 _MOST_PRESETS = 32
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
 
 
 def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
-    """Options with their values: `true` is a switch, `false` and nothing leave it out."""
+    """Options with their values: `true` becomes a switch; `false` and null are left out."""
     for name, setting in values.items():
         if setting.value in (None, False, "null", "None"):
             continue
@@ -68,7 +68,7 @@ def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
 
 
 def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterable[Text]:
-    """The words of a setting's value; lists, also written as `[a b]` or `a b`, have several."""
+    """The words of a setting's value; a list, also one written as `[a b]` or `a b`, has several."""
     if isinstance(setting.value, list):
         return [_text(str(item)) for item in setting.value]
     text = str(setting.value)
@@ -83,7 +83,9 @@ def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterab
 
 
 def _text(written: str) -> Text:
-    """A value in which variables have their defaults; those without one are unknown."""
+    """A value in which variables are replaced by their defaults; variables without one are
+    unknown.
+    """
     value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
     why = Hole(f"{written}, whose variables the file does not set")
     return Text(value, tuple(why if letter == HOLE else None for letter in value))
@@ -93,13 +95,13 @@ def _text(written: str) -> Text:
 
 
 class SettingsReader(MegatronReader):
-    """Megatron's reader for options without a program, which may have defaults of its own."""
+    """Megatron's reader for options without a known program, which may have other defaults."""
 
     is_partial = True
 
 
 def is_model_config(content: object) -> bool:
-    """Whether a YAML file holds the arguments of a test of Megatron-LM."""
+    """Whether a YAML file contains the arguments of a Megatron-LM test."""
     return isinstance(content, dict) and isinstance(content.get(_ARGS), dict)
 
 
@@ -109,20 +111,20 @@ def read_model_config(source: Source) -> Found:
     given = below(document.settings, _ARGS)
     flags = {name.removeprefix("--"): setting for name, setting in given.items()}
     if any("." in name for name in flags):
-        raise UsageError(f"{document.path}: MODEL_ARGS of another program than Megatron-LM's")
+        raise UsageError(f"{document.path}: MODEL_ARGS of a program other than Megatron-LM's")
     variables = below(document.settings, _ENV)
     environment = {name: _text(str(setting.value)) for name, setting in variables.items()}
     words = list(words_of(flags))
     launch = made_launch(words, document.path, _PROGRAM, environment)
     reader = SettingsReader(launch, source.hints)
-    # The folders of tests are named after the kind of training.
+    # The folders of the tests are named after the kind of training.
     tested = replace(launch, program="/".join(Path(document.path).parts[-3:-1]))
     if why := other_model(tested):
         reader.problems.append(not_predictable(f"{why}: not modelled"))
     if str(document.get("TEST_TYPE", "")).startswith(("inference", "release-inference")) or any(
         name.startswith("inference-") and name != "inference-max-seq-length" for name in flags
     ):
-        reader.problems.append(not_predictable("it generates text: no training"))
+        reader.problems.append(not_predictable("it generates text and does not train"))
     return replace(reader.found(), format="settings")
 
 
@@ -130,7 +132,7 @@ def read_model_config(source: Source) -> Found:
 
 
 def is_primus(content: object) -> bool:
-    """Whether a YAML file is an experiment of Primus."""
+    """Whether a YAML file is a Primus experiment."""
     if not isinstance(content, dict) or not isinstance(content.get("modules"), dict):
         return False
     modules = content["modules"].values()
@@ -138,7 +140,7 @@ def is_primus(content: object) -> bool:
 
 
 def read_primus(source: Source) -> Found:
-    """The experiment's trainer: presets of model and trainer, then its overrides."""
+    """The launch of the experiment's trainer: presets of trainer and model, then the overrides."""
     document = source.yaml()
     name = next(iter(document.names("modules")))
     prefix = f"modules.{name}."
@@ -149,7 +151,7 @@ def read_primus(source: Source) -> Found:
         return replace(found, format="settings")
     inner = Document(source.path, {key.removeprefix("job."): one for key, one in settings.items()})
     reader = TorchtitanReader(inner, replace(source, launch=None))
-    # Old names are read under the new ones; Primus has keys of its own besides.
+    # Old key names are read under their new ones; Primus also has keys of its own.
     reader.problems += [one for one in unknown_keys(inner) if one.severity == "warning"]
     return replace(reader.found("torchtitan-0.2"), format="settings")
 
@@ -173,8 +175,9 @@ def _merged(
 def _preset(
     name: str, near: str, files: Files, read: dict[str, dict[str, Setting]]
 ) -> dict[str, Setting] | None:
-    """A preset and what it extends; None where it is not beside the experiment. `read`: those
-    read so far, by path."""
+    """A preset with everything that it extends; None if it is not found near the experiment.
+    `read`: presets already read, by path.
+    """
     source = source_beside(name, Path(near).parent, files)
     if source is None or len(read) > _MOST_PRESETS:
         return None
@@ -190,9 +193,9 @@ def _preset(
 
 
 class _PrimusReader(SettingsReader):
-    """Megatron's reader under Primus' profile."""
+    """Megatron's reader with Primus' profile."""
 
-    # Its fields have core's meanings; its own checks are not core's.
+    # Primus' fields mean what core's do, but it checks them differently.
     parser = Dialect("primus", "Primus")
 
     def __init__(
@@ -205,7 +208,7 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(f"Primus with {framework} is not modelled"))
         chosen = settings.get("recompute_layer_ids")
         if chosen is not None and chosen.value not in (None, [], "null"):
-            text = "recompute_layer_ids: layers that are named one by one are not read"
+            text = "recompute_layer_ids: recomputation of single layers is not modelled"
             self.problems.append(not_predictable(text, chosen.place))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):
@@ -213,13 +216,15 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(text, kind.place))
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """Primus' profile; it names layers one by one, and has core's methods besides."""
+        """Primus' profile if Megatron's reader finds megatron-core's and the recompute mode states
+        no method; otherwise the profile that it finds.
+        """
         framework, names = super()._profile(degrees)
         is_usual = framework == "megatron-core" and ":" not in recompute_of(self.arguments)
         return "primus" if is_usual else framework, names
 
     def _shape(self) -> Any:
-        """The model of the preset, which the catalogue may know where the file is not there."""
+        """The model of the preset; a problem if the preset is missing and no model is stated."""
         stated = self.hints.model or option("layers") in self.arguments.settings
         if self.missing and not stated:
             text = f"the presets {', '.join(self.missing)} of Primus are not beside the file"
@@ -230,7 +235,7 @@ class _PrimusReader(SettingsReader):
 
 
 def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """The options that the fields stand for, without Primus' own fields."""
+    """The options that the fields mean, without Primus' own fields."""
     for field, setting in settings.items():
         if field in _WITHOUT:
             if setting.value is False:
@@ -245,44 +250,45 @@ def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
 
 # --- ms-swift -------------------------------------------------------------------------------------
 
-# Its options are Megatron's attributes, switches with `true` or `false`; the model is a
-# checkpoint's.
+# ms-swift's options are Megatron's attributes, with `true` or `false` for switches; the model comes
+# from a checkpoint.
 _SWIFT_DEFAULTS = meanings("megatron", "swift-defaults")
-# What texts of switches mean.
+# Texts that stand for switch values.
 _TYPED = {"true": True, "false": False}
-# Its own settings that Megatron has not, or for something else: weights of tokens in the loss.
+# ms-swift settings that Megatron lacks or uses for something else, for example weights of tokens in
+# the loss.
 _OF_SWIFT = ("loss_scale", "dataset", "val_dataset", "cached_dataset")
 _OF_MEGATRON = known_names("megatron", "swift-signs")
 _FEWEST = 3
 _SEEN_TO = ("experts-without-experts", "cuda-device-max-connections")
-# Where the model may be named, the likeliest first.
+# Settings that may name the model, the most likely first.
 _CHECKPOINTS = ("model", "mcore_model", "load")
 # Settings that say whether adapters are trained.
 _ADAPTERS = {"tuner_type", "train_type"}
 _SHORTER = "samples that are not packed may be shorter: less memory than predicted"
-# Degrees of Megatron mean something else to Trainer scripts.
+# Megatron's degrees mean something else in Trainer scripts.
 _DEGREE = re.compile(r"_parallel_size$")
 
 
 def is_swift_megatron(launch: LaunchCommand) -> bool:
-    """Whether a command is ms-swift's own, or torchrun's with its program."""
+    """Whether a command is ms-swift's `megatron`, or a launcher that starts its program."""
     return launch.name == "megatron" or "/_megatron/" in launch.program
 
 
 def is_swift_settings(content: Mapping[str, object]) -> bool:
-    """Whether a table holds settings of ms-swift's `megatron`: its own beside Megatron's."""
+    """Whether a table contains settings of ms-swift's `megatron`: ms-swift's own and Megatron's."""
     return bool(_ADAPTERS & content.keys()) and len(_OF_MEGATRON & content.keys()) >= _FEWEST
 
 
 def read_swift_settings(source: Source) -> Found:
-    """A YAML of `megatron sft`, alone or with its command."""
+    """The launch of a YAML of `megatron sft`, with its command if there is one."""
     settings = source.document().settings
     launch = source.launch or made_launch([], source.path, "megatron")
     return _read_swift(launch, {**settings, **launch.given}, source.hints)
 
 
 def read_swift_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
-    """The launch as its arguments describe it, and the YAML that the first of them names."""
+    """The launch that a command's arguments describe, with the YAML that is named first in them."""
     named = [word.text.value for word in launch.arguments[:2]]
     first = next((name for name in named if re.fullmatch(CONFIG_NAME, name)), "")
     file = source_beside(first, launch.folder, read.files) if first else None
@@ -306,8 +312,8 @@ def _read_swift(launch: LaunchCommand, given: dict[str, Setting], hints: Hints) 
     refusals = refusals_of(others, None, "swift")
     how = tuned(others, "swift", script.hints.model)
     if how.has_adapters:
-        # Its LoRA stands beside Megatron's fused layers (swift/megatron/tuners/lora.py), as
-        # Megatron-Bridge's does.
+        # ms-swift adds LoRA to Megatron's fused layers (swift/megatron/tuners/lora.py), as
+        # Megatron-Bridge does.
         found = replace(found, framework="megatron-bridge")
     found = with_tuning(found, others, launch, how)
     towers = (one for one in script.unresolved if one.rule == CHECKPOINT_TOWER)
@@ -327,14 +333,14 @@ def _read_swift(launch: LaunchCommand, given: dict[str, Setting], hints: Hints) 
 
 
 def _with_variables(launch: LaunchCommand, given: Mapping[str, Setting]) -> LaunchCommand:
-    """The launch with the variables that a YAML of ms-swift sets itself."""
+    """The launch with the environment variables that ms-swift's YAML sets."""
     own = {name: _text(str(one.value)) for name, one in below(given, "ENV").items()}
     environment = {**own, **launch.command.environment}
     return replace(launch, command=replace(launch.command, environment=environment))
 
 
 class _SwiftReader(SettingsReader):
-    """Megatron's reader with ms-swift's defaults and a checkpoint's model."""
+    """Megatron's reader with ms-swift's defaults and the model of a checkpoint."""
 
     parser = Dialect("swift", "ms-swift")
 
@@ -352,9 +358,10 @@ class _SwiftReader(SettingsReader):
         super().__init__(replace(launch, arguments=words), script.hints)
 
     def found(self) -> Found:
-        """The launch without the rules that ms-swift takes care of: it takes the experts from the
-        checkpoint, and sets CUDA_DEVICE_MAX_CONNECTIONS
-        (swift/megatron/arguments/megatron_args.py)."""
+        """The launch without the problems that ms-swift takes care of: it takes the experts from
+        the checkpoint and sets CUDA_DEVICE_MAX_CONNECTIONS
+        (swift/megatron/arguments/megatron_args.py).
+        """
         found = super().found()
         kept = [one for one in found.problems if one.rule not in _SEEN_TO]
         return replace(found, problems=tuple(kept))
@@ -373,19 +380,20 @@ class _SwiftReader(SettingsReader):
 _BEGIN, _END = "- arguments -", "- end of arguments -"
 _ARGUMENT = re.compile(r"\s(\w+) \.{2,} ?(.*)$")
 _VOCABULARY = re.compile(r"padded vocab \(size: (\d+)\)")
-# Values that Python prints as it has them.
+# Values in the form in which Python prints them.
 _PRINTED = {
     "True": True, "False": False, "[]": None, "torch.float32": "fp32", "torch.bfloat16": "bf16",
     "torch.float16": "fp16",
 }  # fmt: skip
 _ENUM = re.compile(r"^[A-Z]\w+\.(?=\w+$)")
-# Arguments that repeat others under an old name.
+# Arguments that repeat another one under an old name.
 _REPEATED = ("encoder_num_layers", "encoder_seq_length")
 
 
 def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
-    """A list of options that differ from the parser's defaults, and the number of GPUs; None where
-    the log has none."""
+    """The options that differ from the parser's defaults, as one text, and the number of GPUs; None
+    if the log does not print the number of GPUs.
+    """
     found: dict[str, str] = {}
     inside = False
     for line in lines:

@@ -21,15 +21,16 @@ from planner.launch.sentences import said_refusals
 
 _RANK, _ALPHA = 32, 32
 _LAYERS: Mapping[str, Sequence[str]] = dialect_toml("megatron", "adapters.toml")["layers"]
-# Halves that only the adapters of CanonicalLoRA have names for.
+# Halves of fused layers that only CanonicalLoRA can adapt separately.
 _HALVES = {"linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate"}
 _OF_EXPERTS = {"linear_fc1", "linear_fc2"}
 _USUAL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
 def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
-    """`--train`, and why it is not known; one of them is empty. `peft`: the configuration's record
-    of a class, or its name."""
+    """The `--train` value, and the reason if it is unknown; one of the two is empty. `peft`: the
+    configuration's record of a class, or its name.
+    """
     name = peft.name.rpartition(".")[2] if isinstance(peft, Record) else str(peft)
     if name == "default_peft_config" and peft.given:  # not beside the file
         name = str(peft.given[0])
@@ -42,7 +43,7 @@ def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
         listed = list(_USUAL)  # none are stated; or the list that the dataclass makes for that
     targets = tuple(_targets(listed, model)) if isinstance(listed, list) else ()
     if not targets:
-        return "", f"peft {name}: which layers have adapters is not known"
+        return "", f"peft {name}: the layers that have adapters are not known"
     said = {
         "rank": _number(fields, "dim", _RANK),
         "alpha": _number(fields, "alpha", _ALPHA),
@@ -60,7 +61,7 @@ def _number(fields: Mapping[str, Any], name: str, usual: int) -> str:
 
 
 def _targets(listed: list[Any], model: ModelSpec | None) -> Iterator[str]:
-    """The planner's words for a list of layers, of those that the model has, each once."""
+    """The planner's words for the listed layers that the model has, each once."""
     layers = None if model is None else linear_layers(model)
     words = (word for name in listed for word in _LAYERS.get(str(name).rpartition(".")[2], ()))
     yield from dict.fromkeys(word for word in words if layers is None or word in layers)
@@ -70,7 +71,7 @@ def _targets(listed: list[Any], model: ModelSpec | None) -> Iterator[str]:
 
 
 def adapter_fields(tuning: Tuning, model: ModelSpec) -> dict[str, Any]:
-    """Fields of LoRA or DoRA by their names there. Only for adapters without refusals."""
+    """Fields of Megatron-Bridge's LoRA or DoRA class. Only for adapters without refusals."""
     alpha = (tuning.rank or 0) if tuning.alpha is None else tuning.alpha
     return {
         "target_modules": list(target_modules(tuning, model)),
@@ -81,7 +82,9 @@ def adapter_fields(tuning: Tuning, model: ModelSpec) -> dict[str, Any]:
 
 
 def target_modules(tuning: Tuning, model: ModelSpec) -> tuple[str, ...]:
-    """Megatron's names of the layers that have adapters, in the order of a layer."""
+    """Megatron's names for the layers that have adapters, in the order in which a layer runs
+    them.
+    """
     adapted = set(tuning.adapted(model))
     first = "linear_q_proj" if model.mla else "linear_qkv"
     other = "linear_qkv" if model.mla else "linear_q_proj"
@@ -91,7 +94,7 @@ def target_modules(tuning: Tuning, model: ModelSpec) -> tuple[str, ...]:
 
 
 def adapter_refusals(job: Job) -> Iterator[Refusal]:
-    """Ways of training that Megatron-Bridge has no settings for, its vision part apart."""
+    """Ways of training the language model that Megatron-Bridge has no settings for."""
     tuning, model = job.tuning, job.model
     adapted = set(tuning.adapted(model)) if tuning.has_adapters else set[str]()
     named = target_modules(tuning, model) if tuning.has_adapters else ()

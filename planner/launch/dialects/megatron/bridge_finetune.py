@@ -1,8 +1,8 @@
-"""Fine-tuning with Megatron-Bridge 0.6: the start script that holds adapters and samples.
+"""Fine-tuning with Megatron-Bridge 0.6: the start script that defines adapters and samples.
 
-Adapters are an object that Megatron-Bridge's overrides do not reach (training/utils/
-omegaconf_utils.py leaves out what can be called, and `PEFT` can), and so is what makes rows of
-samples; both stand in the script, which is read back as Python.
+Overrides cannot set adapters (training/utils/omegaconf_utils.py skips callables, and `PEFT` is one)
+or the object that makes rows of samples. The start script therefore defines both, and is read back
+as Python.
 """
 
 from __future__ import annotations
@@ -23,22 +23,26 @@ from planner.launch.settings_text import WrittenSetting, filled, python_argument
 
 SCRIPT = "bridge_finetune.py"
 _CLASSES = {"lora": "LoRA", "dora": "DoRA"}
-# Packings whose rows its data set of samples makes; `pack` cuts rows from one text.
+# Packings that make rows of samples; `pack` cuts rows from one long text.
 _OF_SAMPLES: tuple[Packing, ...] = ("limit", "longest", "pack-varlen")
 
 
 def has_samples(job: Job) -> bool:
-    """Whether rows are made of samples, not cut from one text."""
+    """Whether each row is made of samples, not cut from one long text."""
     return job.samples.lengths is not None and job.samples.packing in _OF_SAMPLES
 
 
 def finetunes(job: Job) -> bool:
-    """Whether a plan starts from published weights, and its script holds more than overrides."""
+    """Whether the job trains adapters or samples, so that the plan starts from published weights
+    and overrides are not enough.
+    """
     return job.tuning.has_adapters or job.samples.lengths is not None
 
 
 def script(job: Job, multiple: int, **names: Value) -> str:
-    """The start script. `multiple`: tokens that the length of a sample must be a multiple of."""
+    """The start script. `multiple`: sample lengths are padded to a multiple of this number of
+    tokens.
+    """
     imports, samples = list[str](), list[str]()
     given = 'config.dataset.blend = ([os.environ["DATA_PATH"]], None)'
     sets = f'if os.environ.get("DATA_PATH"):\n    {given}'
@@ -96,7 +100,7 @@ def _samples(job: Job, multiple: int) -> Iterator[str]:
 
 
 def packing_of(program: str) -> Packing:
-    """How a start script's rows are made."""
+    """How a start script makes rows of samples."""
     held = held_in(program, "SAMPLES")
     if held is None:
         return "pack"
@@ -107,14 +111,17 @@ def packing_of(program: str) -> Packing:
 
 
 def train_of(program: str, model: ModelSpec | None) -> tuple[str, str]:
-    """`--train` of a start script, and why it is not known; the latter is empty where it is."""
+    """The `--train` value of a start script, and the reason if it is unknown, else an empty
+    text.
+    """
     held = held_in(program, "ADAPTERS")
     return ("full", "") if held is None else adapters_of(held, model)
 
 
 def held_in(program: str, name: str) -> Record | None:
-    """The object under a name of the script; None where there is none, or the script is no
-    Python."""
+    """The object that a script assigns to a name; None if there is none or the script is not valid
+    Python.
+    """
     if f"{name} = " not in program:
         return None
     try:

@@ -1,9 +1,9 @@
 """Reader of Megatron-Bridge launches: overrides `section.field=value` after a start script.
 
-Bridge's fields are Megatron's options under other names, so overrides are read as those options;
-messages name the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`). What the recipe of a
-start script sets is not seen, so only launches around the bare recipe, as `planner launch` writes
-them, are predicted; of others the overrides are checked.
+Bridge's fields are Megatron's options under other names. The overrides are therefore read as those
+options, and messages name the fields again. Read in megatron-bridge 0.6.2 (`bridge.toml`). The
+settings of a start script's recipe are not seen: only launches around the bare recipe, as `planner
+launch` writes them, are predicted; for others the overrides are checked.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from planner.launch.read.found import Edit, Found, Hints, Problem, Setting, not_
 from planner.launch.read.names import known_names
 from planner.launch.read.opened import Opened
 
-# Overrides that a command must have at least to be one of Megatron-Bridge.
+# Minimum number of known overrides that makes a command one of Megatron-Bridge.
 _FEWEST = 2
 _OVERRIDE = re.compile(r"^(\w+\.\w+)=(.*)$", re.DOTALL)
-# Fields that are true unless a switch says otherwise.
+# Fields that are true unless a Megatron switch turns them off.
 _WITHOUT = {
     "model.add_bias_linear": option("attention_out_bias"),
     "model.share_embeddings_and_output_weights": option("tied_embeddings"),
     "model.gradient_accumulation_fusion": OPTIONS["unfused-accumulation"].name,
     "model.yarn_correction_range_round_to_int": option("rope.scaling.truncate"),
 }
-# Fields whose option has another name; those of the model stand in its table.
+# Fields whose option has another name; those of the model are in its table.
 _NAMES = {
     f"model.{entry.field}": entry.name
     for entry in MEGATRON
@@ -54,11 +54,11 @@ _NAMES = {
     "model.num_layers_in_last_pipeline_stage": MEGATRON_LAYOUT["last-layers"].name,
 }
 _SAID_ELSEWHERE = known_names("megatron", "said-elsewhere")
-# Hydra takes Python's spellings too.
+# Hydra also accepts Python's spellings.
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _ACTIVATIONS = {("silu", "true"): table.SWIGLU.name, ("quick_gelu", "true"): table.QUICK_GEGLU.name,
                 ("squared_relu", "false"): table.SQUARED_RELU.name}  # fmt: skip
-# Bridge's recipe of a precision -> the precision.
+# The precision of each of Bridge's precision recipes.
 _RECIPES = {recipe: precision for precision, recipe in RECIPES.items()}
 _NONE: Mapping[str, str] = {}
 _BARE = "vanilla_gpt_pretrain_config()"
@@ -72,14 +72,14 @@ def is_bridge(launch: LaunchCommand) -> bool:
 
 
 def read_megatron_bridge(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
-    """The launch of a command, with the start script where its text is known."""
+    """The launch of a command, with its start script if the text is known."""
     name = Path(launch.program).name
     beside = text_beside(name, launch.folder) if name.endswith(".py") else ""
     return read_overrides(launch, read.programs.get(name, beside), hints)
 
 
 def read_overrides(launch: LaunchCommand, program: str, hints: Hints) -> Found:
-    """The launch that overrides describe; `program`: the start script's text, if it is known."""
+    """The launch that overrides describe. `program`: text of the start script, empty if unknown."""
     overrides = _Overrides(launch, program)
     translated = replace(launch, arguments=tuple(overrides.words()))
     found = _Reader(translated, hints, overrides).found()
@@ -107,19 +107,20 @@ class _Overrides:
             self.settings[match[1]] = setting_of(match[1], value, word.used, whole)
         recipe = _RECIPE.search(program)
         self.precision = _RECIPES.get(recipe[1], "bf16") if recipe else "bf16"
-        # A start script around the bare recipe, as ours: the overrides say everything.
+        # Whether the start script only wraps the bare recipe, as ours does: then the overrides
+        # state everything.
         self.is_bare = recipe is not None and _BARE in program
         self.program = program
-        # Option -> the field that says it.
+        # The field that states each option.
         self.fields: dict[str, str] = {}
 
     def value(self, field: str) -> str | None:
-        """A field's value; None for `null` and where it is not given."""
+        """A field's value; None if it is `null` or not given."""
         word = self.given.get(field)
         return None if word is None or word.text.value == "null" else word.text.value
 
     def words(self) -> Iterator[Word]:
-        """The options of `pretrain_gpt.py` with the same meaning."""
+        """The `pretrain_gpt.py` options with the same meaning."""
         for field, one_word in self.given.items():
             if field == field_of(field.partition(".")[2]) and field not in _SAID_ELSEWHERE:
                 yield from self._option(field, one_word)
@@ -160,7 +161,7 @@ class _Overrides:
             for part in re.finditer(r"[^\s,\"']+", text.value[1:-1]):
                 yield Word(text[part.start() + 1 : part.end() + 1], word.used)
         else:
-            # The option's own spelling of a window is 4096,0.
+            # As an option, a window is written 4096,0.
             is_window = is_list and name == option("sliding_window")
             yield Word(text[1:-1] if is_window else text, word.used)
 
@@ -171,7 +172,7 @@ class _Overrides:
     # --- back -----------------------------------------------------------------------------------
 
     def renamed(self, found: Found) -> Found:
-        """The launch with its settings and problems under the names of the fields."""
+        """The launch with its settings and problems under the names of Bridge's fields."""
         unknown = [setting for field, setting in self.settings.items() if field not in schema()]
         unknown += (item for item in found.unknown if item.key not in self.fields)
         unused = {self.fields.get(item.key) for item in found.unused}
@@ -193,7 +194,7 @@ class _Overrides:
     def _problem(self, problem: Problem) -> Problem:
         if problem.rule == "model-unknown" and not self.is_bare:
             problem = replace(problem, severity="note", fix="--model NAME")
-        # Fields in place of Megatron's options.
+        # Name fields instead of Megatron's options.
         text, fix = (
             re.sub(r"--[\w-]+", lambda item: self.fields.get(item[0]) or _field_of(item[0]), words)
             for words in (problem.text, problem.fix)
@@ -202,15 +203,15 @@ class _Overrides:
 
 
 def _field_of(option: str) -> str:
-    """The field of an option that is not given; the option itself where there is none."""
+    """The field of an option that is not given; the option itself if it has no field."""
     named = {f"--{name}": field for field, name in (*_NAMES.items(), *_WITHOUT.items())}
     return named.get(option) or field_of(option) or option
 
 
 def as_overrides(edits: Sequence[Edit], fields: Mapping[str, str] = _NONE) -> tuple[Edit, ...]:
-    """Edits of fields in place of edits of Megatron's options. Options without a field are dropped.
+    """Edits of Megatron's options as edits of fields. Options without a field are dropped.
 
-    `fields`: option -> the field that says it in these overrides.
+    `fields`: the field that these overrides use for each option.
     """
     found: list[Edit] = []
     for edit in edits:
@@ -225,7 +226,9 @@ def as_overrides(edits: Sequence[Edit], fields: Mapping[str, str] = _NONE) -> tu
 
 
 def _override_value(edit: Edit, field: str) -> str:
-    """`true` and `false` for switches, `null` for no value, lists in brackets."""
+    """A value in an override's syntax: `true` or `false` for switches, `null` for no value, lists
+    in brackets.
+    """
     option = options()[edit.key.removeprefix("--")]
     if option.values == "switch":
         return "true" if (edit.value is None) == (field in _WITHOUT) else "false"
@@ -240,7 +243,7 @@ def _made(text: str, place: Word | None = None) -> Word:
 
 
 class _Reader(MegatronReader):
-    """Megatron's reader under Bridge's profile."""
+    """Megatron's reader with Bridge's profile."""
 
     parser = CORE
 
@@ -257,7 +260,9 @@ class _Reader(MegatronReader):
             self.problems.append(not_predictable(text))
 
     def found(self) -> Found:
-        """Errors are warnings where a recipe that was not seen may set something else."""
+        """The launch. If the recipe was not seen, errors become warnings, because it may set
+        something else.
+        """
         found, program = super().found(), self.overrides.program
         spec = found.shape if not found.model else load_model(found.model).spec
         said = {name: word.text.value for name, word in self.overrides.given.items()}
@@ -278,16 +283,16 @@ class _Reader(MegatronReader):
         return replace(problem, severity="warning") if is_open else problem
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """Bridge's profile, and where the overrides differ from it."""
+        """Bridge's profile, and the variations by which the overrides differ from it."""
         framework, names = super()._profile(degrees)
         if framework == "megatron-fsdp":
             return framework, names
-        # What Bridge's profile counts on already, and its contrary.
+        # Bridge's profile already assumes these variations, so state their opposites.
         names = self._variations(degrees)
         found = [name for name in names if name not in ("tp-overlap", "bf16-gradients")]
         if degrees["tp"] > 1:
             found.append("tp-overlap" if "tp-overlap" in names else "no-tp-overlap")
-        # The precision recipe has the last word; its own default is fp32.
+        # The precision recipe overrides ddp; its default is fp32.
         field = "grad_reduce_in_fp32"
         stated = [self.overrides.value(f"{of}.{field}") for of in ("mixed_precision", "ddp")]
         in_fp32 = next(filter(None, stated), "true") == "true"
@@ -295,8 +300,9 @@ class _Reader(MegatronReader):
         return "megatron-bridge", tuple(found)
 
     def _optimizer(self) -> str:
-        """The optimizer; bf16 gradients, which Bridge has by default, are named where they are
-        stated."""
+        """The optimizer, with `grad=bf16` if the overrides give the precision-aware optimizer bf16
+        main gradients without offloading.
+        """
         name = super()._optimizer()
         chosen = (
             self.overrides.value("optimizer.use_precision_aware_optimizer") == "true"
@@ -309,7 +315,7 @@ class _Reader(MegatronReader):
 def _unknown_fields(overrides: _Overrides) -> Iterator[Problem]:
     for field, setting in overrides.settings.items():
         if field not in schema():
-            text = f"{field}: none of the Megatron-Bridge settings known here; what it changes is"
+            text = f"{field}: not a Megatron-Bridge setting known here; its effect is"
             yield Problem("unknown-option", f"{text} not counted", "warning", (setting.place,))
         elif field != "model.pipeline_model_parallel_layout" and not (
             setting.unknown or re.fullmatch(schema()[field], str(setting.value))

@@ -1,7 +1,7 @@
-"""Vision-language models with Megatron-Bridge 0.6: the start script that holds their data.
+"""Vision-language models with Megatron-Bridge 0.6: the start script that defines their data.
 
-The model is built by Megatron-Bridge's own class of its family, out of the config of the weights
-that a run starts from; the overrides say the plan, and the language model's shape again.
+Megatron-Bridge's class for the family builds the model from the config of the weights that a run
+starts from; the overrides state the plan, and the language model's shape once more.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from planner.launch.settings_text import filled, python_arguments
 
 SCRIPT = "bridge_images.py"
 CONFIG = "model/config.json"
-# Families of the language model -> the module of the step that hands it images
-# (examples/models/qwen: --step_func), for the kind of tower that Megatron-Bridge builds beside it.
+# The module of the training step that passes images on (examples/models/qwen: --step_func), by the
+# kind of tower and the family of the language model.
 _STEPS: Mapping[tuple[str, str], str] = {
     ("qwen2_5_vl", "qwen2"): "megatron.bridge.training.vlm_step",
     ("qwen3_vl", "qwen3"): "megatron.bridge.models.qwen_vl.qwen3_vl_step",
@@ -50,13 +50,13 @@ def _step(model: ModelSpec) -> str:
 
 
 def family_refusals(model: ModelSpec) -> Iterator[Refusal]:
-    """Families whose class and step its files do not name."""
+    """Refusals of model families for which no Megatron-Bridge training step is known."""
     names = {"model": model, "step": _step(model)}
     yield from said_refusals("megatron", "family_refusals", names)
 
 
 def vision_refusals(job: Job) -> Iterator[Refusal]:
-    """Ways of training such a vision-language model that Megatron-Bridge has no settings for."""
+    """Ways of training a vision-language model that Megatron-Bridge has no settings for."""
     tuning = job.tuning
     if job.model.vision is not None:
         chosen = set(tuning.frozen) & set(PARTS) or ALL_LINEAR not in tuning.targets
@@ -66,7 +66,7 @@ def vision_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def of_language(job: Job) -> Job:
-    """The job of the language model alone, without frozen parts."""
+    """The job of the language model without the vision parts and without frozen parts."""
     if job.model.vision is None:
         return job
     tuning = replace(job.tuning, frozen=())
@@ -74,14 +74,15 @@ def of_language(job: Job) -> Job:
 
 
 def overrides(launch: Launch) -> dict[str, str]:
-    """Overrides for frozen parts and for the positions of image tokens; adapters freeze all
-    else."""
+    """Overrides for frozen parts and for the positions of image tokens. With adapters, nothing is
+    frozen here, because adapters freeze everything else.
+    """
     job = launch.job
     if job.model.vision is None:
         return {}
     found = {"model.position_embedding_type": "mrope"}
     if launch.plan.degrees.cp > 1:
-        # Its model asks for the first, which training/config.py allows without the second alone.
+        # The model demands per-token loss, which training/config.py allows only without averaging.
         found |= {"model.calculate_per_token_loss": "true", "ddp.average_in_collective": "false"}
     if job.tuning.has_adapters:
         return found
@@ -91,7 +92,7 @@ def overrides(launch: Launch) -> dict[str, str]:
 
 
 def files(launch: Launch, precision: str) -> Files:
-    """The start script, and the config.json of the model that it is for."""
+    """The start script, and the config.json of the model."""
     job = launch.job
     images = sample_images(job.model.vision, launch.request) if job.model.vision else WITHOUT
     number, *size = (0,) if images == WITHOUT else tuple(map(int, images.split("x")))
@@ -113,8 +114,9 @@ def files(launch: Launch, precision: str) -> Files:
 
 
 def seen(found: Found, program: str, folder: Path, said: Mapping[str, str]) -> Found:
-    """A launch with the vision-language model of the config.json beside its script, if that builds
-    one. `said`: the overrides."""
+    """The launch with the vision-language model of the config.json beside its script, if the script
+    builds one. `said`: the overrides.
+    """
     text = text_beside(CONFIG, folder) if "AutoBridge" in program else ""
     held = held_in(program, "IMAGES")
     if not text or held is None:
@@ -128,8 +130,9 @@ def seen(found: Found, program: str, folder: Path, said: Mapping[str, str]) -> F
 
 
 def beside_both(train: str, model: ModelSpec | None) -> str:
-    """`--train` of a model whose tower names its layers as the language model does: adapters on all
-    layers of the language model are on all of the tower's as well."""
+    """`--train` with adapters on all layers, if the targets cover every layer of the tower and the
+    language model, which share layer names; otherwise unchanged.
+    """
     if model is None or model.vision is None or not train.startswith("lora"):
         return train
     tuning = read_tuning(train)

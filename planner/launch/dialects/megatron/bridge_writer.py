@@ -1,12 +1,12 @@
 """Writer for Megatron-Bridge 0.6: a start script around its bare GPT recipe, and overrides.
 
-Plans that train adapters, or samples of unlike lengths, have a start script of their own
+Plans that train adapters, or samples of different lengths, get another start script
 (`bridge_finetune.py`).
 
-The recipe `vanilla_gpt_pretrain_config` assumes nothing of a model, so every setting of the plan
-is an override of the form `section.field=value`, as Bridge's own scripts take them. Two sections
-of that recipe are a name or nothing, and their fields could not be overridden: the start script
-puts objects there first (a precision recipe would otherwise set gradients back to fp32).
+The recipe `vanilla_gpt_pretrain_config` assumes nothing about the model, so every setting of the
+plan is an override of the form `section.field=value`, as in Bridge's scripts. In two sections of
+that recipe the value is a name or null, whose fields cannot be overridden: the start script first
+puts objects there (otherwise a precision recipe would set gradients back to fp32).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KINDS = {
     "list": r"\[[\w,]+\]",
     "layout": r'"[Etm*()|\dL]+"',
     "path": r"\S+",
-    # That of a variable which is not set yet.
+    # May be empty: a variable that is not set yet.
     "name": r"\S*",
     "null": r"null",
 }
@@ -46,7 +46,7 @@ _KINDS = {
 
 @cache
 def schema() -> Mapping[str, str]:
-    """`section.field` -> pattern of its values, for all fields that are written."""
+    """For each field that is written, `section.field`: a pattern of its valid values."""
     return {
         f"{section}.{field}": "|".join(
             [_KINDS[name] for name in kind.split(" or ")]
@@ -58,12 +58,12 @@ def schema() -> Mapping[str, str]:
     }
 
 
-# Where a field stands that several sections have; the others say the same.
+# Sections whose field counts if several have one; the others have the same meaning.
 _FIRST_SECTIONS = ("model", "ddp")
 
 
 def fields_of(flag: str) -> list[str]:
-    """The fields named like one of Megatron's flags, in every section that has one."""
+    """The fields with the name of a Megatron flag, one for each section that has it."""
     name = flag.removeprefix("--").replace("-", "_")
     return [key for key in schema() if key.partition(".")[2] == name]
 
@@ -117,7 +117,9 @@ def files(launch: Launch) -> Files:
 
 
 def _multiple(launch: Launch) -> int:
-    """Ranks and quantised products need samples of a multiple of this number of tokens."""
+    """The number of tokens that a sample's length must be a multiple of, for tensor and context
+    ranks and for 8-bit and 4-bit products.
+    """
     degrees = launch.plan.degrees
     least = 16 if launch.job.precision in ("fp8", "mxfp8", "nvfp4") else 1
     return lcm(least, degrees.tp, 2 * degrees.cp if degrees.cp > 1 else 1)
@@ -164,10 +166,10 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
         "save": "${CHECKPOINTS}", "load": "${CHECKPOINTS}",
         "save_interval": str(save_steps(launch)),
     }  # fmt: skip
-    # Megatron-FSDP has a format of its own.
+    # Megatron-FSDP has a checkpoint format of its own.
     saved |= {} if megatron.is_fsdp(launch) else {"ckpt_format": "torch_dist"}
     words = tuple(f"tokenizer.tokenizer_{key}={value}" for key, value in tokenizer.items())
-    # Samples are texts: without a tokenizer that of the weights reads them.
+    # Samples are texts: if no tokenizer is given, the one of the weights reads them.
     own = tuple(word.replace("TOKENIZER}", "PRETRAINED}") for word in words)
     otherwise = own if bridge_finetune.has_samples(launch.job) else ()
     saves = tuple(f"checkpoint.{key}={value}" for key, value in saved.items())
@@ -181,12 +183,12 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
     )
 
 
-# The settings worth a sentence.
+# The settings that deserve an explanation.
 choices = megatron.choices
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the overrides are written for."""
+    """Packages and versions that the overrides are written for."""
     group = megatron.sharp_group(launch)
     return sentences.said_needs("megatron", "bridge_needs", launch, sharp_group=group)
 
@@ -197,7 +199,7 @@ RECIPES = meanings("megatron", "recipes")
 
 
 def all_overrides(launch: Launch) -> Sequence[tuple[str, Overrides]]:
-    """Titled groups of `section.field` and value."""
+    """Groups of overrides: (title, value by `section.field`)."""
     names = megatron.names_in(launch) | {"has_samples": bridge_finetune.has_samples(launch.job)}
     groups = dialect_toml("megatron", "groups.toml")["overrides"].values()
     own = bridge_vision.overrides(launch)
@@ -229,21 +231,21 @@ def _of_row(row: Mapping[str, Any], names: Mapping[str, Any]) -> Overrides:
 
 
 def _of_text(text: str) -> Overrides:
-    """A text of overrides, as that which switches the plan's techniques on."""
+    """Parse a text of overrides, such as the one that switches on the plan's techniques."""
     pairs = (word.partition("=") for word in text.split())
     return {key: value for key, _, value in pairs}
 
 
 def _fields(flags: Iterable[Flag], off: Iterable[str] = ()) -> dict[str, str]:
-    """Megatron's flags as the fields of that name, in every section that has one.
+    """Megatron's flags as fields of the same name, in every section that has one.
 
-    `off`: switches that are off where they are not among the flags.
+    `off`: switches to set to false unless they are among the flags.
     """
     found = {field: "false" for name in off for field in fields_of(name)}
     for flag in flags:
         listed = f"[{','.join(flag.values)}]"
         name = flag.name.replace("--no-", "--")
-        # A name that no section has is refused as it is.
+        # Keep a name that no section has, so that it is refused.
         for field in fields_of(name) or [name]:
             is_list = re.fullmatch(schema().get(field, ""), "[a,b]") is not None
             switch = "false" if flag.name.startswith("--no-") else "true"

@@ -1,4 +1,4 @@
-"""Commands with Megatron's options."""
+"""Reader of commands with Megatron's options."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from planner.launch.read.document import yaml_document
 from planner.launch.read.found import Found, Hints, Problem, Setting, telling
 from planner.launch.read.opened import Opened
 
-# Options by which programs name a file of options; `@file` is argparse's.
+# Options that name a file of options; `@file` is argparse's way.
 _NAMES_A_FILE = re.compile(
     r"--(?:[a-z]+[-_])*(?:config|conf|cfg|args|arguments|hparams)(?:[-_](?:file|path|yaml|json))?$"
 )
-# Files of other kinds: DeepSpeed's, Hugging Face's, a tokenizer's, of user buffers or layers.
+# Options that name other files: of DeepSpeed, Hugging Face, tokenizers, user buffers or layers.
 _OTHERS = re.compile(
     r"deepspeed|ds[-_]|hf[-_]|tokenizer|tp-comm|heterogeneous|quant|data[-_]args|-data-"
 )
 
 
 def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchCommand, list[Problem]]:
-    """A launch with the options of the files that it names, and problems for missing files."""
+    """The launch with the options of the option files that it names, and problems for missing
+    files.
+    """
     words, problems, rest = list[Word](), list[Problem](), launch.arguments
     while rest:
         text, taken = _named(rest)
@@ -42,7 +44,7 @@ def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchComma
         else:
             file = None if text.unknown else source_beside(text.value, launch.folder, files)
             read = [] if file is None else list(_words_of(file))
-            # What stands on the command line wins over the file.
+            # Options on the command line override those of the file.
             words[:0] = read
             problems += [] if read else [_unread(rest[0], text)]
         rest = rest[taken:]
@@ -50,7 +52,9 @@ def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchComma
 
 
 def _named(words: Sequence[Word]) -> tuple[Text | None, int]:
-    """The options file that the first of some words names, if any, and how many words say so."""
+    """The option file that the first word names, if any, and the number of words that this
+    takes.
+    """
     word, value = words[0], words[0].text.value
     if value.startswith("@") and len(value) > 1:
         return word.text[1:], 1
@@ -66,7 +70,7 @@ def _named(words: Sequence[Word]) -> tuple[Text | None, int]:
 
 
 def _words_of(file: SourceFile) -> Iterator[Word]:
-    """The options of a file: a list of them, or YAML or JSON with their names as keys."""
+    """The options in a file: a plain list, or YAML or JSON with option names as keys."""
     if file.text.lstrip().startswith("--"):
         yield from (Word(Text.made(word)) for word in shlex.split(file.text, comments=True))
         return
@@ -90,37 +94,39 @@ def _unread(word: Word, text: Text) -> Problem:
     return Problem("unresolved", said, "missing", (word.used.place,) if word.used else (), fix)
 
 
-# Options by which Megatron's command is told from other programs.
+# Options that identify a Megatron command.
 MEGATRON_SIGNS = (f"--{option('heads')}", MEGATRON["tp"].key, MEGATRON["mbs"].key)
-# Options that no Megatron is known to have: a fork's parser adds a few, another program many.
+# This many options unknown to every Megatron mean another program; a fork's parser adds only a few.
 _FOREIGN = 5
 
 
 def read_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
-    """The launch that options describe, with the files of options that they name."""
+    """The launch that options describe, including those in option files."""
     launch, unread = with_options_files(launch, read.files)
     return MegatronReader(launch, hints, unread).found()
 
 
 def is_megatron(launch: LaunchCommand) -> bool:
-    """Whether a command has Megatron's options, by its program's name or by theirs."""
+    """Whether a command takes Megatron's options, judged by the program's name or by the
+    options.
+    """
     words = [word.text.value.partition("=")[0] for word in launch.arguments]
     if is_swift_megatron(launch):
         return False
-    # A file by its name, a module by all of it: folders may be called anything.
+    # Judge a file by its name and a module by its full path, because folders may have any name.
     named = "pretrain_" in launch.name or "megatron" in launch.name
     if named and any(word.startswith(("--", HOLE)) for word in words):
-        # Others call their programs so, too; NeMo's take `trainer.devices=8`.
+        # Other programs have such names too; NeMo's take `trainer.devices=8`.
         return not _has_foreign_options(words) or any(sign in words for sign in MEGATRON_SIGNS)
     signs = [sign for sign in MEGATRON_SIGNS if sign in words]
-    # Megatron-LLM's spelling; the last sign is a name that many programs have in it.
+    # Megatron-LLM's spelling, except for the last sign, which many programs have with underscores.
     signs += [sign for sign in MEGATRON_SIGNS[:-1] if f"--{sign[2:].replace('-', '_')}" in words]
-    # The last is a name that other programs have, too.
+    # Other programs have the last sign too.
     return bool(signs) and (signs != [MEGATRON_SIGNS[-1]] or not _has_foreign_options(words))
 
 
 def _has_foreign_options(words: Sequence[str]) -> bool:
-    """Whether several options belong to no known Megatron."""
+    """Whether at least five options belong to no known Megatron."""
     known = options().keys() | other_options().keys()
     names = {word[2:] for word in words if re.fullmatch(r"--[a-z][a-z0-9_-]+", word)}
     return len(names - known) >= _FOREIGN

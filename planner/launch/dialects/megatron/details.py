@@ -1,4 +1,5 @@
-"""Reads a model's details from Megatron's options: rotary positions, router, norms.
+"""Reads details of a model from Megatron's options: rotary positions, router, states, hybrid
+layers.
 
 The inverse of `planner.launch.dialects.megatron.table`, which has the options' names.
 """
@@ -25,10 +26,11 @@ _LOSSES = {name: over for over, name in LOSSES.items()} | {"global_aux_loss": "b
 def plain_fields(
     arguments: Arguments, rows: Sequence[MegatronRow], kind: type[BaseModel], table: str
 ) -> dict[str, Any]:
-    """Fields of a table of the model that are the value of an option, as `moe.top_k`.
+    """The fields of one table of the model, such as `moe`, whose value is simply the value of an
+    option.
 
-    A field without a stated value and without a default of Megatron's keeps the table's own
-    default; a required field then becomes 0, which the table refuses.
+    If an option has neither a stated value nor a Megatron default, the field keeps the table's
+    default; a required field becomes 0 or None, which the table refuses.
     """
     found: dict[str, Any] = {}
     for entry in rows:
@@ -45,13 +47,13 @@ def plain_fields(
 
 
 def _types(annotation: Any) -> set[Any]:
-    """The types of a union, without annotations."""
+    """The member types of an annotation, without unions and metadata."""
     inner = get_args(annotation)
     return set().union(*map(_types, inner)) if inner else {annotation}
 
 
 def read_rope(arguments: Arguments, mla: MlaSpec | None) -> RopeSpec:
-    """Base, and how frequencies are stretched."""
+    """Base of the rotary positions, and the scaling of their frequencies."""
     found = _scaling(arguments, mla)
     return RopeSpec(
         theta=stated(arguments.stated_real(option("rope.theta")), 10000.0),
@@ -76,7 +78,7 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
             "truncate": not arguments.has(option("rope.scaling.truncate")),
         }
     if arguments.has(table.LLAMA3_STRETCH.name):
-        # Megatron-LM's flags hand no factor on; Bridge's field is one.
+        # Megatron-LM's flags do not pass a factor on; Bridge has a field for it.
         states = arguments.has(option("rope.scaling.factor"))
         stretched = factor if states else table.LLAMA3_FACTOR
         return {"kind": "llama3", "factor": stretched, "original_positions": table.LLAMA3[0]}
@@ -86,13 +88,13 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
 
 
 def _scores(arguments: Arguments) -> dict[str, float]:
-    """The two factors by which yarn scales scores."""
+    """The two factors by which yarn scales attention scores."""
     names = ("mscale", "mscale_all_dim")
     return {name: arguments.real(option(f"rope.scaling.{name}")) for name in names}
 
 
 def read_router(arguments: Arguments) -> dict[str, Any]:
-    """Fields of MoeSpec for weighing and balancing experts, beside the plain ones."""
+    """Fields of MoeSpec for scoring and balancing experts, in addition to the plain ones."""
     sigmoid = arguments.text(option("moe.score")) == "sigmoid"
     bias = arguments.has(option("moe.score_correction_bias"))
     balancing, *_ = arguments.many(BALANCING.name) or (LOSSES["batch"],)
@@ -113,22 +115,26 @@ _VARIANT = option("state_space.kind")
 
 
 def hybrid_text(arguments: Arguments) -> str:
-    """The pattern of a hybrid's layers with its pipes, without its predictions; empty if none."""
+    """The layer pattern of a hybrid, with `|` between blocks and without the prediction layers;
+    empty if there is none.
+    """
     arguments.has(table.SPEC)
     found = arguments.text(table.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
     return found.split(table.PREDICTORS)[0]
 
 
 def predictors(arguments: Arguments) -> int:
-    """Multi-token-prediction layers: an option, or the patterns behind those of the model."""
+    """The number of multi-token-prediction layers, from an option or from the layer pattern."""
     arguments.has("mtp-hybrid-override-pattern")
     stated = arguments.number(option("mtp_layers")) or 0
     return stated or (arguments.text(table.PATTERN) or "").count(table.PREDICTORS)
 
 
 def _from_ratios(arguments: Arguments) -> str:
-    """Options until core 0.16: attention spread evenly, mixers at both ends, then feed-forward
-    blocks spread evenly over the mixers (mamba_hybrid_layer_allocation.py)."""
+    """The layer pattern of the ratio options that core had until 0.16: attention layers spread
+    evenly, with mixers at both ends, then feed-forward blocks spread evenly over the mixers
+    (mamba_hybrid_layer_allocation.py). Empty without those options.
+    """
     shares = [arguments.real(f"hybrid-{part}-ratio") for part in ("attention", "mlp")]
     if not arguments.has("is-hybrid-model") and not any(shares):
         return ""
@@ -147,7 +153,9 @@ def _from_ratios(arguments: Arguments) -> str:
 
 
 def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
-    """Kinds of a hybrid's layers; a pattern that cannot be read is a problem, and none."""
+    """Kinds of a hybrid's layers. If the pattern cannot be read, a problem is added and the result
+    is empty.
+    """
     text = hybrid_text(arguments).replace(table.BLOCKS, "")
     if not text:
         return ()
@@ -159,13 +167,15 @@ def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
 
 
 def read_blocks(arguments: Arguments) -> tuple[int, ...]:
-    """Layers of each block of the pipeline where the pattern has pipes."""
+    """Layers of each pipeline block if the pattern has `|` marks; otherwise empty."""
     text = hybrid_text(arguments)
     return tuple(map(len, text.split(table.BLOCKS))) if table.BLOCKS in text else ()
 
 
 def is_delta(arguments: Arguments) -> bool:
-    """Whether layers are gated delta nets; another variant of attention is not predicted."""
+    """Whether some layers are gated delta nets. Any other attention variant is reported as not
+    modelled.
+    """
     variant = arguments.text(_VARIANT)
     said = any(f"--{_VARIANT}" in item.text and item.rule == "not-predictable"
                for item in arguments.problems)  # fmt: skip
@@ -176,8 +186,9 @@ def is_delta(arguments: Arguments) -> bool:
 
 
 def read_states(arguments: Arguments, hidden: int) -> StateSpaceSpec:
-    """The numbers of gated delta nets, or Mamba-2's, by default with heads for an inner width of
-    twice the hidden one."""
+    """Sizes of gated delta nets or of Mamba-2 layers. By default Mamba-2 has enough heads for an
+    inner width of twice the hidden size.
+    """
     if is_delta(arguments):
         found = plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space")
         more = {"kind": "gated_delta", "conv_bias": False, "chunk": table.DELTA_CHUNK}

@@ -1,5 +1,6 @@
-"""Megatron-LM flags in titled groups, which become `argv`; and flags that place the layers: none,
-first and last counts, or a layout."""
+"""Megatron-LM flags in titled groups, which become `argv`, and the flags that place layers on
+pipeline stages.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from planner.predict.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One option with its values; no value for a switch."""
+    """An option with its values; a switch has none."""
 
     name: str
     values: tuple[str, ...] = ()
@@ -22,7 +23,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class FlagGroup:
-    """Flags that belong together, under the comment `title`."""
+    """Flags that belong together; `title` becomes a comment."""
 
     title: str
     flags: tuple[Flag, ...]
@@ -34,7 +35,7 @@ def flag(name: str, *values: object) -> Flag:
 
 
 def from_text(text: str) -> tuple[Flag, ...]:
-    """Flags of a profile's template, as `--recompute-modules mlp moe_act`."""
+    """Flags of a profile's template, such as `--recompute-modules mlp moe_act`."""
     flags: list[Flag] = []
     for word in text.split():
         if word.startswith("--"):
@@ -45,7 +46,7 @@ def from_text(text: str) -> tuple[Flag, ...]:
 
 
 def as_argv(groups: Iterable[FlagGroup]) -> tuple[tuple[str, ...], Mapping[int, str]]:
-    """All words in order, and the index of each group's first word with its title."""
+    """All words in order, and the title of each group by the index of its first word."""
     words: list[str] = []
     comments: dict[int, str] = {}
     for group in groups:
@@ -57,10 +58,10 @@ def as_argv(groups: Iterable[FlagGroup]) -> tuple[tuple[str, ...], Mapping[int, 
 
 
 def layout_flags(layout: Layout, mtp_layers: int) -> tuple[Flag, ...]:
-    """The shortest spelling that gives every block its layers.
+    """The shortest flags that give every block its layers.
 
-    Even blocks need no flag, or the layers of a virtual stage; stages that differ only at the
-    ends their counts; everything else the layout string.
+    Even blocks need no flag, or the number of layers per virtual stage. If only the first and last
+    stages differ, their layer counts are enough. Everything else needs the layout string.
     """
     blocks = layout.block_layers
     vpp = layout.vpp
@@ -68,7 +69,7 @@ def layout_flags(layout: Layout, mtp_layers: int) -> tuple[Flag, ...]:
         return ()
     if layout.is_even and blocks[0] > 0:
         return (flag(MEGATRON_LAYOUT["chunk-layers"].key, blocks[0]),) if vpp > 1 else ()
-    # All stages between the first and the last hold the same, and none is empty.
+    # All stages between the first and the last have the same number of layers, and none is empty.
     only_ends_differ = len(blocks) > 2 and len(set(blocks[1:-1])) == 1 and min(blocks) > 0
     if vpp == 1 and only_ends_differ:
         return (
@@ -80,11 +81,12 @@ def layout_flags(layout: Layout, mtp_layers: int) -> tuple[Flag, ...]:
 
 
 def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool = False) -> str:
-    """`Et*19|(t*20|)*2t*21L`: E embedding, t a layer, m multi-token prediction, L head and loss.
+    """A layout such as `Et*19|(t*20|)*2t*21L`: E embedding, t a layer, m multi-token prediction, L
+    head and loss.
 
-    `mtp_standalone`: m in the block before the last, as in `Et*30|t*31m|L`. One entry a block in
-    pipeline order: block b is chunk b // pp of stage b mod pp. Repeats in brackets are unrolled
-    before those of a letter (`PipelineParallelLayerLayout`).
+    `mtp_standalone`: m is in the block before the last, as in `Et*30|t*31m|L`. Blocks are in
+    pipeline order: block b is chunk b // pp of stage b mod pp. Megatron unrolls repeats in brackets
+    before repeated letters (`PipelineParallelLayerLayout`).
     """
     texts = [("t" * count if count < 3 else f"t*{count}") for count in blocks]
     texts[0] = "E" + texts[0]
@@ -98,7 +100,9 @@ def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool =
 
 
 def schedule_text(plan: Plan) -> str:
-    """`0:768,250000000000:1536`: number of tokens and the batch, in sequences, from there on."""
+    """A batch schedule such as `0:768,250000000000:1536`: pairs of a start in tokens and the batch
+    in sequences from there on.
+    """
     starts = (0, *(batch.until_tokens for batch in plan.ramp))
     sizes = (*(batch.gbs for batch in plan.ramp), plan.gbs)
     return ",".join(f"{at}:{gbs}" for at, gbs in zip(starts, sizes, strict=True))

@@ -1,7 +1,8 @@
-"""Finds the Megatron that a launch is for: core 0.19, an older release, DeepSpeed's, a fork.
+"""Identifies the Megatron that a launch is for: core 0.19, an older release, DeepSpeed's, or a
+fork.
 
-Options of the others are translated to core's where they change memory or time. Where core 0.19
-would refuse them, there is a warning.
+Options of the others that change memory or time are translated to core's. Options that core 0.19
+would refuse then give a warning.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ MOST_NAMED = 50
 
 @lru_cache
 def core_like(name: str) -> str:
-    """Core's option that is most like an unknown one; empty where none is near."""
+    """The core option most similar to an unknown one; empty if none is close."""
     return nearest(name, options(), 0.75)
 
 
 def slip_of(unknown: Setting) -> str:
-    """Core's option that an unknown one surely means: misspelt, or abbreviated, which argparse does
-    not accept here. Empty for an option of a fork."""
+    """The core option that an unknown one surely means: it is misspelt or abbreviated, which
+    argparse does not accept here. Empty otherwise, as for an option of a fork.
+    """
     name = _plain(unknown)
     close = core_like(name)
     return close if close and (is_slip(name, close) or close.startswith(name)) else ""
@@ -43,23 +45,24 @@ def _plain(setting: Setting) -> str:
 
 
 def _named(arguments: Arguments) -> Iterator[Setting]:
-    """The first options, each once, that no known parser has."""
+    """The first few options that no known parser has, each once."""
     return islice({item.key: item for item in arguments.unknown}.values(), MOST_NAMED)
 
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
-    """A problem for each option that no parser has, with core's nearest; `parser`: that of the
-    launch."""
+    """A problem for each option that no parser has, with the nearest core option. `parser`: the
+    launch's parser, in words.
+    """
     for setting in _named(arguments):
         close = core_like(_plain(setting))
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"
         if parser != RELEASE:
-            text = f"{setting.key}: no option that is known of {parser}"
+            text = f"{setting.key}: not a known option of {parser}"
             if hidden := _hidden_by(setting, close):
                 severity, text = "missing", f"{text}: {hidden} is not known"
         if not setting.key.startswith("--"):
-            text = f"{setting.key!r} stands where an option should"
+            text = f"{setting.key!r} is in the place of an option"
             close = ""
         sure = close and close not in arguments.settings and is_slip(_plain(setting), close)
         yield Problem(
@@ -73,19 +76,21 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
 
 
 def _hidden_by(setting: Setting, close: str) -> str:
-    """The decision that a fork's option hides, by core's nearest option or its own name; empty for
-    one that decides nothing or is off."""
+    """The decision that an unknown option of a fork hides, judged by the nearest core option or by
+    its name; empty if it decides nothing or is off.
+    """
     if any(f"--{close}" == row.key for row in FLAGS):
-        return "what it does to the model"
+        return "its effect on the model"
     if str(setting.value).lower() in ("0", "1", "false", "none"):
         return ""
-    decides = {"trains": "what is trained", "parallel": "how the model is divided"}
+    decides = {"trains": "its effect on training", "parallel": "the way it divides the model"}
     return decides.get(effect_of(setting.key), "")
 
 
 def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
-    """Problems with absent options, which are `missing` while some words of the command are
-    unknown."""
+    """The problems; those about absent options become `missing` if some words of the command are
+    unknown.
+    """
     hidden = [item for item in arguments.problems if item.rule == "unresolved"]
     if not hidden:
         return problems
@@ -99,7 +104,7 @@ def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Probl
 
 
 def _is_of_absence(problem: Problem, arguments: Arguments) -> bool:
-    """Whether a problem is that some option is absent."""
+    """Whether the problem is that an option is absent."""
     if problem.rule in ("model-unknown", "micro-batch", "precision-unknown"):
         return not problem.places  # an option that is given may leave a model to a checkpoint
     keys = [edit.key.removeprefix("--") for edit in problem.edits if edit.value is not None]
@@ -111,9 +116,10 @@ _EXPERTS = option("moe.experts")
 
 @dataclass(frozen=True)
 class Dialect:
-    """A Megatron. `words`: its name; `core`: megatron-core 0.19, whose refusals are errors.
+    """A variant of Megatron. `words`: its name in messages; `core`: whether it is megatron-core
+    0.19, whose refusals are errors.
 
-    `framework`: the profile that it is costed under, "" as the options say.
+    `framework`: the profile that it is costed under; empty if the options decide that.
     """
 
     name: str
@@ -128,24 +134,25 @@ _DIALECTS = {
     "pai": Dialect("pai", "Pai-Megatron-Patch"),
     "older": Dialect("older", "an older Megatron-LM"),
     "fork": Dialect("fork", "a fork of Megatron-LM"),
-    "program": Dialect("program", "another program than pretrain_gpt.py"),
+    "program": Dialect("program", "a program other than pretrain_gpt.py"),
 }
 _OF_2022 = known_names("megatron", "of-2022")
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")
-# Its engine starts with --deepspeed alone (megatron/training.py): without it, or in a fork that
-# has only some of its options, Megatron's own optimizer steps.
+# DeepSpeed's engine starts only with --deepspeed (megatron/training.py): without it, or in a fork
+# that has only some of its options, Megatron's own optimizer steps.
 _WITHOUT_DEEPSPEED = replace(_DIALECTS["deepspeed"], framework=_2022.framework)
 _PARSERS = ("megatron/training/arguments.py", "megatron/arguments.py")
-# Choices that a fork's parser takes from a field's type stand here.
+# Files with the choices that a fork's parser takes from a field's type.
 _FIELDS = ("megatron/core/transformer/transformer_config.py",)
-# Values of forks that are read. A tokenizer changes the vocabulary alone, which is asked for.
+# Values of forks that are understood. A tokenizer changes only the vocabulary, which the user is
+# asked for.
 _READ_VALUES = ((option("position"), "alibi"),)
-# Programs whose options are pretrain_gpt.py's and no others.
+# Programs that take exactly the options of pretrain_gpt.py.
 _CORE_PROGRAMS = ("", "pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py")
 
 
 def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
-    """The Megatron whose options these are."""
+    """The variant of Megatron that these options belong to."""
     kinds = {kind for name, kind in arguments.foreign.items() if name in arguments.settings}
     # Options that are neither known to a parser nor misspelt options of core.
     strange = any(one.key.startswith("--") and not slip_of(one) for one in _named(arguments))
@@ -169,8 +176,9 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
 
 
 def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
-    """Whether unknown values of core's options are a fork's own, by its source around the script.
-    They are not misspelt, and their effect is unknown."""
+    """Whether unknown values of core options are defined in the fork's source around the script.
+    Such values are not misspelt; most are reported as not modelled.
+    """
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
@@ -187,18 +195,20 @@ def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
 
 
 def _quotes(source: str, word: str) -> bool:
-    """Whether a word is a string literal in Python source."""
+    """Whether Python source contains a word as a string literal."""
     return f'"{word}"' in source or f"'{word}'" in source
 
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
-    """The text of the first of some source files of the fork whose repository holds the script."""
+    """The text of the first of these source files that the repository around the script
+    contains.
+    """
     found = (text_beside(name, launch.folder, whole=True) for name in names)
     return next(filter(None, found), "")
 
 
 def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem]:
-    """Problems: features of others' options that are not modelled."""
+    """Problems: options of other Megatrons that are not modelled."""
     of_experts = {_EXPERTS: "DeepSpeed's experts are not modelled"}
     refused = of_experts if dialect.name == "deepspeed" else {}
     return [
@@ -209,7 +219,9 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
 
 
 def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
-    """Others' options that save memory, and unknown options that may, by their names."""
+    """Options of other Megatrons that save memory, and unknown options that may, judged by their
+    names.
+    """
     why = "an option of that fork: perhaps less memory than predicted"
     effects = left_out("megatron", "others").items()
     known = ((arguments.settings[name], what) for name, what in effects if arguments.has(name))
@@ -221,7 +233,7 @@ def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
 
 
 def translate(arguments: Arguments, dialect: Dialect) -> None:
-    """Add the options of core that others' options stand for."""
+    """Add the core options that other variants' options mean."""
     if dialect.core:
         return
     for asked, meant in meanings("megatron", "synonyms").items():
@@ -248,11 +260,12 @@ def _set(arguments: Arguments, name: str, value: object, where: Setting) -> None
 
 
 def _translate_checkpointing(arguments: Arguments) -> None:
-    """`--checkpoint-activations` was full recomputation until 2022-04, and is DeepSpeed's.
+    """Translate `--checkpoint-activations`, which meant full recomputation until 2022-04 and still
+    does in Megatron-DeepSpeed.
 
-    `--deepspeed-activation-checkpointing` alone recomputes nothing: it says whose function
-    recomputes where one of the others asks for it (Megatron-DeepSpeed, megatron/training.py,
-    megatron/model/transformer.py).
+    `--deepspeed-activation-checkpointing` by itself recomputes nothing: it selects the function
+    that recomputes if one of the other options asks for it (Megatron-DeepSpeed,
+    megatron/training.py, megatron/model/transformer.py).
     """
     setting, method = arguments.setting, arguments.setting("activations-checkpoint-method")
     given = setting("checkpoint-activations") or method
@@ -271,7 +284,7 @@ def _translate_checkpointing(arguments: Arguments) -> None:
 
 
 def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
-    """Problems in which errors by core 0.19's rules are warnings for another Megatron."""
+    """The problems; for a Megatron other than core 0.19, errors of core's rules become warnings."""
     if dialect.core:
         return list(problems)
     return [
@@ -283,8 +296,9 @@ def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
 
 
 def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
-    """A note on the Megatron that these options belong to, and those that core 0.19 would
-    refuse."""
+    """A note naming the Megatron that these options belong to, and the options that core 0.19 would
+    refuse.
+    """
     if dialect.core:
         return []
     names = [f"--{name}" for name in arguments.foreign if name in arguments.settings]

@@ -27,8 +27,9 @@ _MOST_BLOCKS = 4096
 
 @dataclass
 class Split:
-    """`blocks`: layers of each pipeline block in order; None: even. `mtp_standalone`: multi-token
-    prediction is in the block before the last."""
+    """`blocks`: layers of each pipeline block in order, None if not stated. `mtp_standalone`:
+    multi-token prediction is in the block before the last.
+    """
 
     vpp: int = 1
     blocks: tuple[int, ...] | None = None
@@ -37,8 +38,9 @@ class Split:
 
 
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
-    """Chunks of a stage, layers of a block, and problems that Megatron would refuse; an empty split
-    where the number of layers is 0."""
+    """Chunks per stage, layers per block, and problems that Megatron would refuse. Without layers
+    the split is empty.
+    """
     split = Split()
     if not layers:
         return split
@@ -63,7 +65,7 @@ def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
 
 
 def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
-    """Equal stages of equal chunks; embedding and loss may count for a layer each."""
+    """Read equal stages of equal chunks; embedding and loss may count as one layer each."""
     first, last = arguments.has(_EMBEDDING), arguments.has(_LOSS)
     layers += first + last
     per_stage, rest = divmod(layers, pp)
@@ -76,7 +78,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
             f"--{_FIRST}, --{_LAST} or --{_LAYOUT}; pp {close} does, and so would "
             f"{' or '.join(map(str, nearest))} layers"
         )
-        # Stages that differ by one layer at most, in place of the present split.
+        # Replace the split with stages that differ by at most one layer.
         even = layout_text(usual_split(layers, pp), arguments.number(_PREDICTORS) or 0)
         others = (_PER_STAGE, _STAGES, _EMBEDDING, _LOSS)
         gone = (Edit(f"--{name}", None) for name in others if arguments.has(name))
@@ -94,7 +96,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
         return None
     name, wanted = (_PER_STAGE, per_chunk) if per_chunk else (_STAGES, chunks)
     text = f"--{name} {wanted} does not divide the {per_stage} layers of a stage"
-    # The nearest number that divides a stage's layers; one chunk, without the option.
+    # The nearest number that divides a stage's layers; for a single chunk, remove the option.
     divisors = [number for number in range(1, per_stage + 1) if per_stage % number == 0]
     close = min(divisors, key=lambda number: abs(number - wanted), default=1)
     whole = close == (per_stage if name == _PER_STAGE else 1)
@@ -103,7 +105,9 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
 
 
 def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
-    """The first and last stage hold the stated layers; those between share the rest."""
+    """Read stated numbers of layers of the first and last stage; the stages between share the
+    rest.
+    """
     stated = (arguments.number(_FIRST), arguments.number(_LAST))
     first, last = ([] if one is None else [one] for one in stated)
     left, inner = layers - sum((*first, *last)), pp - len(first) - len(last)
@@ -123,7 +127,7 @@ def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) 
 
 
 def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
-    """`Et*19|t*20|t*21|t*20L`."""
+    """Read a layout such as `Et*19|t*20|t*21|t*20L`."""
     text = arguments.text(_LAYOUT) or ""
     stages = expand_layout(text)
     if stages is None:
@@ -148,10 +152,10 @@ def _read_layout(arguments: Arguments, layers: int, pp: int, split: Split) -> Pr
 def _read_predictors(
     arguments: Arguments, stages: list[str], pp: int, split: Split
 ) -> Problem | None:
-    """Checks the place of multi-token prediction: `m` behind all layers, in one stage, as many as
-    stated (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`). Before the
-    loss it is costed just before it, away from the embedding, as its profile has it; elsewhere
-    warned of.
+    """Check the place of multi-token prediction: `m` must come after all layers, in one stage, in
+    the stated number (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`).
+    In the last stage, or in the one before it and away from the embedding, it is costed there; any
+    other place gives a warning.
     """
     wanted, found = arguments.number(_PREDICTORS) or 0, "".join(stages).count("m")
     if found != wanted:
@@ -186,7 +190,8 @@ def _misplaced(stages: list[str], pp: int) -> str:
 
 
 def expand_layout(text: str) -> list[str] | None:
-    """Stages of a layout as letters (E, t, m, L): `t*3|(tt|)*2L` becomes ttt, tt, tt, L.
+    """The stages of a layout as letters (E, t, m, L): `t*3|(tt|)*2L` becomes ttt, tt, tt, L. None
+    if it cannot be read.
 
     Megatron's notation: `x*n` and `(…)*n` repeat, `|` ends a stage, commas may separate.
     """
@@ -205,14 +210,15 @@ def expand_layout(text: str) -> list[str] | None:
 def unusual_splits(
     arguments: Arguments, split: Split, layers: int, pp: int, dialect: str
 ) -> list[Problem]:
-    """Problems: splits that run and are not modelled. They carry the names of the rules that they
-    would otherwise break."""
+    """Problems: splits that run but are not modelled, under the names of the rules that they would
+    otherwise break.
+    """
     forks = [item.key for item in arguments.unknown if effect_of(item.key) == "splits"]
     uneven = dialect == "deepspeed" and layers % pp
     if uneven or (forks and pp > 1):
         text = "uneven stages of DeepSpeed's pipeline are not modelled"
         if forks:
-            text = f"{forks[0]}: a split of the layers that is not read"
+            text = f"{forks[0]}: its split of the layers is not modelled"
         return [Problem(rule, text, "missing") for rule in ("layers-split", "chunks-have-layers")]
     counted = arguments.has(_EMBEDDING) or arguments.has(_LOSS)
     if counted and split.blocks and 0 in split.blocks:
@@ -225,12 +231,13 @@ def unusual_splits(
 def grouped_micro_batches(
     arguments: Arguments, degrees: Mapping[str, Any], dp: int | None
 ) -> list[Problem]:
-    """A problem: a size of micro-batch groups that the schedule accepts and the cost model does
-    not."""
+    """A problem if the size of micro-batch groups is one that the schedule accepts but the cost
+    model does not.
+    """
     name = "microbatch-group-size-per-virtual-pipeline-stage"
     group, gbs = arguments.number(name), degrees["gbs"]
     micro_batches = gbs // (degrees["mbs"] * dp) if group and gbs and dp else 0
     if not group or micro_batches % degrees["pp"] == 0 or micro_batches % group:
         return []
-    text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
+    text = f"--{name} {group}: only groups of pp micro-batches are modelled"
     return [arguments.problem("interleaving-microbatches", text, name, severity="missing")]

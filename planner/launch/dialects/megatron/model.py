@@ -1,4 +1,6 @@
-"""The model that Megatron's options describe; its vocabulary as stated, or of its tokenizer."""
+"""The model that Megatron's options describe, with its vocabulary as stated or from its
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,17 @@ _GPT2_VOCABULARY = 50257
 _KINDS = {
     "GPT2BPETokenizer": _GPT2_VOCABULARY, "Llama2Tokenizer": 32_000, "Llama3Tokenizer": 128_256,
 }  # fmt: skip
-# Options that name a tokenizer, the likeliest first.
+# Options that name a tokenizer, the most likely first.
 _TOKENIZERS = (MEGATRON_OPTIONS["tokenizer"].name, "tokenizer-name-or-path")
-# Vocabularies of most models are at most so large; where such a one would add more than this share
-# of the parameters, the size is asked for.
+# Most models have at most this vocabulary. If one of this size would add more than this share of
+# the parameters, the user has to state the size.
 _LARGE_VOCABULARY, _DECIDES = 152_064, 0.15
 
 
 def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
-    """Vocabulary as given, else the tokenizer's, else an assumption, which is noted."""
+    """The stated vocabulary, else the tokenizer's, else an assumed one, which is added to
+    `assumed`.
+    """
     known = stated_vocabulary(arguments)
     if known is not None:
         return known
@@ -48,7 +52,7 @@ def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
 
 
 def stated_vocabulary(arguments: Arguments) -> int | None:
-    """Vocabulary as given, or of a known tokenizer; None where neither is there."""
+    """The stated vocabulary, or that of a known tokenizer; None if there is neither."""
     for name in ("padded-vocab-size", option("vocab")):
         stated = arguments.number(name)
         if stated:
@@ -58,15 +62,16 @@ def stated_vocabulary(arguments: Arguments) -> int | None:
 
 
 def _tokenizer_name(arguments: Arguments) -> str:
-    """The tokenizer's Hugging Face name or path; empty where no option names one."""
+    """The tokenizer's Hugging Face name or path; empty if no option names one."""
     given = (arguments.setting(name) for name in _TOKENIZERS)
     named = next((setting for setting in given if setting is not None), None)
     return str(named.value or named.unknown) if named is not None else ""
 
 
 def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> Iterator[Problem]:
-    """A problem: the size of the named tokenizer is unknown and decides much of the model's
-    size."""
+    """A problem if the named tokenizer's vocabulary is unknown and could be a large share of the
+    parameters.
+    """
     name = _tokenizer_name(arguments)
     stated = hints.vocab or any(map(arguments.has, ("padded-vocab-size", option("vocab"))))
     kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name) or ""
@@ -75,13 +80,15 @@ def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> 
     tables = 1 if shape.tied_embeddings else 2
     more = (_LARGE_VOCABULARY - _GPT2_VOCABULARY) * shape.hidden * tables
     if more > _DECIDES * parameter_count(shape).total:
-        text = f"the tokenizer {name} says the vocabulary, and its size is not known"
+        text = f"the tokenizer {name} decides the vocabulary, and its size is not known"
         places = arguments.place(*_TOKENIZERS)
         yield Problem("vocabulary-unknown", text, "missing", places, "--vocab N")
 
 
 def _named_vocabulary(tokenizer: str) -> int | None:
-    """Vocabulary of a Hugging Face model of the catalogue; None for others."""
+    """The vocabulary of the catalogue model that a tokenizer is named after; None if there is
+    none.
+    """
     name = tokenizer.rstrip("/")
     if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
         return None
@@ -92,17 +99,17 @@ def _named_vocabulary(tokenizer: str) -> int | None:
 _SHAPING = meanings("megatron", "shaping")
 _LAYERS, _SEQ = option("layers"), MEGATRON_OPTIONS["seq"].name
 _NEEDED = (_LAYERS, option("hidden"), option("heads"), _SEQ)
-# SwiGLU keeps the parameters of a 4h FFN: 8h/3, down to a multiple (megatron-core 0.19,
+# SwiGLU keeps the parameters of a 4h FFN: 8h/3, rounded down to a multiple (megatron-core 0.19,
 # training/arguments.py, validate_args).
 _SWIGLU_MULTIPLE = 64
-# Read by functions of their own; experts that drop tokens are not modelled.
+# Read by other functions; experts that drop tokens are not modelled.
 _READ_ELSEWHERE = ("moe.score", "moe.aux_loss", "moe.bias_update_rate", "moe.capacity_factor")
 
 
 def read_model(
     arguments: Arguments, hints: Hints, assumed: list[str]
 ) -> tuple[ModelSpec | None, list[Problem]]:
-    """The shape, or None where required options are missing, and its problems."""
+    """The shape, or None if required options are missing or wrong, and the problems."""
     if arguments.has("use-checkpoint-args") and not arguments.has(_LAYERS):
         reason = "--use-checkpoint-args: the model is in the checkpoint"
         return None, [model_unknown(reason, arguments.place("use-checkpoint-args"))]
@@ -134,7 +141,7 @@ def _spec(arguments: Arguments, hints: Hints, assumed: list[str]) -> ModelSpec:
     layers = min(layers, MOST_LAYERS + 1)  # refused, and listed one by one before
     seq = hints.seq or number(_SEQ) or 0
     gated = any(arguments.has(row.name) for row in (table.SWIGLU, table.QUICK_GEGLU))
-    # The gate of quick-GEGLU is x·sigmoid(1.702x): a SiLU in cost.
+    # The gate of quick-GEGLU is x·sigmoid(1.702x), which costs the same as SiLU.
     squared = not gated and arguments.has(table.SQUARED_RELU.name)
     bias = not arguments.has(option("attention_out_bias"))
     rms = arguments.text(option("norm")) == "RMSNorm"
@@ -222,7 +229,7 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
         return None
     rows = [entry for entry in MEGATRON if entry.fields[0] not in _READ_ELSEWHERE]
     found = details.plain_fields(arguments, rows, MoeSpec, "moe") | details.read_router(arguments)
-    # router.py, TopKRouter: a bias where linear layers have one.
+    # router.py, TopKRouter: the router has a bias if linear layers have one.
     found |= {"ffn": stated(found["ffn"], ffn), "expert_bias": bias, "router_bias": bias}
     return MoeSpec(**found)
 
@@ -230,7 +237,7 @@ def _moe(arguments: Arguments, ffn: int, bias: bool) -> MoeSpec | None:
 def _layer_kinds(
     layers: int, slides: list[bool], experts: list[bool], delta: list[bool]
 ) -> tuple[LayerKind, ...]:
-    """A kind for each layer; none where all are alike with full attention."""
+    """The kind of each layer; empty if all are alike with full attention."""
     if not any(slides) and not any(delta) and (all(experts) or not experts):
         return ()
 
@@ -246,9 +253,11 @@ def _layer_kinds(
 
 
 def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]:
-    """`--window-size left,right`: tokens that a layer sees, its own included, and which slide.
+    """The sliding window in tokens, including the token itself, and for each layer whether it has
+    one.
 
-    `--window-attn-skip-freq` N: every N-th layer sees all; a list: 1 for those that slide.
+    `--window-size left,right`. `--window-attn-skip-freq` N: every N-th layer has full attention; a
+    list: 1 for layers with a window.
     """
     name = option("sliding_window")
     text, skips = arguments.text(name), arguments.text(table.WINDOW_SKIPS.name)
@@ -267,8 +276,10 @@ def _windows(arguments: Arguments, layers: int) -> tuple[int | None, list[bool]]
 def _layer_marks(
     arguments: Arguments, row: table.MegatronRow, layers: int, *, all_but: bool = False
 ) -> list[bool]:
-    """The layers that an option marks: a number N for every N-th from the first on, or for all but
-    every N-th, or a list of 0 and 1. A problem, and all, where it is neither."""
+    """For each layer, whether an option marks it. A number N marks every N-th layer from the first
+    on, or with `all_but` all except every N-th; a list has 0 or 1 per layer. Anything else is a
+    problem and marks all.
+    """
     text = arguments.text(row.name) or ("" if all_but else "1")
     if every := digits(text):
         return [(at + 1) % every != 0 if all_but else at % every == 0 for at in range(layers)]
@@ -282,7 +293,7 @@ def _layer_marks(
 
 
 def read_pattern(text: str) -> list[int] | None:
-    """`([0]*3+[1]*58)` as a list of numbers; None if it is no such expression."""
+    """An expression such as `([0]*3+[1]*58)` as a list of numbers; None if it is not one."""
     try:
         found = evaluated(text)
     except (SyntaxError, ValueError, RecursionError, LimitError):

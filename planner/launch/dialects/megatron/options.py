@@ -1,4 +1,4 @@
-"""Megatron's options for running a plan: the tables of `options.toml`, and its precisions."""
+"""Megatron's options for running a plan: the tables of `options.toml`, and the precisions."""
 
 from __future__ import annotations
 

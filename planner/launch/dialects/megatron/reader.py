@@ -1,4 +1,4 @@
-"""Reader of Megatron-LM launches: arguments of pretrain_gpt.py, in a script or a list."""
+"""Reader of Megatron-LM launches: arguments of pretrain_gpt.py in a script or a list."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from planner.launch.read.found import (
 )
 from planner.launch.read.names import left_out
 
-# Fusions that the profile without Transformer Engine does not count on.
+# Switches for fusions that the profile without Transformer Engine does not assume anyway.
 _UNFUSED: tuple[str, ...] = (
     "no-masked-softmax-fusion", "no-bias-swiglu-fusion", "no-bias-gelu-fusion", "no-rope-fusion",
 )  # fmt: skip
-# Variations (`planner.launch.check.request`) by the switch that brings them.
+# The variation (`planner.launch.check.request`) that each switch brings.
 _VARIATIONS: Mapping[str, str] = {
     option.name: name for name, option in MEGATRON.items() if option.written.get("True") == SWITCH
 }
-# Those that a script of experts brings without a switch.
+# Variations that a launch with experts has if it lacks the switch.
 _OF_EXPERTS = {
     MEGATRON["grouped-gemm"].name: "sequential-experts",
     MEGATRON["permute-fusion"].name: "torch-permutation",
 }
-# What launches of the profile without any overlap leave out, together.
+# Variations that together mean the profile without any overlap.
 _NO_OVERLAP = {"unfused-accumulation", "gradient-reduction-exposed"}
 _FSDP = MEGATRON["fsdp"].name
 _BY_SAMPLE, _MOST = "hybrid-context-parallel", "max-seqlen-per-dp-cp-rank"
 _GATHER_EXPOSED = "parameter-gather-exposed"
-# The profile of launches that DeepSpeed's engine steps.
+# The profile of launches whose optimizer steps are DeepSpeed's.
 _ENGINE = "megatron-deepspeed"
 _GRADIENTS_SHARDED = 2
 _DEGREES = {
@@ -61,10 +61,10 @@ _DEGREES = {
 
 
 class MegatronReader:
-    """Gathers a launch from the arguments of a command.
+    """Reads a launch from the arguments of a command.
 
-    `parser`: the Megatron whose options these are, where it is known; `is_partial`: whether some
-    arguments are not known, or another program may have its own defaults.
+    `parser`: the variant of Megatron if it is known beforehand; `is_partial`: whether some
+    arguments are unknown, or the program may have other defaults.
     """
 
     parser: Dialect | None = None
@@ -84,7 +84,7 @@ class MegatronReader:
         self.problems += forks.dialect_note(self.arguments, self.dialect)
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch that was read."""
         degrees = self._degrees()
         shape = self._shape()
         stated = shape.layers if shape else self.arguments.number(option("layers")) or 0
@@ -92,7 +92,7 @@ class MegatronReader:
         split = layout.read_split(self.arguments, layers, degrees["pp"])
         kind = self.dialect.name
         self.problems += layout.unusual_splits(self.arguments, split, layers, degrees["pp"], kind)
-        # Forks and other programs split the layers by rules of their own.
+        # Forks and other programs have their own rules for splitting layers.
         forked = not (self.dialect.core or kind in ("primus", "older", "swift"))
         self.problems += [
             replace(problem, severity="missing", fix="") if forked else problem
@@ -127,7 +127,7 @@ class MegatronReader:
         self.problems += forks.eased(self.arguments.problems, self.dialect)
         self.problems = forks.as_sure_as_read(self.problems, self.arguments)
         if why := other_model(self.launch):
-            # Problems with its options would add nothing.
+            # Problems with the options would add nothing.
             self.problems = [not_predictable(f"{why}: not modelled")]
         return Found(
             format="megatron",
@@ -155,12 +155,12 @@ class MegatronReader:
         )
 
     def _left_open(self) -> tuple[str, ...]:
-        """Open facts: the vocabulary, where neither the caller nor an option states it."""
+        """Open facts: the vocabulary, if neither the caller nor an option states it."""
         known = self.hints.model or self.hints.vocab
         return () if known or stated_vocabulary(self.arguments) is not None else ("vocab",)
 
     def _shape(self) -> ModelSpec | None:
-        """The model that the caller names, else that of the options."""
+        """The model that the caller names, else the one that the options describe."""
         if self.hints.model:
             from planner.job.models.catalog import load_model
 
@@ -188,7 +188,7 @@ class MegatronReader:
         return found if self.launch.program else {**self.hints.environment, **found}
 
     def _degrees(self) -> dict[str, Any]:
-        """Degrees and batch; an unknown value is noted as a problem."""
+        """Degrees and batch; an unknown value is reported as a problem."""
         values: dict[str, Any] = {}
         for field, name in _DEGREES.items():
             setting = self.arguments.setting(name)
@@ -203,7 +203,7 @@ class MegatronReader:
         hinted = {name: getattr(self.hints, name) for name in ("mbs", "gbs", "seq")}
         values |= {name: item for name, item in hinted.items() if item is not None}
         if values["mbs"] is None and self.arguments.setting(_DEGREES["mbs"]) is None:
-            # A part of a launch may say it elsewhere.
+            # If only part of a launch is read, the rest may state it.
             key = MEGATRON["mbs"].key
             problem = Problem("micro-batch", f"{key} is missing", edits=(Edit(key, "1"),))
             partly = replace(problem, severity="missing", fix="--mbs N", edits=())
@@ -255,12 +255,12 @@ class MegatronReader:
         return backend in ("unfused", "local") or all(off.get(k) == v for k, v in fused.items())
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """The profile, and the variations that the settings make of it."""
+        """The profile, and the variations that the settings make to it."""
         names = self._variations(degrees)
         if self.dialect.framework:
             return self.dialect.framework, ()
         if self._zero() >= _GRADIENTS_SHARDED:
-            # Its gradients are added to no buffer, and in 16 bits anyway.
+            # Megatron-FSDP adds gradients to no buffer, and keeps them in 16 bits anyway.
             implied = ("unfused-accumulation", "bf16-gradients")
             return "megatron-fsdp", tuple(name for name in names if name not in implied)
         if set(names) >= _NO_OVERLAP:
@@ -288,12 +288,12 @@ class MegatronReader:
         if arguments.has(option("moe.experts")):
             names += [name for key, name in _OF_EXPERTS.items() if not arguments.has(key)]
         if arguments.text("moe-flex-dispatcher-backend") == "hybridep":
-            # It puts tokens in order and adds them up itself.
+            # HybridEP permutes and combines tokens itself.
             names = [name for name in names if name != "torch-permutation"]
         return tuple(dict.fromkeys(names))
 
     def _zero(self) -> int:
-        # BF16_Optimizer shares its states out whatever the stage (runtime/bf16_optimizer.py).
+        # BF16_Optimizer shards its states at every stage (runtime/bf16_optimizer.py).
         divided = self.dialect.framework == _ENGINE and self.arguments.has("bf16")
         return self._stage() or int(divided)
 
@@ -312,19 +312,20 @@ class MegatronReader:
         return int(self._has("zero"))
 
     def _stage_in(self, setting: Setting) -> int:
-        """The ZeRO stage in DeepSpeed's configuration file; 0 and a problem where that is not
-        there."""
+        """The ZeRO stage in DeepSpeed's configuration file; 0 and a problem if it cannot be read
+        there.
+        """
         text = text_beside(str(setting.value), self.launch.folder)
         if found := re.search(r'"stage"\s*:\s*([0-3])\b', text):
             return int(found[1])
-        text = f"{setting.value or setting.key} says the ZeRO stage, and is not there to read"
+        text = f"{setting.value or setting.key} states the ZeRO stage, but is not there to read"
         fix = "give --zero-stage in the script too"
         problem = Problem("zero-unknown", text, "missing", (setting.place,), fix)
         self.problems += [] if problem in self.problems else [problem]
         return 0
 
     def _fsdp(self, degrees: dict[str, Any]) -> None:
-        """Notes features that the profile of Megatron-FSDP leaves out."""
+        """Report features that the profile of Megatron-FSDP does not model."""
         exclusive = (
             (_DEGREES["pp"], degrees["pp"] > 1, "with a pipeline"),
             (MEGATRON["groups"].name, self._shard(degrees) > 0, "in groups (HSDP)"),
@@ -353,18 +354,18 @@ class MegatronReader:
         return settings.optimizer_of(self.arguments)
 
     def _has(self, ours: str) -> bool:
-        """Whether an option is given, by our name of it."""
+        """Whether an option is given; `ours` is our name for it."""
         return self.arguments.has(MEGATRON[ours].name)
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
-        """Note a problem of options; `more`: fields of `Problem`."""
+        """Add a problem with options. `more`: fields of `Problem`."""
         self.problems.append(self.arguments.problem(rule, text, *names, **more))
 
     def _unpredictable(self, text: str, *names: str) -> None:
         self.problems.append(self.arguments.unpredictable(text, *names))
 
     def _modes_beyond(self) -> None:
-        """Notes models and modes without a prediction."""
+        """Report models and modes that are not predicted."""
         self.problems += forks.others_unpredictable(self.arguments, self.dialect)
         if self.dialect.framework and self._zero() >= _GRADIENTS_SHARDED:
             text = f"ZeRO stage {self._zero()} of {self.dialect.words} is not modelled"
@@ -374,11 +375,11 @@ class MegatronReader:
                 self._unpredictable(f"--{name}: {why}", name)
 
     def _samples(self, seq: int | None, cp: int) -> dict[str, Any]:
-        """How --sft packs samples, whose lengths the caller has to state."""
+        """How --sft packs samples; the caller has to state their lengths."""
         if not self.arguments.has("sft"):
             return {}
         if not self.hints.lengths:
-            text = "--sft: packs of samples of unstated length; --lengths says how long they are"
+            text = "--sft: the lengths of the packed samples are not stated; give --lengths"
             self._unpredictable(text, "sft")
         if not self.arguments.has(_BY_SAMPLE):
             return {"packing": "pack-varlen"}

@@ -1,8 +1,8 @@
-"""Reader of training recipes in Python: Megatron-Bridge's and NeMo 2's, read and never run.
+"""Reader of training recipes in Python, Megatron-Bridge's and NeMo 2's, which are never run.
 
-The value that a recipe's function returns is worked out (`planner.launch.languages.python`) as far
-as its source and that of the functions that it calls is there. NeMo 2's own recipes and helpers are
-known here. The fields are Megatron-Bridge's overrides under other names and are read as those.
+The value that a recipe function returns is evaluated (`planner.launch.languages.python`) as far as
+the source of the function and of those that it calls is available. NeMo 2's own recipes and helpers
+are built in. The fields are Megatron-Bridge's overrides under other names and are read as those.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _CALL = re.compile(r"^nemo\.(?:\w+\.)*(\w+)\.pretrain_recipe$")
 @dataclass(frozen=True)
 class NemoRecipe:
     """One of NeMo's own recipes: its name, a model of the catalogue, the default number of GPUs,
-    and fields as Megatron-Bridge names them."""
+    and its settings under Megatron-Bridge's field names.
+    """
 
     name: str
     model: str
@@ -53,13 +54,15 @@ def _recipes() -> Mapping[str, NemoRecipe]:
 
 
 def _shipped(result: Record) -> NemoRecipe | None:
-    """NeMo's own recipe by the function that is called; None for any other."""
+    """NeMo's own recipe that a call refers to; None if it is not one."""
     match = _CALL.search(result.name)
     return _recipes().get(match[1]) if match else None
 
 
 def set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
-    """NeMo's scripts/performance/helpers.py: degrees, batch, precision and recomputation."""
+    """Apply NeMo's `set_primary_perf_configs` (scripts/performance/helpers.py): degrees, batch,
+    precision and recomputation.
+    """
     if not isinstance(recipe, Record):
         return recipe
     for name, path in dialect_toml("megatron", "nemo.toml")["primary"].items():
@@ -84,7 +87,7 @@ def set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
 
 
 def _made(record: Record, path: str) -> Record:
-    """The object at a dotted path, made where there is none."""
+    """The object at a dotted path, created if absent."""
     for name in path.split("."):
         held = record.fields.get(name)
         if not isinstance(held, Record):
@@ -95,7 +98,7 @@ def _made(record: Record, path: str) -> Record:
 
 
 def _unchanged(recipe: Any = None, *_given: Any, **_named: Any) -> Any:
-    """A helper that changes nothing of the degrees and the batch."""
+    """Stand-in for a helper that changes neither degrees nor batch."""
     return recipe
 
 
@@ -105,13 +108,13 @@ _PLAIN: Mapping[str, type] = {
 
 
 def _is_instance(value: Any = None, kind: Any = None, *_given: Any) -> Any:
-    """`isinstance` of a plain value and a built-in type; not known for any other."""
+    """`isinstance` of a plain value and a built-in type; UNKNOWN for anything else."""
     named = _PLAIN.get(kind.name) if isinstance(kind, Record) else None
     is_plain = isinstance(value, tuple(_PLAIN.values()))
     return isinstance(value, named) if named is not None and is_plain else UNKNOWN
 
 
-# Helpers of NeMo's scripts/performance, which are not beside the recipes that call them.
+# Helpers of NeMo's scripts/performance, whose source is not beside the recipes that call them.
 SPECIAL: dict[str, Callable[..., Any]] = {
     "set_primary_perf_configs": set_primary,
     "set_exp_logging_configs": _unchanged,
@@ -120,20 +123,20 @@ SPECIAL: dict[str, Callable[..., Any]] = {
 }
 
 
-# The environment variable of the reading that names one of several recipes in a file.
+# The environment variable that selects one of several recipes in a file.
 CHOICE = "RECIPE"
 _RECIPE_NAME = re.compile(r"(^|_)(recipe|config|pretrain|sft|finetune)(_|$)")
 _MAKES = re.compile(r"\.(\w*recipe|\w+_config|\w+_common)(_\d+\w+)?$")
 _ADAPTERS = re.compile(r"(^|_)(peft|lora|dora|finetune)(_|$)")
 _DEGREES = {field_of(MEGATRON[name].key) for name in ("tp", "pp", "cp", "ep", "mbs", "gbs", "seq")}
-# What a configuration has at least one of.
+# Fields of which every configuration has at least one.
 _STATED = {"model", "train", "trainer", "mixed_precision"}
-# What describes a model of a class that has no sizes of its own.
+# Fields that describe a model if its class has no sizes of its own.
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_attention_heads")
 _WITHOUT_SIZES = re.compile(r"(^|\.)(GPTModelProvider|GPTConfig)$")
-# GPUs of a node, where a recipe says only how many there are.
+# GPUs per node if a recipe states only their total.
 _NODE = 8
-# Rules of commands and of Megatron-LM's own programs.
+# Rules that apply only to commands and to Megatron-LM's own programs.
 _OF_COMMANDS = (
     "unknown-option", "option-value", "cuda-device-max-connections", "fsdp-checkpoint",
 )  # fmt: skip
@@ -144,7 +147,7 @@ _HYBRIDS = re.compile(
 
 
 def is_recipe(text: str) -> bool:
-    """Whether a Python file holds recipes of Megatron-Bridge or NeMo 2."""
+    """Whether a Python file contains recipes of Megatron-Bridge or NeMo 2."""
     imported = re.search(r"\b(from|import) megatron\.bridge\b", text)
     bridge = imported and re.search(r"ConfigContainer|_config\(\)", text)
     nemo = re.search(r"\bnemo(_run|\.collections)\b", text) and re.search(
@@ -154,15 +157,16 @@ def is_recipe(text: str) -> bool:
 
 
 def read_recipe(source: Source) -> Found:
-    """The launch that one recipe of a file describes; the first, or the one that is named.
+    """The launch that one recipe of a file describes.
 
-    `--env RECIPE=name` names it. UsageError for a slip in the file, CannotTellError where it
-    holds no recipe, or reading goes beyond its limits.
+    `--env RECIPE=name` selects it; otherwise the first that can be read, pretraining before
+    fine-tuning. UsageError for a syntax error in the file; CannotTellError if it has no readable
+    recipe or reading exceeds its limits.
     """
     path, hints = source.path, source.hints
 
     def read(name: Any = None, default: Any = None, **_named: Any) -> Any:
-        """A variable of the environment, or the default that the code gives."""
+        """An environment variable, or the default given in the code."""
         return hints.environment.get(name, default) if isinstance(name, str) else UNKNOWN
 
     variables = dict.fromkeys(("getenv", "os.environ.get", "environ.get"), read)
@@ -176,12 +180,12 @@ def read_recipe(source: Source) -> Found:
 def _chosen(
     functions: Mapping[str, Function], hints: Hints, path: str
 ) -> tuple[str, Record, list[str]]:
-    """Name and result of a recipe, and the names of the others."""
+    """Name and result of the chosen recipe, and the names of the others."""
     names = [name for name in functions if _RECIPE_NAME.search(name) and name[0] != "_"]
     wanted = hints.environment.get(CHOICE)
     if wanted is not None and wanted not in functions:
         raise CannotTellError(
-            f"{path}: holds no function {wanted}; it has {', '.join(names) or 'no recipe'}"
+            f"{path}: has no function {wanted}; it has {', '.join(names) or 'no recipe'}"
         )
     preferred = sorted(
         names, key=lambda name: ("pretrain" not in name, bool(_ADAPTERS.search(name)))
@@ -190,21 +194,23 @@ def _chosen(
         result = functions[name].call()
         if isinstance(result, Record) and (_STATED & result.fields.keys() or _shipped(result)):
             return name, result, [other for other in names if other != name]
-    raise CannotTellError(f"{path}: no function of it returns a recipe that can be read")
+    raise CannotTellError(f"{path}: none of its functions returns a readable recipe")
 
 
 class _Recipe:
-    """A recipe's result as Megatron-Bridge's fields, read as the overrides of a bare recipe."""
+    """The result of a recipe function as Megatron-Bridge's fields, read as overrides of a bare
+    recipe.
+    """
 
     def __init__(self, name: str, others: list[str], result: Record, source: Source) -> None:
         self.name, self.others, self.result, self.source = name, others, result, source
         self.path = source.path
-        # What made the recipe itself, where its source was not there.
+        # The call that made the whole recipe, if its source was not available.
         is_call = not result.given and _MAKES.search(result.name)
         self.unseen = result.name if is_call else ""
         self.shipped = _shipped(result) if is_call else None
         self.values: dict[str, Any] = {}
-        # Fields that are set to what is not known.
+        # Fields that are set to an unknown value.
         self.unknown: set[str] = set()
         precision = result.get("mixed_precision")
         gpus = re.search(r"_(\d+)gpus?(_|$)", name)
@@ -223,7 +229,7 @@ class _Recipe:
         self.model_name = _model_name(result.fields.get("model"), result, name)
         if self.shipped is not None:
             self.model_name, self.unseen = self.shipped.model, ""
-        # The fields themselves describe the model where its class is there.
+        # If the source of the model's class is available, the fields describe the model.
         self.missing = [field for field in _SIZES if field not in self.values]
 
     def _nemo(self) -> None:
@@ -260,12 +266,13 @@ class _Recipe:
         return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch that was read."""
         hints, launch = self.source.hints, self.source.launch
         known = _catalogued(self.model_name)
         if not hints.model and known is not None and self.missing:
             hints, layers = replace(hints, model=known), load_model(known).spec.mtp_layers
-            # Multi-token prediction is the model's, where only a layout names it.
+            # If only a layout mentions multi-token prediction, the model has its usual number of
+            # such layers.
             if layers and "m" in self.values.get("model.pipeline_model_parallel_layout", ""):
                 self.values.setdefault("model.mtp_num_layers", str(layers))
         words = [Word(Text.made(f"{field}={value}")) for field, value in self.values.items()]
@@ -278,7 +285,7 @@ class _Recipe:
                 sizes = ", ".join(self.missing)
                 text = f"{name} has no sizes of its own, and the recipe leaves {sizes} to overrides"
             found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
-        why = "not there to read, it may recompute or offload: less memory than predicted"
+        why = "not there to read; it may recompute or offload: less memory than predicted"
         hidden = ((Setting(self.unseen, "", self.path), why),) if self.unseen else ()
         train, why = self._train(found)
         tuned = () if not why else (not_predictable(why, self.path),)
@@ -296,17 +303,17 @@ class _Recipe:
 
     def _problems(self) -> Iterator[Problem]:
         for field in sorted(self.unknown & _DEGREES):
-            text = f"{field} is worked out by code that is not read"
+            text = f"{field} is computed by code that is not followed"
             yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
         if self.unseen and "train.global_batch_size" not in self.values:
             text = f"the recipe {self.unseen} is not beside the file: its settings are not seen"
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         if _HYBRIDS.search(f"{self.name} {self.model_name}"):
-            text = f"{self.model_name}: Megatron-Bridge's provider of hybrids is not read"
+            text = f"{self.model_name}: hybrid models of Megatron-Bridge are not read"
             yield not_predictable(text, self.path)
 
     def _train(self, found: Found) -> tuple[str, str]:
-        """How the weights are trained, and why that is not known."""
+        """The `--train` value, and the reason if it is unknown."""
         peft = self.result.get("peft")
         if peft not in (None, UNKNOWN, "none"):
             spec = found.shape if not found.model else load_model(found.model).spec
@@ -320,7 +327,9 @@ class _Recipe:
         return "full", f"{name}: its adapters are not in the file"
 
     def _eased(self, found: Found) -> Iterator[Problem]:
-        """The problems, without those that only a command of overrides has."""
+        """The problems without those that only a command of overrides can have; some become
+        warnings or `missing`.
+        """
         for problem in found.problems:
             rule, severity = problem.rule, problem.severity
             if severity == "error" and self.unseen:
@@ -338,13 +347,13 @@ class _Recipe:
         if self.others:
             yield chosen_words(self.name, self.others, "recipes", CHOICE)
         if self.unseen:
-            yield f"what {self.unseen} sets besides is not beside the file: NeMo's usual settings"
+            yield f"{self.unseen} is not beside the file: other settings are NeMo's usual ones"
         if self.shipped is not None:
             yield f"the recipe {self.shipped.name}, which is not beside the file, as in {RELEASE}"
 
 
 def _written(value: Any) -> str | None:
-    """A value as an override spells it; None for what is not known."""
+    """A value in an override's syntax; None if it is unknown."""
     match value:
         case bool():
             return str(value).lower()
@@ -364,7 +373,9 @@ _LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def _layout(value: Any) -> str | None:
-    """Stages as lists of layers in Megatron's letters: `Ett|ttL`."""
+    """A list of stages, each a list of layers, in Megatron's letters: `Ett|ttL`. None if
+    unknown.
+    """
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
@@ -374,7 +385,7 @@ def _layout(value: Any) -> str | None:
 
 
 def _precision(value: Any) -> str:
-    """The name of the precision recipe with the same meaning."""
+    """The name of the Megatron-Bridge precision recipe with the same meaning."""
     name = value if isinstance(value, str) else value.name if isinstance(value, Record) else ""
     if isinstance(value, Record):
         name += f" {value.get('fp8_recipe', '')} {value.get('fp4', '')} {value.get('fp8', '')}"
@@ -402,7 +413,7 @@ def _model_name(model: Any, result: Record, recipe: str) -> str:
 
 
 def _strings_of(model: Any) -> Iterator[str]:
-    """Names given to `from_hf_pretrained`, found through the calls on its result."""
+    """Hugging Face names in the calls that made a model, such as `from_hf_pretrained`."""
     while isinstance(model, Record):
         for value in (*model.given, *model.fields.values()):
             if isinstance(value, str) and "/" in value:
@@ -411,7 +422,9 @@ def _strings_of(model: Any) -> Iterator[str]:
 
 
 def _catalogued(name: str) -> str | None:
-    """The catalogue's name of `meta-llama/Llama-3.1-8B`, `Llama31Config8B`, `llama31_8b.model`."""
+    """The catalogue's name for `meta-llama/Llama-3.1-8B`, `Llama31Config8B` or
+    `llama31_8b.model`.
+    """
     if (known := known_model(name)) is not None:
         return known
     for part in reversed(name.split(".")):

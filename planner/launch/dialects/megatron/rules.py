@@ -1,9 +1,9 @@
-"""Combinations of options that Megatron-LM refuses, at the start or only at run time.
+"""Combinations of options that Megatron-LM refuses at the start or only at run time.
 
-Rules over degrees (divisibility, batch, experts) are those of `constraints`. Here are rules over
-the options: rules.toml, and rules that no row of it can state. Source of all: megatron-core 0.19.2,
-training/arguments.py (validate_args), transformer_config.py (__post_init__), parallel_state.py
-(initialize_model_parallel), core/num_microbatches_calculator.py.
+Rules over degrees (divisibility, batch, experts) are in `constraints`. The rules over options are
+in rules.toml, except those here that a row of it cannot express. Source of all: megatron-core
+0.19.2, training/arguments.py (validate_args), transformer_config.py (__post_init__),
+parallel_state.py (initialize_model_parallel), core/num_microbatches_calculator.py.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True)
 class MegatronFacts:
-    """The input of rules: options, degrees, and the environment of the command."""
+    """The input of the rules: options, degrees, and the environment of the command."""
 
     arguments: Arguments
     degrees: Mapping[str, int]
     environment: dict[str, str]
     command_place: str
-    # A list of options without the command says nothing of its environment.
+    # A plain list of options says nothing about the environment of the command.
     has_command: bool = True
 
 
-# A rule of the table, whose comment says what its fields are.
+# A rule of rules.toml, whose header comment explains its fields.
 Row = Mapping[str, Any]
 
 
@@ -51,12 +51,12 @@ def _rows() -> tuple[Row, ...]:
 
 @cache
 def refused_everywhere() -> frozenset[str]:
-    """Rules that hold for every Megatron."""
+    """Names of the rules that hold for every variant of Megatron."""
     return frozenset(row["rule"] for row in _rows() if "everywhere" in row) | _OF_EVERY
 
 
 def option_problems(facts: MegatronFacts) -> list[Problem]:
-    """The problems of all rules. An option that only a rule reads counts as unused."""
+    """The problems that all rules find. An option that only a rule reads still counts as unused."""
     used = set(facts.arguments.used)
     found = [problem for row in _rows() if (problem := _broken(row, facts))]
     found += [problem for rule in _RULES for problem in rule(facts)]
@@ -65,7 +65,7 @@ def option_problems(facts: MegatronFacts) -> list[Problem]:
 
 
 def _broken(row: Row, facts: MegatronFacts) -> Problem | None:
-    """The problem that a row finds, if any."""
+    """The problem if the rule of a row is broken, else None."""
     given, needs, excludes = row["given"], row.get("needs", ()), row.get("excludes", {})
     if not all(_holds(what, facts) for what in given):
         return None
@@ -93,7 +93,7 @@ def _key(name: str) -> str:
 
 
 def _holds(what: str, facts: MegatronFacts) -> bool:
-    """Whether a condition of the table holds for a launch."""
+    """Whether a condition of rules.toml is true for a launch."""
     arguments = facts.arguments
     match what.split():
         case ["no", name]:
@@ -127,7 +127,7 @@ def _recompute(facts: MegatronFacts) -> Iterator[Problem]:
     if granularity == "selective" and method:
         text = f"--{whole} selective takes no --{how}"
         yield arguments.problem(rule, text, whole, how, edits=(Edit(f"--{how}", None),))
-    # A block of no layer recomputes none.
+    # Method `block` with 0 layers recomputes nothing.
     counted = bool(layers) or (method, layers) == ("block", 0)
     if granularity == "full" and not (method and counted):
         usual = {how: None if method else "uniform", count: None if counted else "1"}
@@ -137,14 +137,15 @@ def _recompute(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _connections(facts: MegatronFacts) -> Iterator[Problem]:
-    """CUDA_DEVICE_MAX_CONNECTIONS orders kernel launches, which tensor and context parallelism need
-    before Blackwell."""
+    """Check CUDA_DEVICE_MAX_CONNECTIONS. It orders kernel launches, which tensor and context
+    parallelism need before Blackwell and FSDP must not have.
+    """
     arguments = facts.arguments
     value = facts.environment.get(CONNECTIONS)
     shards = arguments.has(MEGATRON["fsdp"].name) or arguments.has("use-torch-fsdp2")
     rule, places = "cuda-device-max-connections", (facts.command_place,)
     if shards and value == "1":
-        text = f"{CONNECTIONS}=1 is refused with FSDP: its collectives must run beside compute"
+        text = f"{CONNECTIONS}=1 is refused with FSDP: its collectives must overlap with compute"
         yield Problem(rule, text, "error", places, f"unset {CONNECTIONS}")
     elif not shards and max(facts.degrees["tp"], facts.degrees["cp"]) > 1 and value != "1":
         seen = f"is {value}" if value else "is not set in the files"
@@ -155,7 +156,7 @@ def _connections(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _values(facts: MegatronFacts) -> Iterator[Problem]:
-    """Values that conflict with another option or with a range."""
+    """Check values that conflict with another option or are out of range."""
     arguments, aware = facts.arguments, MEGATRON["state-types"].name
     types = [MEGATRON[name].name for name in ("grad", "master", "exp_avg", "exp_avg_sq")]
     given = [name for name in types if arguments.has(name) and arguments.text(name) != "fp32"]
@@ -175,7 +176,9 @@ def _values(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _learning_rate(facts: MegatronFacts) -> Iterator[Problem]:
-    """The least rate above the greatest, and a warm-up that ends after the decay."""
+    """Check that the minimum learning rate is not above the maximum and that warm-up ends before
+    decay does.
+    """
     arguments = facts.arguments
     if arguments.has("lr") and arguments.has("min-lr"):
         most, least = arguments.real("lr"), arguments.real("min-lr")

@@ -1,5 +1,6 @@
-"""Settings made of several options of Megatron: the exchange of context parallelism, offloading,
-reduction of gradients in switches (SHARP), and the batch ramp.
+"""Settings that several Megatron options state together: the exchange of context parallelism,
+offloading, SHARP (gradient reduction in switches), the batch ramp, recomputation, optimizer and
+precision.
 
 Source of all: megatron-core 0.19.2, training/arguments.py (validate_args), parallel_state.py
 (initialize_model_parallel), core/num_microbatches_calculator.py.
@@ -29,7 +30,7 @@ _TWO_LEVELS, _LEVELS = "a2a+p2p", 2
 
 
 def read_exchange(arguments: Arguments, cp: int) -> dict[str, Any]:
-    """`--cp-comm-type` and `--hierarchical-context-parallel-sizes` of a launch with `cp` ranks."""
+    """Read `--cp-comm-type` and `--hierarchical-context-parallel-sizes` for `cp` context ranks."""
     given = arguments.many(_TYPE) or ("p2p",)
     kind, sizes = given[0], tuple[int, ...]()
     if wrong := sorted(set(given) - set(_KINDS)):
@@ -47,14 +48,15 @@ def read_exchange(arguments: Arguments, cp: int) -> dict[str, Any]:
 
 
 def _level_sizes(arguments: Arguments, kind: str, cp: int) -> tuple[int, ...]:
-    """Ranks of each level. For wrong ones the nearest, so that the search for other faults goes
-    on."""
+    """Ranks on each level. Wrong sizes are replaced by the nearest valid ones, so that checking
+    goes on.
+    """
     texts = arguments.many(_SIZES)
     given, sizes = f"--{_SIZES} {' '.join(texts)}", tuple(digits(text) or 0 for text in texts)
     if not texts and (kind != _TWO_LEVELS or cp == 1):
         return ()
     if not texts:
-        text = f"--{_TYPE} {_TWO_LEVELS}: --{_SIZES} is missing, the ranks of its two levels"
+        text = f"--{_TYPE} {_TWO_LEVELS}: --{_SIZES} is missing (the ranks of its two levels)"
     elif 0 in sizes:
         arguments.refuse("option-value", f"{given}: whole numbers of at least 1", _SIZES)
         return ()
@@ -83,7 +85,7 @@ _OFFLOADED = (
 
 
 def read_offload(arguments: Arguments) -> dict[str, Any]:
-    """The offloaded modules and their fraction, which is 1 where it is absent or out of range."""
+    """The offloaded modules and the offloaded fraction, which is 1 if it is out of range."""
     if not arguments.has(FINE_GRAINED):
         return {}
     modules = choices_of_many(arguments, MODULES, _OFFLOADED)
@@ -106,7 +108,7 @@ COLLNET = "NCCL_COLLNET_ENABLE"
 
 
 def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_place: str) -> bool:
-    """Whether switches reduce gradients, by the options for SHARP."""
+    """Whether the SHARP options make switches reduce gradients."""
     on, group = arguments.has(_USE), arguments.text(_GROUP)
     instances = arguments.number(_INSTANCES) or 1
 
@@ -125,7 +127,10 @@ def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_pla
         )
         refuse(text, _GROUP, "dp_replica", severity="warning")
     if not on and environment.get(COLLNET) == "1":
-        text = f"{COLLNET}=1: Megatron removes it before the first communicator is made; no SHARP"
+        text = (
+            f"{COLLNET}=1: Megatron removes it before the first communicator is made, so SHARP is "
+            "not used"
+        )
         edits = (Edit(f"--{_USE}", ""),)
         note = Problem("sharp-collnet", text, "warning", (command_place,), edits=edits)
         arguments.problems.append(note)
@@ -135,7 +140,7 @@ def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_pla
 # --- a batch that grows ---------------------------------------------------------------------------
 
 _STEPS, _BATCH = MEGATRON["batch_ramp"].name, MEGATRON["gbs"].name
-# Ignored by core 0.19.2; thresholds in samples.
+# Ignored by core 0.19.2; thresholds are in samples.
 _LINEAR = "rampup-batch-size"
 RAMPS = (_STEPS, _LINEAR)
 _MAY_SHRINK = "decrease-batch-size-if-needed"
@@ -143,11 +148,12 @@ _GROWING = "growing batches and thresholds"
 
 
 def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -> dict[str, Any]:
-    """The ramp as `planner.job.batch_ramp` reads it, with its last batch; `gbs`, `seq`: those of
-    the options."""
+    """The batch ramp in the form that `planner.job.batch_ramp` reads, with its final batch; empty
+    without a ramp. `gbs`, `seq`: those of the options.
+    """
     if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
-    # Numbers as Python reads them, in digits: `1_000`.
+    # Python also reads numbers such as `1_000`; keep only the digits.
     given = arguments.many(_LINEAR)
     words = [word.replace("_", "") if word[:1].isdecimal() else word for word in given]
     if not words or gbs is None or seq is None or arguments.has(_MAY_SHRINK):
@@ -194,7 +200,7 @@ _OPTIMIZERS = {text: name for name, text in MEGATRON["optimizer"].written.items(
 }
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _STATES = (*_MOMENTS, "master", "grad")
-# Types of these -> the catalogue's name for them.
+# The catalogue's optimizer for each pair of moment types.
 _ADAM_STATES: Mapping[tuple[str, ...], str] = {
     ("bf16", "bf16"): "adamw-bf16",
     ("fp8", "fp16"): "adamw-fp8",
@@ -203,7 +209,7 @@ _ADAM_STATES: Mapping[tuple[str, ...], str] = {
 
 
 def recompute_of(arguments: Arguments) -> str:
-    """The recompute mode, by the planner's name for it."""
+    """The recompute mode, under the planner's name for it."""
     granularity = arguments.text(_RECOMPUTE["recompute"].name)
     short = (_RECOMPUTE["recompute-attention"].name, "checkpoint-activations")
     if any(map(arguments.has, short)):
@@ -214,7 +220,7 @@ def recompute_of(arguments: Arguments) -> str:
         modules = arguments.many(_RECOMPUTE["recompute-modules"].name)
         return "selective" if set(modules) <= {"core_attn"} else "+".join(modules)
     layers = arguments.number(_RECOMPUTE["recompute-layers"].name)
-    # Another method is refused by name, as every value that an option does not have.
+    # Any other method is reported as a wrong value of the option.
     is_block = arguments.text(_RECOMPUTE["recompute-method"].name) == "block"
     if is_block and layers == 0:
         return "none"
@@ -223,7 +229,7 @@ def recompute_of(arguments: Arguments) -> str:
 
 
 def optimizer_of(arguments: Arguments) -> str:
-    """The optimizer, with the types of its states where they are not the usual ones."""
+    """The optimizer, with the types of its states if they are unusual."""
     kind = arguments.text("optimizer") or "adam"
     name = _OPTIMIZERS.get(kind)
     if name is None:
@@ -243,7 +249,7 @@ def optimizer_of(arguments: Arguments) -> str:
 
 
 def precision_of(arguments: Arguments) -> str:
-    """The precision of products; a problem is noted where no option states it."""
+    """The precision of matrix products; a problem is added if no option states it."""
     if arguments.has(MEGATRON["fp4"].name):
         name = "fp4-recipe"
         recipe = arguments.text(name) or "nvfp4"

@@ -1,4 +1,4 @@
-"""A changed configuration as options of Megatron-LM and overrides of Megatron-Bridge."""
+"""Expresses a changed configuration as options of Megatron-LM and overrides of Megatron-Bridge."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def edits(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
 
 
 def _numbers(found: Found, after: Proposal, changes: Mapping[str, Any]) -> Iterator[Edit]:
-    """Changed degrees and batches, and the global batch that nothing states."""
+    """Edits of changed degrees and batches, and of the global batch if nothing states it."""
     for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
         if name in changes:
             yield Edit(MEGATRON[name].key, str(changes[name]))
@@ -62,7 +62,7 @@ def _numbers(found: Found, after: Proposal, changes: Mapping[str, Any]) -> Itera
 
 
 def _layout(proposal: Proposal) -> tuple[Flag, ...]:
-    """The flags that place layers on stages, as the writer spells them."""
+    """The flags that place layers on stages, as the writer would write them."""
     degrees, model = proposal.degrees, proposal.request.find_model().spec
     blocks = proposal.block_layers or usual_split(model.layers, degrees.pp * degrees.vpp)
     layout = Layout(degrees.pp, degrees.vpp, blocks, mtp_standalone=proposal.mtp_standalone)
@@ -70,7 +70,9 @@ def _layout(proposal: Proposal) -> tuple[Flag, ...]:
 
 
 def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
-    """Flags in place of all options of their kind. Words that a shell would split are quoted."""
+    """Edits that set these options to the given flags and remove the others. Values that a shell
+    would interpret are quoted.
+    """
     wanted = {
         item.name: " ".join(f'"{one}"' if re.search(r"[|()*]", one) else one for one in item.values)
         for item in flags
@@ -79,8 +81,7 @@ def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
 
 
 def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """Variations of the profile that were added or removed; the profile's flags for added
-    techniques."""
+    """Edits for added or removed variations; an added technique brings the profile's flags."""
     job, (old, new) = after.request.resolve(), map(set, (variations(before), variations(after)))
     for name in sorted(old ^ new):
         technique = load_framework("megatron-core").technique(name.removeprefix("no-"))
@@ -92,7 +93,7 @@ def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
 
 
 def bridge_edits(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """The same edits as overrides; stages and chunks have fields of their own."""
+    """The same edits as overrides; stages and chunks have separate fields."""
     every = list(edits(found, before, after))
     for as_override in as_overrides([edit for edit in every if edit.key not in _LAYOUT_OPTIONS]):
         if as_override.value != "null" or found.setting(as_override.key) is not None:

@@ -1,8 +1,8 @@
-"""The table of a model's settings for Megatron-LM and Megatron-Bridge, `model.toml`.
+"""The table of model settings for Megatron-LM and Megatron-Bridge, from `model.toml`.
 
 Flags and defaults: megatron-core 0.19, `megatron/training/arguments.py`, `argument_utils.py` and
 `core/transformer/transformer_config.py`; fields of Megatron-Bridge 0.6.2: `gpt_provider.py`,
-`mla_provider.py`. Bridge's fields are all written, so that its own defaults do not matter.
+`mla_provider.py`. All Bridge fields are written, so its defaults do not matter.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from planner.launch.registry import dialect_toml
 
 @dataclass(frozen=True, slots=True)
 class MegatronRow(architecture.ArchitectureRow):
-    """`key`: the flag; `field`: Bridge's, below `model.`; `bridge`: its value there if another.
+    """A row of the table. `key`: the flag; `field`: Bridge's field below `model.`; `bridge`: its
+    value there if it differs from the flag's.
 
-    `plain`: the flag has the value of our field and is read back as that.
+    `plain`: the flag's value is our field's value and is read back as that.
     """
 
     field: str = ""
     bridge: Callable[[ModelSpec], Value] | None = None
-    # Why the command line has not what Bridge has.
+    # Why the command line cannot express a model that Bridge can.
     no_flag: Callable[[ModelSpec], str | None] = architecture.nothing
     plain: bool = False
 
@@ -40,13 +41,14 @@ class MegatronRow(architecture.ArchitectureRow):
         return self.key.removeprefix("--")
 
     def override(self, model: ModelSpec) -> Value:
-        """Bridge's value."""
+        """The value of Bridge's field."""
         return (self.bridge or self.value)(model)
 
 
 def pattern(marks: list[bool]) -> str:
-    """One mark for each layer as an expression that Megatron evaluates: `([0]*3+[1]*58)`, or with a
-    period, `([0,1]*16)`."""
+    """One mark per layer as an expression that Megatron evaluates: `([0]*3+[1]*58)`, or for a
+    repeating pattern `([0,1]*16)`.
+    """
     for period in range(2, len(marks) // 2 + 1):
         times, rest = divmod(len(marks), period)
         if not rest and marks == marks[:period] * times:
@@ -56,16 +58,20 @@ def pattern(marks: list[bool]) -> str:
     return "(" + "+".join(f"[{mark}]*{count}" for mark, count in runs) + ")"
 
 
-# Factor and lengths that `_apply_scaling` of rotary_pos_embedding.py has, and that no flag reaches.
+# Original positions, low and high frequency factors, and the default factor, all built into
+# `_apply_scaling` of rotary_pos_embedding.py; no flag sets them.
 LLAMA3 = (8192, 1.0, 4.0)
 LLAMA3_FACTOR = 8.0
-# MLATransformerConfig's length and rotations, which have no flag.
+# Original positions and rotations (beta_fast, beta_slow) of MLATransformerConfig, which have no
+# flag.
 MLA_YARN = (4096, 32.0, 1.0)
 
 
 def rotates_plainly(model: ModelSpec) -> bool:
-    """Latent attention with unstretched rotary positions: Megatron's fused kernel of latent
-    attention takes only yarn's (transformer_config.py, MLATransformerConfig)."""
+    """Whether the model has latent attention with rotary positions that are not scaled by yarn.
+    Megatron's fused kernel for latent attention takes only yarn's (transformer_config.py,
+    MLATransformerConfig).
+    """
     return (
         architecture.has_mla(model)
         and architecture.has_rope(model)
@@ -82,18 +88,20 @@ CHUNK, DELTA_CHUNK = 128, 64
 
 
 def is_hybrid(model: ModelSpec) -> bool:
-    """Whether Megatron trains it as a hybrid, by a pattern of layers."""
+    """Whether Megatron trains the model as a hybrid, given as a layer pattern."""
     separate = any("none" in (kind.attention, kind.ffn) for kind in model.kinds)
     return (model.has_states and not is_delta(model)) or separate
 
 
 def is_delta(model: ModelSpec) -> bool:
-    """Whether its states are gated delta nets'."""
+    """Whether the model's state-space layers are gated delta nets."""
     return model.state_space is not None and model.state_space.kind == "gated_delta"
 
 
 def hybrid_flags(model: ModelSpec, layout: Layout) -> tuple[Flag, ...]:
-    """The pattern of layers, `|` between the blocks of a pipeline, `/` before each prediction."""
+    """The flags of a hybrid's layer pattern, with `|` between pipeline blocks and `/` before each
+    prediction layer.
+    """
     pattern, start, blocks = layer_pattern(model), 0, []
     for count in layout.block_layers if layout.pp > 1 else (len(pattern),):
         blocks.append(pattern[start : start + count])
@@ -102,21 +110,21 @@ def hybrid_flags(model: ModelSpec, layout: Layout) -> tuple[Flag, ...]:
     return flag(f"--{SPEC}", *_HYBRID), flag(f"--{PATTERN}", BLOCKS.join(blocks) + predictors)
 
 
-# What `F.gelu` under Megatron's fused bias is: the tanh approximation.
+# `F.gelu` under Megatron's fused bias is the tanh approximation.
 _GELU = ("gelu", "gelu_new", "gelu_pytorch_tanh")
 _SILU = ("silu", "swish")
 _SQUARED_RELU = ("relu2", "squared_relu")
-# Over what the loss that balances experts is taken -> its name.
+# Megatron's name of the balancing loss, by the tokens that it is taken over.
 LOSSES = {"batch": "aux_loss", "sequence": "seq_aux_loss"}
 
 
 def is_clamped(model: ModelSpec) -> bool:
-    """Whether the SwiGLU of the experts is gpt-oss's clamped and shifted one."""
+    """Whether the experts use gpt-oss's clamped and shifted SwiGLU."""
     return model.moe is not None and model.moe.clamp is not None
 
 
 def activation_of(model: ModelSpec) -> str:
-    """Bridge's name of the activation; empty where Megatron does not have it."""
+    """Bridge's name for the activation; empty if Megatron does not have it."""
     if model.gated:
         return ("quick_gelu" if is_clamped(model) else "silu") if model.activation in _SILU else ""
     if model.activation in _SQUARED_RELU:
@@ -125,7 +133,9 @@ def activation_of(model: ModelSpec) -> str:
 
 
 def linear_bias(model: ModelSpec) -> bool | None:
-    """Whether linear layers have biases; None where Megatron has no such choice."""
+    """Whether all linear layers have biases; None if only some have, which Megatron cannot
+    express.
+    """
     found = {model.attention_out_bias}
     if any(kind.ffn == "dense" for kind in model.kinds):
         found.add(model.mlp_bias)
@@ -155,7 +165,7 @@ def _whole(number: float) -> int | float:
 
 
 def _facts(model: ModelSpec) -> Mapping[str, object]:
-    """Names that rows of `model.toml` use besides the model."""
+    """Names, in addition to the model, that rows of `model.toml` may use."""
     moe, slide, expert = model.moe, window_marks(model), expert_marks(model)
     seen = (model.sliding_window or 1) - 1
     delta, state = is_delta(model), [kind.attention == "state" for kind in model.kind_sequence]
@@ -201,8 +211,9 @@ _NAMES = architecture.names_of_model(_facts)
 
 
 def _row(entry: Mapping[str, Any]) -> MegatronRow:
-    """A row of `model.toml`; without a value it has that of its first field as it is, for models
-    that have the field's table. A switch is there, and true for Bridge, where its value holds."""
+    """A row of `model.toml`. Without a stated value it takes that of its first field, for models
+    that have the field's table. A switch is given, and is true for Bridge, if its value is true.
+    """
     names = tuple(entry["fields"].split())
     if "lacks" in entry:
         return MegatronRow(names, refuses=architecture.without(names[0], entry["lacks"]).refuses)
@@ -246,14 +257,14 @@ LINEAR_STRETCH = _BY_FLAG["--rotary-seq-len-interpolation-factor"]
 
 
 def option(field: str) -> str:
-    """The flag, without its dashes, of a field: the plain one if there are several."""
+    """The flag, without dashes, for a field of the model; the plain one if there are several."""
     rows = [entry for entry in MEGATRON if entry.key and entry.fields[0] == field]
     (name,) = {entry.name for entry in rows if entry.plain} or {entry.name for entry in rows}
     return name
 
 
 def _as_flag(entry: MegatronRow) -> architecture.ArchitectureRow:
-    """The row of the command line, which refuses models that only Bridge can express."""
+    """The row for the command line, which also refuses models that only Bridge can express."""
     refuses = entry.refuses
     if entry.no_flag is not architecture.nothing:
         refuses = lambda model: entry.refuses(model) or entry.no_flag(model)  # noqa: E731
@@ -263,7 +274,7 @@ def _as_flag(entry: MegatronRow) -> architecture.ArchitectureRow:
 
 
 def _as_field(entry: MegatronRow) -> architecture.ArchitectureRow:
-    """The row of Megatron-Bridge, always written."""
+    """The row for Megatron-Bridge, whose field is always written."""
     key = f"model.{entry.field}" if entry.field else ""
     return architecture.ArchitectureRow(
         entry.fields, key, entry.override, when=entry.when, refuses=entry.refuses,

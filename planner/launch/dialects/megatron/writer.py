@@ -1,8 +1,8 @@
 """Writer for Megatron-LM's `pretrain_gpt.py` (megatron-core 0.19).
 
-All settings are flags, so there is no configuration file: the launcher script holds them, in
-groups with a comment each. What Megatron-LM finds out only at run time, or not at all, is refused
-before, with the place in megatron-core 0.19 where a run would fail.
+All settings are flags, so there is no configuration file: the launcher script contains them in
+groups, each with a comment. Faults that Megatron-LM would notice only at run time, or never, are
+refused beforehand, with the place in megatron-core 0.19 where a run would fail.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
 
 
 def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Iterator[Refusal]:
-    """Models that Megatron's GPT model cannot express; `bridge`: by overrides in place of flags."""
+    """Refusals of models that Megatron's GPT model cannot express. `bridge`: whether overrides, not
+    flags, describe the model.
+    """
     names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
     yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
     yield from sentences.said_refusals("megatron", "length_refusals", names)
     if bridge:
         yield from sentences.said_refusals("megatron", "bridge_model_refusals", names)
-    # What only Megatron-Bridge's fields reach.
+    # Features that only Megatron-Bridge's fields can express.
     for row in ROWS if not bridge else ():
         if row.when(model) and (phrase := row.no_flag(model)):
             text = f"Megatron-LM's flags cannot express {model.name}: {phrase}"
@@ -62,7 +64,7 @@ def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Itera
 def model_groups(model: ModelSpec, seq: int, *, dropout: bool, low: bool) -> tuple[FlagGroup, ...]:
     """The model's flags in titled groups. Only for models without refusals.
 
-    `low`: products in 8 or 4 bits.
+    `low`: whether products are in 8 or 4 bits.
     """
     bias = linear_bias(model)
     names = {"model": model, "seq": seq, "dropout": dropout, "low": low, "linear_bias": bias}
@@ -83,7 +85,7 @@ def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
 
 
 def flags_of_rows(name: str, names: Mapping[str, Any], *, bridge: bool = False) -> Iterator[Flag]:
-    """The flags of a group's rows; `bridge`: only those that have fields in Megatron-Bridge."""
+    """The flags of a group's rows. `bridge`: only those with a field in Megatron-Bridge."""
     for row in _GROUPS[name].get("rows", ()):
         if sentences.holds(row.get("when"), names) and not (bridge and "core_only" in row):
             yield from _flags_of(row, names)
@@ -101,7 +103,7 @@ def _flags_of(row: Mapping[str, str], names: Mapping[str, Any]) -> Sequence[Flag
 
 
 def model_overrides(model: ModelSpec, title: str) -> dict[str, str]:
-    """The fields of Megatron-Bridge in a group of the table, all of them."""
+    """All Megatron-Bridge fields in a group of the table, with their values."""
     rows = dict(GROUPS)[title]
     return {
         f"model.{row.field}": _override(row.override(model))
@@ -111,19 +113,19 @@ def model_overrides(model: ModelSpec, title: str) -> dict[str, str]:
 
 
 def _override(value: Value) -> str:
-    """A value as Hydra reads it: lists without blanks."""
+    """A value in Hydra's syntax: lists without blanks."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(str(item) for item in value) + "]"
     return yaml_value(value)
 
 
 _SIXTEEN_BITS = 2.0
-# The tokenizer's own template of conversations (core/tokenizers/text/libraries/sft_tokenizer.py).
+# The tokenizer's conversation template (core/tokenizers/text/libraries/sft_tokenizer.py).
 _CHAT_TEMPLATE = ("--sft-tokenizer-prompt-format", "default")
 
 
 def is_fsdp(launch: Launch) -> bool:
-    """Whether parameters or gradients are sharded: Megatron-FSDP in place of DDP."""
+    """Whether parameters or gradients are sharded, so that Megatron-FSDP replaces DDP."""
     return launch.plan.degrees.zero in (2, 3)
 
 
@@ -158,12 +160,14 @@ def names_in(launch: Launch) -> dict[str, Any]:
 
 
 def trains_packs(job: Job) -> bool:
-    """Whether rows are packs of samples with attention within each (--sft)."""
+    """Whether rows are packs of samples that each attend only to themselves (--sft)."""
     return job.samples.lengths is not None and job.samples.packing == "pack-varlen"
 
 
 def sharp_group(launch: Launch) -> str:
-    """The group that switches reduce for, in Megatron's words; empty where they reduce nothing."""
+    """The communicator that switches reduce for, by Megatron's name; empty if switches reduce
+    nothing.
+    """
     use = sharp_use(launch.job, launch.plan.degrees)
     return use.group if use and not use.reason else ""
 
@@ -176,7 +180,7 @@ def reduces_in_bf16(launch: Launch) -> bool:
 
 
 def plan_refusals(launch: Launch) -> Iterator[Refusal]:
-    """Degrees, schedules and sharding that would not run."""
+    """Refusals of degrees, schedules and sharding that would not run."""
     layout, pp = launch.plan.layout, launch.plan.degrees.pp
     chunks = max(1, len(layout.block_layers) // pp)
     least = max(1, min(layout.stage_recomputed, default=0) // chunks)
@@ -198,7 +202,7 @@ def files(launch: Launch) -> Files:  # noqa: ARG001 (the writers' contract)
 
 
 def command(launch: Launch) -> RunCommand:
-    """`pretrain_gpt.py`, or a hybrid's `pretrain_hybrid.py`, with the plan's flags."""
+    """`pretrain_gpt.py`, or `pretrain_hybrid.py` for a hybrid, with the plan's flags."""
     words, comments = as_argv(groups(launch))
     kind = "hybrid" if is_hybrid(launch.job.model) else "gpt"
     program = f"${{MEGATRON_LM}}/pretrain_{kind}.py"
@@ -215,7 +219,7 @@ def command(launch: Launch) -> RunCommand:
 
 
 def groups(launch: Launch) -> tuple[FlagGroup, ...]:
-    """All flags, in titled groups, in which a technique's flag replaces one of the same name."""
+    """All flags in titled groups. A technique's flag replaces one of the same name."""
     names = names_in(launch)
     found = {name: _group(name, names) for name in _GROUPS}
     replaced = {one.name for one in found["techniques"].flags}
@@ -230,7 +234,7 @@ def groups(launch: Launch) -> tuple[FlagGroup, ...]:
 def _branches(launch: Launch) -> tuple[Branch, ...]:
     checkpoints = ("--save", "${CHECKPOINTS}", "--load", "${CHECKPOINTS}",
                    "--save-interval", str(save_steps(launch)))  # fmt: skip
-    # Megatron-FSDP has a format of its own, which stands with its flags.
+    # Megatron-FSDP has a checkpoint format of its own, which is stated with its flags.
     form = () if is_fsdp(launch) else (MEGATRON["checkpoints"].key, "torch_dist")
     kind, model = MEGATRON["tokenizer-kind"].key, MEGATRON["tokenizer"].key
     name, packs = (model, "${TOKENIZER}"), trains_packs(launch.job)
@@ -256,12 +260,12 @@ def _branches(launch: Launch) -> tuple[Branch, ...]:
 
 
 def requirements(launch: Launch) -> tuple[str, ...]:
-    """Packages that the flags are written for."""
+    """Packages and versions that the flags are written for."""
     return sentences.said_needs("megatron", "needs", launch, sharp_group=sharp_group(launch))
 
 
 def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
-    """Variables that Megatron-LM demands or the plan's overlap rests on."""
+    """Variables that Megatron-LM demands or that the plan's overlap needs."""
     return sentences.said_environment("megatron", "environment", launch)
 
 

@@ -27,21 +27,21 @@ from planner.launch.read.found import (
 from planner.launch.read.names import effect_of, is_known
 from planner.launch.registry import dialect_toml
 
-# Table -> its keys; "": those of the file.
+# The keys of each table; "" is the top of the file.
 _KEYS = {
     table.removeprefix("file"): frozenset(row["names"].split())
     for table, row in dialect_toml("nanotron", "names.toml").items()
 }
-# Tables at the top that only older releases and branches of nanotron have.
+# Top-level tables that only older releases and branches of nanotron have.
 _OTHER_TABLES = {"data", "doremi", "profile", "spectral_mup", "lighteval_config", "experimental"}
 _OTHER_OPTIMIZER = {"adam_beta1", "adam_beta2", "adam_eps", "torch_adam_is_fused"}
-# What an unknown key says is about the model, or a second one beside it.
+# Unknown keys like these concern the model, or a second model.
 _OF_THE_MODEL = re.compile("attention|model|expert|moe|lora|layer|doremi")
-# Where a checkout keeps its dataclasses.
+# Files of a checkout that define its dataclasses.
 _DATACLASS_FILES = ("src/nanotron/config/config.py", "src/nanotron/config/parallelism_config.py")
 _TP_MODES = ("ALL_REDUCE", "REDUCE_SCATTER")
 _M = "model.model_config"
-# What its dataclasses have no default for; tables that are left out are asked for by the trainer.
+# Keys that nanotron's dataclasses have no default for; the trainer demands missing tables.
 _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "general": ("project",),
     "parallelism": ("dp", "pp", "tp"),
@@ -53,17 +53,17 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 # Model configurations that share their keys with Hugging Face's.
 _KINDS = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
-# Keys of nanotron's model configurations, which are those of Hugging Face.
+# Keys of nanotron's model configurations that Hugging Face also has.
 _MODEL_KEYS = ("head_dim", *(entry.key for entry in MODEL if entry.key and "." not in entry.key))
 
 
 class NanotronReader(DocumentReader):
-    """The launch that a nanotron file describes."""
+    """Reads the launch that a nanotron file describes."""
 
     called = "nanotron"
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch that was read."""
         self.problems += [*unknown_keys(self.document), *absent_keys(self.document)]
         keys = {name: option.key for name, option in OPTIONS.items()}
         degrees = {name: self.whole(keys[name], 1) for name in ("dp", "pp", "tp", "cp", "ep")}
@@ -98,7 +98,7 @@ class NanotronReader(DocumentReader):
         )
 
     def _beyond_the_model(self, cp: int, ep: int) -> None:
-        """Degrees that nanotron has and that its profile does not."""
+        """Report degrees that nanotron has but that are not modelled."""
         for name, value, what in (
             ("cp", cp, "ring attention"),
             ("ep", ep, "expert parallelism"),
@@ -108,7 +108,7 @@ class NanotronReader(DocumentReader):
                 self.unpredictable(text, OPTIONS[name].key)
 
     def _kernel(self) -> str | None:
-        """How AdamW updates; None where the file does not say."""
+        """The kind of AdamW kernel; None if the file does not say."""
         fused = self.document.get("optimizer.optimizer_factory.torch_adam_is_fused")
         return {True: "fused", False: "forloop"}.get(fused) if isinstance(fused, bool) else None
 
@@ -127,7 +127,7 @@ class NanotronReader(DocumentReader):
         return tuple(names)
 
     def _model(self, seq: int) -> ModelSpec | None:
-        """The model_config, which shares its keys with Hugging Face's config.json."""
+        """The model in model_config, whose keys are those of Hugging Face's config.json."""
         values = {name: self.document.get(f"{_M}.{name}") for name in _MODEL_KEYS}
         config: dict[str, object] = {
             name: value for name, value in values.items() if value is not None
@@ -142,7 +142,7 @@ class NanotronReader(DocumentReader):
         stated = [name for name, one in table.items() if one is not None and one.value]
         kinds = [name for name in stated if re.fullmatch(r"is_\w+_config", name)]
         self.document.used.update(f"{_M}.{name}" for name in kinds)
-        # Without a flag a GPT is told from a Llama by this key.
+        # Without such a flag, this key distinguishes a GPT from a Llama.
         kinds += ["activation_function"] if not kinds and "activation_function" in table else []
         nested = [name for name, one in table.items() if one is None and name.endswith("_config")]
         if nested or set(kinds) - _KINDS.keys():
@@ -161,7 +161,7 @@ class NanotronReader(DocumentReader):
         return spec.model_copy(update={"pretraining_seq": seq, **named})
 
     def _no_model(self, config: dict[str, object], error: str) -> Problem:
-        """A problem with the model: missing keys, or wrong ones."""
+        """The problem with the model: missing keys, or wrong values."""
         if not config.keys() >= {"hidden_size", "num_hidden_layers", "num_attention_heads"}:
             return model_unknown(f"the model is not known: {error}")
         names = (name for name in config if name in error)
@@ -171,13 +171,17 @@ class NanotronReader(DocumentReader):
 
 
 def _is_of_another_release(document: Document) -> bool:
-    """Whether its tables are those of another release than the one whose keys are known here."""
+    """Whether the file has tables or optimizer keys of another nanotron release than the one known
+    here.
+    """
     optimizer = set(document.names("optimizer"))
     return bool(_OTHER_TABLES & set(document.names()) or _OTHER_OPTIMIZER & optimizer)
 
 
 def _is_of_the_checkout(document: Document, table: str, key: str) -> bool:
-    """Whether the nanotron around the file has a field of that name in the table's dataclass."""
+    """Whether the nanotron checkout around the file has a field with that name in the table's
+    dataclass.
+    """
     folder = Path(document.path).parent
     texts = (text_beside(file, folder, whole=True) for file in _DATACLASS_FILES)
     name = f"{table.capitalize()}Args" if table else "Config"
@@ -186,7 +190,7 @@ def _is_of_the_checkout(document: Document, table: str, key: str) -> bool:
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
-    """Keys that nanotron's dataclasses do not have, which its loader refuses."""
+    """Problems: keys that nanotron's dataclasses do not have and its loader refuses."""
     for table, known in _KEYS.items():
         for key in document.names(table):
             if key in known:
@@ -197,7 +201,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             other = of_the_checkout or (not misspelt and _is_of_another_release(document))
             says = "nanotron has no such key and refuses it"
             if of_the_checkout:
-                says = "a key of the checkout around the file; what it does is not read"
+                says = "a key of the checkout around the file; its effect is not modelled"
             elif other:
                 says += " (another release may have it)"
             decides = _OF_THE_MODEL.search(key) or effect_of(key)
@@ -206,7 +210,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
 
 
 def absent_keys(document: Document) -> Iterator[Problem]:
-    """Keys that nanotron's dataclasses demand."""
+    """Problems: missing keys that nanotron's dataclasses demand."""
     other = _is_of_another_release(document)
     for table, keys in _REQUIRED.items():
         names = document.names(table)
@@ -218,7 +222,9 @@ def absent_keys(document: Document) -> Iterator[Problem]:
 
 
 def read(source: Source) -> Found:
-    """Its own file; programs around nanotron take some of its settings from their command line."""
+    """The launch of a nanotron file. Programs built on nanotron may set some of its settings on
+    their command line.
+    """
     document = source.yaml()
     for key in (OPTIONS[name].key for name in ("dp", "tp", "pp", "mbs", "grad_acc", "seq")):
         setting = source.given.get(key.rpartition(".")[2])

@@ -26,8 +26,7 @@ OPTIONS = run_options("nanotron")["run"]
 
 
 def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
-    """Plans that nanotron cannot express: it places the layers itself, and the plan's stages must
-    agree."""
+    """A refusal if the plan's stages differ from nanotron's, which places the layers itself."""
     pp, planned = launch.plan.degrees.pp, launch.plan.layout.block_layers
     built = job_split(launch.job, pp)
     if pp == 1 or built == planned:
@@ -51,7 +50,7 @@ def job_refusals(job: Job) -> Iterator[contract.Refusal]:
 
 
 def files(launch: contract.Launch) -> contract.Files:
-    """The YAML file, and the program that puts the user's variables into it."""
+    """The YAML file, and the program that inserts the user's variables into it."""
     gpus = launch.plan.degrees.gpus
     written: dict[str, Value] = {"model": launch.job.model.name, "gpus": gpus}
     config = filled(
@@ -83,7 +82,7 @@ def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
     return tuple(sentences.said_settings("nanotron", title, names, OPTIONS) for title in titles)
 
 
-# How nanotron says a model: keys of model_config, but for the initialiser.
+# Settings of a model: the keys of model_config, except the initialiser.
 _STD = "init_method.std"
 NANOTRON: tuple[ArchitectureRow, ...] = (
     *model_rows(dialect_toml("nanotron", "model.toml")["rows"], lambda _: {}),
@@ -92,7 +91,7 @@ NANOTRON: tuple[ArchitectureRow, ...] = (
 
 
 def model_config(model: ModelSpec) -> dict[str, Value]:
-    """Llama, or Qwen2 where query, key and value have biases."""
+    """The model_config of Llama, or of Qwen2 if query, key and value have biases."""
     kind = "is_qwen2_config" if model.qkv_bias else "is_llama_config"
     values = settings(NANOTRON, model)
     del values[_STD]
@@ -107,7 +106,7 @@ def model_config(model: ModelSpec) -> dict[str, Value]:
 
 
 def command(launch: contract.Launch) -> contract.RunCommand:
-    """nanotron's run_train.py with the file."""
+    """The command that runs nanotron's run_train.py with the file."""
     return contract.RunCommand(
         argv=(PROGRAM, "${NANOTRON}/run_train.py", "--config-file", CONFIG),
         environment=sentences.said_environment("nanotron", "environment", launch),
@@ -116,10 +115,10 @@ def command(launch: contract.Launch) -> contract.RunCommand:
 
 
 def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
-    """The settings worth a sentence."""
+    """The settings that deserve an explanation."""
     return section_choices(sections(launch))
 
 
 def requirements(launch: contract.Launch) -> tuple[str, ...]:
-    """Packages that the file is written for."""
+    """Packages and versions that the file is written for."""
     return sentences.said_needs("nanotron", "needs", launch)

@@ -1,2 +1,3 @@
 """Reinforcement learning: verl, NeMo-RL, TRL, OpenRLHF and slime. Their files describe a trainer,
-an engine that samples, and the GPUs of both."""
+an engine that samples, and the GPUs of each.
+"""

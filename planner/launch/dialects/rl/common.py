@@ -1,4 +1,4 @@
-"""The base of the readers of all frameworks of reinforcement learning."""
+"""The base class of the readers for reinforcement-learning frameworks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SWITCHES = {"true": True, "false": False}
 
 
 def _as_number(value: object) -> float:
-    """A number of a file's value, 0 where it is none."""
+    """A value of a file as a number; 0 if it is not one."""
     return decimal(value) or 0.0
 
 
@@ -55,7 +55,7 @@ def _as_whole(value: object) -> int:
     return int(_as_number(value))
 
 
-# Functions that conditions may use, which no value of a file makes fail.
+# Functions for conditions that no value of a file can make fail.
 _OF_RULES = {
     "int": _as_whole, "float": _as_number, "some": lambda value: max(1, _as_whole(value)),
     "max": max, "min": min,
@@ -63,8 +63,9 @@ _OF_RULES = {
 
 
 class RlReader(ABC):
-    """Gathers a launch from its settings. `name`: the framework, its format and its tables
-    (`planner.job.rl.frameworks`)."""
+    """Reads a launch from its settings. `name`: the framework, which is also the name of its format
+    and tables (`planner.job.rl.frameworks`).
+    """
 
     name = ""
 
@@ -74,35 +75,35 @@ class RlReader(ABC):
         self.settings, self.path, self.launch, self.hints = settings, path, launch, hints
         self.get, self.text, self.flag = settings.get, settings.text, settings.flag
         self.whole, self.share, self.number = settings.whole, settings.share, settings.number
-        # Settings by field of `Found`, which give the places of problems.
+        # For each field of `Found`, the settings that give problems their places.
         self.places: Mapping[str, Sequence[str]] = words(f"places.{self.name}")
         self.assumed: list[str] = []
         self.problems: list[Problem] = []
         self.unmodelled: list[tuple[Setting, str]] = []
 
-    # What a framework's own reader says.
+    # Defined by each framework's reader.
 
     @abstractmethod
     def trainer(self) -> Mapping[str, Any]:
-        """The trainer, by field of `Found`."""
+        """Settings of the trainer, by field of `Found`."""
 
     @abstractmethod
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
-        """The engine, batch and algorithm; None where too little is known."""
+        """Engine, batch and algorithm; None if too little is known."""
 
     @property
     def is_megatron(self) -> bool:
-        """Whether Megatron trains."""
+        """Whether the trainer is Megatron."""
         return True
 
     def positions(self) -> int | None:
-        """Positions that settings give the model in place of its own; None where none do."""
+        """The number of positions by which settings replace the model's own; None if none do."""
         return None
 
-    # What is gathered.
+    # Common to all readers.
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch that was read."""
         model = self.hints.model or self.known(self.named_model, *self.places["model"])
         self.note_unmodelled()
         trainer = {"model": model, **self.trainer(), **self._of_other_positions(model)}
@@ -128,11 +129,13 @@ class RlReader(ABC):
 
     @property
     def named_model(self) -> str:
-        """The model's name in the files."""
+        """The model's name, as the files state it."""
         return self.text(*self.places["model"])
 
     def _of_other_positions(self, model: str | None) -> dict[str, Any]:
-        """The model with other positions than the catalogue's, as the files describe it."""
+        """The model with more positions than the catalogue's, if the files ask for them; otherwise
+        empty.
+        """
         number, longest = self.positions(), self.longest_stated()
         if model is None:
             return {}
@@ -146,13 +149,15 @@ class RlReader(ABC):
         return {"shape": spec.model_copy(update={"max_positions": number}), "model": None}
 
     def longest_stated(self) -> int | None:
-        """Tokens of the longest sample that settings allow; None where they do not say."""
+        """Tokens of the longest sample that the settings allow; None if they state no limit."""
         numbers = [self.whole(key) for key in words("longest").get(self.name, ())]
         known = [number for number in numbers if number is not None]
         return sum(known) if known and len(known) == len(numbers) else None
 
     def known(self, named: str, *keys: str) -> str | None:
-        """The catalogue's name of a model; None and a problem where it has none."""
+        """The catalogue's name for a model; None and a problem if the catalogue does not have
+        it.
+        """
         model = known_model(named) if named else None
         if model is None and not any(p.rule == "unresolved" for p in self._of(keys)):
             text = not_in_catalogue(named) if named else "the files do not name the model"
@@ -165,8 +170,9 @@ class RlReader(ABC):
         return (one for one in self.settings.problems if set(one.places) & set(places))
 
     def algorithm(self, key: str, usual: str, filters: str = "") -> str:
-        """The algorithm by the setting that names its estimator; an unknown one is noted as not
-        modelled. `filters`: the switch that drops prompts whose answers are all alike."""
+        """The algorithm, from the setting that names its estimator; an unknown one is reported as
+        not modelled. `filters`: the switch that drops prompts whose answers all score the same.
+        """
         word = self.text(key) or usual
         known = _meanings("algorithms").get(word.strip().lower())
         if known is None:
@@ -177,7 +183,7 @@ class RlReader(ABC):
         return bool(switch) and self.flag(switch)
 
     def adapters(self, *keys: str) -> str:
-        """`--train`, by the rank of adapters, the first that is stated and not 0."""
+        """The `--train` value, from the first stated rank of adapters that is not 0."""
         ranks = (self.whole(key, least=0) for key in keys)
         rank = next(filter(None, ranks), None)
         return f"lora:rank={rank},targets=all-linear" if rank else "full"
@@ -185,7 +191,9 @@ class RlReader(ABC):
     def reference(
         self, trainer: Mapping[str, Any], compares: bool, offloads: Sequence[str]
     ) -> ReferenceHome:
-        """Where the reference's weights are, if any; `offloads`: switches that move them."""
+        """The place of the reference model's weights, if there is one. `offloads`: switches that
+        move them to the host.
+        """
         if not compares:
             return "none"
         if trainer["train"] != "full":
@@ -193,16 +201,16 @@ class RlReader(ABC):
         return "host" if self.flag(*offloads) else "copied"
 
     def product(self, *keys: str) -> int | None:
-        """The product of some settings; None where one is not known."""
+        """The product of some settings; None if one is unknown."""
         numbers = [self.whole(key) for key in keys]
         return None if None in numbers else prod(filter(None, numbers))
 
     def degrees(self, table: str) -> dict[str, int | None]:
-        """The trainer's degrees by a table of settings."""
+        """The trainer's degrees, read from the settings that a table of `words.toml` lists."""
         return {name: self.whole(*keys) for name, keys in words(f"degrees.{table}").items()}
 
     def engine_set(self, name: str, table: str = "", **more: Any) -> EngineFound:
-        """The engine by its settings; `more`: fields that are no single setting."""
+        """The engine that the settings describe. `more`: fields that no single setting states."""
         found: dict[str, Any] = {}
         for field, keys in words(f"engine.{table or self.name}").items():
             match field:
@@ -219,7 +227,7 @@ class RlReader(ABC):
         return EngineFound(name, **found | more)
 
     def precision(self, *keys: str) -> str:
-        """The format of weights or cache; an unknown one is noted as not modelled."""
+        """The number format of weights or KV cache; an unknown one is reported as not modelled."""
         word = self.text(*keys)
         known = _meanings("formats").get(word.strip().lower())
         if known is None:
@@ -227,23 +235,25 @@ class RlReader(ABC):
         return known or "bf16"
 
     def engine_named(self, word: str, known: tuple[str, ...], *keys: str) -> str:
-        """The engine; one without a cost model is noted as not modelled."""
+        """The engine's name; one without a cost model is reported and replaced by the first known
+        one.
+        """
         if word not in known:
             self.unpredictable(f"the engine {word or 'that is not named'} is not modelled", *keys)
             return known[0]
         return word
 
     def unpredictable(self, text: str, *keys: str) -> None:
-        """Note a feature that settings ask for and the cost model does not have."""
+        """Add a problem: the settings ask for a feature that the cost model does not have."""
         self.problems.append(not_predictable(text, *self.settings.place(*keys)))
 
     def left_out(self, why: str, *keys: str) -> None:
-        """Note a setting whose effect a prediction leaves out."""
+        """Note a setting whose effect the prediction leaves out."""
         setting = self.settings.stated(*keys)
         self.unmodelled.append((setting or Setting(keys[0], None, self.path), why))
 
     def note_unmodelled(self) -> None:
-        """Note settings that a prediction leaves out (`unmodelled.toml`)."""
+        """Note the settings that the prediction leaves out (`unmodelled.toml`)."""
 
         def given(key: str) -> bool:
             return self.settings.stated(key) is not None and self.get(key) is not None
@@ -261,7 +271,7 @@ class RlReader(ABC):
         return spec is not None and spec.vision is not None
 
     def _rules(self, trainer: Mapping[str, Any], rl: RlFound) -> Iterator[Problem]:
-        """The rules of the framework that the settings break (`rules.toml`)."""
+        """Problems: rules of the framework that the settings break (`rules.toml`)."""
         stated = self.settings.settings.keys()
         facts = _facts(trainer, rl) | {"setting": self._plain, "stated": stated}
         names = Lookup(self._value, **_OF_RULES, **facts)
@@ -269,25 +279,27 @@ class RlReader(ABC):
         for problem in said_problems("rl", self.name, names, self.settings):
             is_error = problem.severity == "error"
             if is_error and not self.is_own_program:
-                # A program around the framework's may check otherwise, and set what is missing.
+                # Another program around the framework may check differently and set missing values.
                 yield replace(problem, severity="warning")
             else:
-                # What only a variable of the machine tells may be otherwise.
+                # Values that only the machine's variables decide may change the outcome.
                 unsure = is_error and self.settings.problems
                 yield replace(problem, severity="missing") if unsure else problem
 
     @property
     def is_own_program(self) -> bool:
-        """Whether the framework's own program is started, or one of its files is read alone."""
+        """Whether the framework's own program is started, or one of its files is read without a
+        command.
+        """
         own = words("own_program").get(self.name, "")
         return self.launch is None or re.search(own, self.launch.program) is not None
 
     def _value(self, name: str) -> Any:
-        """A setting by its dotted name with `__` for the dots: `data__train_batch_size`."""
+        """A setting by its name with `__` in place of dots: `data__train_batch_size`."""
         return self._plain(name.replace("__", "."))
 
     def _plain(self, key: str) -> Any:
-        """The value of a setting, switches as True and False."""
+        """The value of a setting; switches become True or False."""
         value = self.get(key)
         return _SWITCHES.get(value.lower(), value) if isinstance(value, str) else value
 
@@ -314,7 +326,7 @@ def _facts(trainer: Mapping[str, Any], rl: RlFound) -> dict[str, Any]:
 
 
 def _is_release(named: str, known: str) -> bool:
-    """Whether a model's name is the catalogue's own, but for words such as `Instruct`."""
+    """Whether a model's name is the catalogue's, apart from suffixes such as `Instruct`."""
     last = re.sub(
         r"[-_](instruct|base|chat|it|hf)$", "", named.rstrip("/").rpartition("/")[2].lower()
     )
@@ -323,7 +335,7 @@ def _is_release(named: str, known: str) -> bool:
 
 
 def _positions(trainer: Mapping[str, Any]) -> int:
-    """Positions of the policy; more than any sample has where the model is not known."""
+    """Positions of the policy; if the model is unknown, more than any sample has."""
     if (shape := trainer.get("shape")) is not None:
         return int(shape.max_positions)
     model = trainer.get("model")
@@ -331,5 +343,5 @@ def _positions(trainer: Mapping[str, Any]) -> int:
 
 
 def _divisor(number: int, most: int) -> int:
-    """The largest divisor of a number that is not above another."""
+    """The largest divisor of a number that does not exceed `most`."""
     return next((one for one in range(max(1, min(most, number)), 0, -1) if number % one == 0), 1)

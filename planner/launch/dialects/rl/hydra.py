@@ -18,7 +18,7 @@ _OVERRIDE = re.compile(r"(\+{0,2}|~)([A-Za-z_][\w.@/]*)(=|$)")
 
 
 def overrides(launch: LaunchCommand) -> dict[str, Setting]:
-    """The settings that a command overrides; the last one of a key counts."""
+    """The settings that a command overrides; for a repeated key, the last one counts."""
     found: dict[str, Setting] = {}
     for word in launch.arguments:
         for setting in _settings(word):
@@ -27,8 +27,9 @@ def overrides(launch: LaunchCommand) -> dict[str, Setting]:
 
 
 def paths_given(launch: LaunchCommand, *names: str) -> dict[str, Setting]:
-    """The given options; those of `names` name a model by a path, of which the last part is taken
-    where the folder is unknown."""
+    """The given options. Those in `names` give a model as a path; if its folder is unknown, only
+    the last part is used.
+    """
     found = launch.given
     for word, following in pairwise(launch.arguments):
         name = word.text.value[2:].replace("-", "_")
@@ -38,7 +39,7 @@ def paths_given(launch: LaunchCommand, *names: str) -> dict[str, Setting]:
 
 
 def _settings(word: Word) -> Iterator[Setting]:
-    """The setting of one word; a table gives one for each of its keys."""
+    """The settings in one word; a table gives one for each of its keys."""
     match = _OVERRIDE.match(word.text.value)
     if match is None or not (match[3] or match[1] == "~"):
         return
@@ -58,11 +59,11 @@ def _settings(word: Word) -> Iterator[Setting]:
 
 
 def _table(value: str) -> dict[str, Any] | None:
-    """`{enable:true,len:512}`; None for what is no table."""
+    """A table such as `{enable:true,len:512}`; None if the value is not a table."""
     text = value.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return None
-    # Hydra takes `a:1`, YAML wants a blank behind the colon.
+    # Hydra accepts `a:1`; YAML needs a blank after the colon.
     contents = documents_of(re.sub(r":(?=\S)", ": ", text)).contents
     content = contents[0] if len(contents) == 1 else None
     return content if isinstance(content, dict) else None

@@ -1,8 +1,8 @@
 """Reader of NeMo-RL: a YAML that inherits from others, and Hydra's overrides on its command.
 
-Keys and defaults: NeMo-RL 7ea279ab, examples/configs/grpo_math_1B.yaml; `defaults` names a file
-beside, or several, which are read first (nemo_rl/utils/config.py). A file that is not there stands
-for the base configuration where it is called as one that inherits from it does.
+Keys and defaults: NeMo-RL 7ea279ab, examples/configs/grpo_math_1B.yaml. `defaults` names one or
+more files beside the YAML, which are read first (nemo_rl/utils/config.py). If a missing file has
+the name of the base configuration, the base configuration is used.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from planner.launch.read.opened import Opened
 from planner.launch.read.rl_found import EngineFound, RlFound
 
 _PROGRAM = re.compile(r"(^|/)run_(\w+_)?(grpo|ppo|rlvr)\w*\.py$|(^|/)run_grpo_nemo_gym\.py$")
-# The configuration that a command without one takes (examples/run_grpo.py).
+# The configuration of a command that names none (examples/run_grpo.py).
 BASE = "grpo_math_1B.yaml"
 _MOST_BASES = 16
-# Ways of new weights, by `refit_transport`.
+# How new weights are transferred, by `refit_transport`.
 _WAYS = {"nccl_reshard": "reshard", "vllm_zmq_sparse": "delta", "vllm_s3_sparse": "delta"}
 _POLICY, _GENERATION = "policy", "policy.generation"
 _VLLM, _APART = f"{_GENERATION}.vllm_cfg", f"{_GENERATION}.colocated"
@@ -52,7 +52,7 @@ def is_nemo(launch: LaunchCommand) -> bool:
 
 
 def is_nemo_table(content: Mapping[str, object]) -> bool:
-    """Whether a table is NeMo-RL's and describes a policy that is sampled."""
+    """Whether a table is a NeMo-RL configuration with a policy that generates samples."""
     policy = content.get("policy")
     if not isinstance(policy, dict):
         return False
@@ -107,7 +107,7 @@ def _found(
 def _inherited(
     text: Text, path: str, files: Files, hints: Hints, problems: list[Problem], depth: int = 0
 ) -> Iterator[tuple[str, Setting]]:
-    """The settings of a file, those of the files that it inherits from before its own."""
+    """The settings of a file, after those of the files that it inherits from."""
     document = yaml_document(text, path, fill=False)
     bases = document.settings.get("defaults")
     listed = (
@@ -124,22 +124,22 @@ def _inherited(
 
 
 class NemoReader(RlReader):
-    """Gathers a launch from NeMo-RL's settings."""
+    """Reads a launch from NeMo-RL's settings."""
 
     name = "nemo-rl"
 
     @property
     def is_megatron(self) -> bool:
-        """Whether Megatron trains."""
+        """Whether the trainer is Megatron."""
         return self.flag(f"{_MEGATRON}.enabled")
 
     @property
     def separate(self) -> bool:
-        """Whether generation has GPUs of its own."""
+        """Whether generation has its own GPUs."""
         return not self.flag(f"{_APART}.enabled")
 
     def _gpus(self) -> tuple[int, int] | None:
-        """GPUs that train and that sample (grpo.py, setup)."""
+        """The number of GPUs that train and of those that sample (grpo.py, setup)."""
         nodes, each = self.whole("cluster.num_nodes"), self.whole("cluster.gpus_per_node")
         if nodes is None or each is None:
             return None
@@ -152,7 +152,7 @@ class NemoReader(RlReader):
         return max(1, nodes * each - apart), apart
 
     def trainer(self) -> Mapping[str, Any]:
-        """Degrees, precision, recomputation, as `Found` has them."""
+        """Degrees, precision and recomputation, by field of `Found`."""
         mbs = self.hints.mbs or self.whole(*self.places["mbs"]) or 1
         return {
             "framework": "megatron-bridge" if self.is_megatron else "automodel",
@@ -196,7 +196,7 @@ class NemoReader(RlReader):
     # --- reinforcement learning -----------------------------------------------------------------
 
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
-        """Everything beside the trainer."""
+        """Engine, batch and algorithm; None if too little is known."""
         prompts = self.whole("grpo.num_prompts_per_step", "ppo.num_prompts_per_step")
         each = self.whole("grpo.num_generations_per_prompt", "ppo.num_generations_per_prompt")
         batch, gpus = self.whole(f"{_POLICY}.train_global_batch_size"), self._gpus()
@@ -243,7 +243,9 @@ class NemoReader(RlReader):
         return "none" if skips or self.number(key) == 0.0 else "host"
 
     def _bin(self, kind: str = "train") -> int | None:
-        """Tokens of a packed or dynamic micro-batch; None where micro-batches count samples."""
+        """Tokens of a packed or dynamic micro-batch; None if micro-batches are counted in
+        samples.
+        """
         table = next(
             (one for one in (_PACK, f"{_POLICY}.dynamic_batching") if self.flag(f"{one}.enabled")),
             None,
@@ -258,7 +260,7 @@ class NemoReader(RlReader):
         return self.whole(key)
 
     def _factor(self, text: str) -> int | None:
-        """One of two numbers that are multiplied, or the setting that it names."""
+        """A factor of a product: a number, or the value of the setting that it names."""
         if named := re.fullmatch(r"\$\{([\w.]+)\}", text):
             return self.whole(named[1])
         return int(text) if text.isdigit() else None

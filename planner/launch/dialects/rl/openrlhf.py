@@ -1,7 +1,8 @@
-"""Reader of OpenRLHF: options of train_ppo_ray, dotted or, in older releases, with underscores.
+"""Reader of OpenRLHF: options of train_ppo_ray, written with dots or, in older releases, with
+underscores.
 
-Options and defaults: OpenRLHF 3c3be62, openrlhf/cli/train_ppo_ray.py; their use:
-openrlhf/trainer/ray. GPUs of roles that are not colocated add up.
+Source of options and defaults: OpenRLHF 3c3be62, openrlhf/cli/train_ppo_ray.py; of their use:
+openrlhf/trainer/ray. The GPUs of roles that are not colocated add up.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
 
 
 class OpenRlhfReader(RlReader):
-    """Gathers a launch from OpenRLHF's options."""
+    """Reads a launch from OpenRLHF's options."""
 
     name = "openrlhf"
 
     def _gpus_of(self, role: str) -> int:
-        """GPUs of a role."""
+        """The number of GPUs of a role."""
         nodes = self.whole(f"{role}.num_nodes", least=0)
         each = self.whole(f"{role}.num_gpus_per_node", least=0)
         return (1 if nodes is None else nodes) * (8 if each is None else each)
@@ -66,12 +67,12 @@ class OpenRlhfReader(RlReader):
 
     @property
     def is_async(self) -> bool:
-        """Whether samples are made while the trainer trains."""
+        """Whether samples are generated while the trainer trains."""
         return self.flag("train.async_enable")
 
     @property
     def separate(self) -> bool:
-        """Whether engines have GPUs of their own."""
+        """Whether engines have their own GPUs."""
         together = self.flag("train.colocate_all")
         return self.is_ray and (self.is_async or not together) and self._engines() > 0
 
@@ -80,13 +81,13 @@ class OpenRlhfReader(RlReader):
 
     @property
     def algorithm_read(self) -> str:
-        """The algorithm."""
+        """The algorithm that the options name."""
         if self.text("actor.policy_loss_type") == "gspo":
             return "gspo"
         return self.algorithm("algo.advantage.estimator", "gae", "algo.dynamic_filtering_enable")
 
     def _others(self) -> int:
-        """GPUs of roles beside the policy that are not on the policy's."""
+        """The number of GPUs of roles other than the policy that do not share the policy's GPUs."""
         if self.flag("train.colocate_all"):
             return 0
         others = 0
@@ -102,11 +103,11 @@ class OpenRlhfReader(RlReader):
         return self.number("algo.kl.init_coef") > 0
 
     def trainer(self) -> Mapping[str, Any]:
-        """Degrees, precision, recomputation, as `Found` has them."""
+        """Degrees, precision and recomputation, by field of `Found`."""
         gpus = self._gpus_of("actor")
         engines = self._engine_gpus() if self.separate else 0
         if self._others():
-            self.left_out("roles on GPUs of their own are costed on the trainer's",
+            self.left_out("roles with their own GPUs are costed on the trainer's GPUs",
                           "ref.num_nodes", "critic.num_nodes", "reward.num_nodes")  # fmt: skip
         mbs = self.hints.mbs or self.whole(*self.places["mbs"]) or 1
         again = self.flag("actor.gradient_checkpointing_enable")
@@ -121,7 +122,7 @@ class OpenRlhfReader(RlReader):
         }
 
     def _stage(self) -> int:
-        """ZeRO's stage; one above 3 is a problem."""
+        """The ZeRO stage; a stage above 3 is a problem."""
         stage = self.whole("ds.zero_stage", least=0) or 0
         if stage > _LAST_STAGE:
             text = f"--ds.zero_stage {stage}: ZeRO has stages 0 to {_LAST_STAGE}"
@@ -138,11 +139,11 @@ class OpenRlhfReader(RlReader):
         limit = self.whole(f"{whose}.max_tokens_per_gpu") or self.whole("train.max_tokens_per_gpu")
         if limit is None:
             return None
-        # A longer sample is a micro-batch of its own (openrlhf/utils/seqlen_balancing.py).
+        # A longer sample becomes a micro-batch by itself (openrlhf/utils/seqlen_balancing.py).
         return max(limit * ring, self.longest_stated() or 0)
 
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
-        """Everything beside the trainer."""
+        """Engine, batch and algorithm; None if too little is known."""
         prompts = self.whole("rollout.batch_size")
         each = self.whole("rollout.n_samples_per_prompt") or 1
         batch = self.whole("train.batch_size")
@@ -191,7 +192,7 @@ class OpenRlhfReader(RlReader):
         return str(trainer["model"]) if trainer["model"] else None
 
     def _judged_elsewhere(self) -> bool:
-        """Whether a server or a program judges, wherever that is."""
+        """Whether a server or an agent program gives the rewards, outside the launch's GPUs."""
         stated = (self.settings.stated(key) for key in ("reward.remote_url", _AGENT))
         return any(one is not None and (one.unknown or one.value) for one in stated)
 

@@ -13,7 +13,9 @@ from planner.predict.rl.step import RlStep, rl_step
 def readme(
     launch: RlLaunch, script: str, asked: Asked, version: str, more: tuple[str, ...] = ()
 ) -> str:
-    """Markdown. `version`: what the files are written for; `more`: further paragraphs."""
+    """The README as Markdown. `version`: releases that the files are written for; `more`: further
+    paragraphs.
+    """
     step = rl_step(launch.job, launch.layout)
     lines = [
         f"# {markdown_text(launch.name)}",
@@ -34,7 +36,7 @@ def readme(
 
 
 def _start(launch: RlLaunch, script: str, asked: Asked) -> Iterator[str]:
-    """Lines on the variables to set and on joining nodes."""
+    """Lines on the variables to set and on joining nodes to Ray."""
     yield "Set these, then start the script:"
     yield ""
     for name, (default, meaning) in asked.items():

@@ -1,4 +1,4 @@
-"""The settings of a launch of reinforcement learning, over the defaults of its framework."""
+"""The settings of a reinforcement-learning launch, on top of the defaults of its framework."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from planner.launch.read.found import Placed, Problem, Setting, unresolved
 _PACKAGE = "planner.launch.dialects.rl"
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "none", "null", "")
 _NOTHING = ("none", "null", "~", "")
-# Another setting that a value stands for: `${data.max_prompt_length}`, and with a default.
+# A reference to another setting, `${data.max_prompt_length}`, possibly with a default.
 _OTHER = re.compile(r"\$\{(?:oc\.select:)?\s*([a-zA-Z_][\w.]*)\s*(?:,\s*([^}]*))?\}")
 _DEEPEST = 8
-# Of tokens, samples or GPUs, more than any step has.
+# More tokens, samples or GPUs than any step has.
 MOST = 10_000_000
 
 
@@ -39,9 +39,9 @@ def defaults(name: str) -> Mapping[str, Any]:
 
 @dataclass
 class RlSettings(Placed):
-    """Settings by their dotted keys, over the defaults of their framework.
+    """Settings by their dotted keys, on top of the defaults of their framework.
 
-    `below`: the defaults, and those of a base file.
+    `below`: the defaults, and the settings of a base file.
     """
 
     settings: dict[str, Setting]
@@ -50,13 +50,14 @@ class RlSettings(Placed):
     problems: list[Problem] = field(default_factory=list)
 
     def stated(self, *keys: str) -> Setting | None:
-        """The first of some settings that files state, as files state it."""
+        """The first of some settings that the files state, unchanged; None if they state none."""
         self.used.update(keys)
         return next((self.settings[key] for key in keys if key in self.settings), None)
 
     def get(self, *keys: str) -> Any:
-        """The first of some settings that is stated, else the first default; None where the value
-        is not known, which becomes a problem, or is nothing."""
+        """The value of the first of some settings that is stated, else the first default. None if
+        the value is null, or unknown, which adds a problem.
+        """
         setting = self.stated(*keys)
         if setting is not None and setting.unknown:
             self._ask(setting)
@@ -72,7 +73,7 @@ class RlSettings(Placed):
             self.problems.append(problem)
 
     def _plain(self, value: Any, depth: int = 0) -> Any:
-        """A value with the settings that it names in their places; None for nothing."""
+        """A value with references to other settings resolved; None for null."""
         if not isinstance(value, str):
             return value
         text = value.strip()
@@ -91,7 +92,7 @@ class RlSettings(Placed):
         return self._plain(match[2] if found is None else found, depth + 1)
 
     def text(self, *keys: str) -> str:
-        """A word; empty where there is none."""
+        """A setting as text; empty if it has no value."""
         value = self.get(*keys)
         return "" if value is None or isinstance(value, list) else str(value)
 
@@ -103,8 +104,9 @@ class RlSettings(Placed):
         return str(value).lower() in _TRUE if value is not None else False
 
     def whole(self, *keys: str, least: int = 1) -> int | None:
-        """A whole number; None where there is none. Other values, and numbers below `least`, are
-        problems."""
+        """A setting as a whole number; None if it has no value or is -1 ("all"). Other values, and
+        numbers below `least`, are problems.
+        """
         value = self.get(*keys)
         number = _number(value)
         if value is None or number == -1:
@@ -115,7 +117,9 @@ class RlSettings(Placed):
         return number
 
     def share(self, *keys: str) -> float | None:
-        """A number from 0 to 1; None where there is none."""
+        """A setting as a number above 0 and up to 1, capped at 0.999; None if it has no value.
+        Other values are problems.
+        """
         value = self.get(*keys)
         if value is None:
             return None
@@ -126,7 +130,7 @@ class RlSettings(Placed):
         return min(number, 0.999)
 
     def number(self, *keys: str) -> float:
-        """Any number; 0 where there is none."""
+        """A setting as a number; 0 if it has no value."""
         value = self.get(*keys)
         found = decimal(value)
         if value is not None and found is None:
@@ -165,8 +169,9 @@ def _number(value: object) -> int | None:
 
 
 def with_its_end(setting: Setting, text: Text) -> Setting:
-    """A setting of a path. Where only the machine knows the folder, it becomes the path's last
-    part, which names a model."""
+    """A setting that is a path. If its folder is known only on the machine, the value becomes the
+    rest of the path, which names a model.
+    """
     end = text.value.rpartition(HOLE)[2]
     if not setting.unknown or "/" not in end or not end.rstrip("/").rpartition("/")[2]:
         return setting
@@ -174,6 +179,6 @@ def with_its_end(setting: Setting, text: Text) -> Setting:
 
 
 def renamed(settings: Mapping[str, Setting], names: Mapping[str, str]) -> Iterator[Setting]:
-    """Settings under the names that a framework has for them today."""
+    """Settings under the framework's current names."""
     for key, setting in settings.items():
         yield replace(setting, key=names.get(key, key))

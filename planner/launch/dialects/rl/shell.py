@@ -1,4 +1,4 @@
-"""The script of a launch of reinforcement learning: the user's variables, then one command."""
+"""The start script of a reinforcement-learning launch: the user's variables, then one command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from planner.launch.rl import Asked
 
 
 def script(title: str, asked: Asked, lines: Iterable[str]) -> str:
-    """A bash script; nothing that a name holds is run, and only our own variables are expanded."""
+    """A bash script. No part of a name is executed, and only the script's own variables are
+    expanded.
+    """
     head = [
         "#!/usr/bin/env bash",
         f"# {comment_text(title)}",
@@ -31,6 +33,6 @@ def _variables(asked: Asked) -> Iterable[str]:
 
 
 def command(argv: Sequence[str], arguments: Sequence[str]) -> str:
-    """A command with an argument a line, each quoted."""
+    """A command with one quoted argument per line."""
     first = " ".join(map(shell_word, argv))
     return " \\\n    ".join((first, *map(shell_word, arguments)))

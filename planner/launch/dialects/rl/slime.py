@@ -1,7 +1,8 @@
-"""Reader of slime: Megatron's options beside its own, in a script of lists of arguments.
+"""Reader of slime: Megatron's options together with slime's own, in a script with lists of
+arguments.
 
-Options and defaults: slime 624b824a, slime/utils/arguments.py; `--sglang-...` are SGLang's own.
-The trainer's side is read as every launch of Megatron.
+Source of options and defaults: slime 624b824a, slime/utils/arguments.py; `--sglang-...` are
+SGLang's. The trainer is read like every Megatron launch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SIGNS = ("--rollout-batch-size", "--rollout-num-gpus-per-engine", "--actor-num-
           "--n-samples-per-prompt", "--hf-checkpoint", "--rollout-num-gpus")  # fmt: skip
 _ENOUGH = 2
 _SEQUENCE, _POSITIONS = 4096, "131072"
-# Tokens of the longest prompt where no option limits them.
+# Tokens of the longest prompt if no option limits them.
 _PROMPT = 1024
 _FOREIGN = (
     "--sglang-",
@@ -37,13 +38,13 @@ _FOREIGN = (
     "--vllm-",
     "--use-slime-",
 )
-# Problems that Megatron's reader finds and slime has an answer to.
+# Problems that Megatron's reader reports and slime solves.
 _NOT_ASKED = ("model-unknown", "micro-batch", "vocabulary-unknown", "dialect")
-# Without it the layers of a mixture are not known.
+# Without this option it is unknown which layers have experts.
 _LAYERS = "moe-layer-freq"
-# Checkpoints whose engine holds weights in four bits.
+# Checkpoints whose weights the engine keeps in four bits.
 _IN_FOUR_BITS = re.compile(r"int4|awq|gptq|k2-thinking")
-# slime sets the variable for its workers (slime/ray/actor_group.py).
+# slime sets CUDA_DEVICE_MAX_CONNECTIONS for its workers (slime/ray/actor_group.py).
 _SET_ELSEWHERE = ("cuda-device-max-connections",)
 
 
@@ -64,7 +65,7 @@ def read_command(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
 
 
 def _for_megatron(launch: LaunchCommand) -> Iterator[Word]:
-    """The arguments that are Megatron's own."""
+    """The arguments that belong to Megatron, with those that slime adds."""
     own = {f"--{name}" for name, row in table("slime").items() if row[1] != "reset"}
     skipping = False
     for word in launch.arguments:
@@ -74,18 +75,18 @@ def _for_megatron(launch: LaunchCommand) -> Iterator[Word]:
             skipping = name in own or name.startswith(_FOREIGN)
         if not skipping:
             yield word
-    # slime/backends/megatron_utils/arguments.py, set_default_megatron_args.
+    # slime adds these (slime/backends/megatron_utils/arguments.py, set_default_megatron_args).
     if not any(word.text.value == "--fp16" for word in launch.arguments):
         yield Word(Text.made("--bf16"))
     yield Word(Text.made("--use-distributed-optimizer"))
     if "seq_length" not in launch.given:
-        # Of the samples that are read and trained on, whose lengths are their own.
+        # Placeholders: samples have lengths of their own.
         yield from (Word(Text.made(word)) for word in ("--seq-length", str(_SEQUENCE)))
         yield from (Word(Text.made(word)) for word in ("--max-position-embeddings", _POSITIONS))
 
 
 class SlimeReader(RlReader):
-    """Gathers a launch from slime's options."""
+    """Reads a launch from slime's options."""
 
     name = "slime"
 
@@ -94,7 +95,7 @@ class SlimeReader(RlReader):
         self.command = command
 
     def found(self) -> Found:
-        """Megatron's launch with the engine, batch and algorithm beside it."""
+        """Megatron's launch together with engine, batch and algorithm."""
         self.note_unmodelled()
         known = self.hints.model or known_model(self.named_model)
         limit = self._limit()
@@ -117,7 +118,7 @@ class SlimeReader(RlReader):
         return self._joined(trained, rl)
 
     def _joined(self, trained: Found, rl: RlFound | None) -> Found:
-        """Megatron's launch with what lies beside it."""
+        """Megatron's launch completed with the settings of reinforcement learning."""
         kept = (
             replace(one, severity="missing") if one.rule == _LAYERS and trained.shape else one
             for one in trained.problems
@@ -146,7 +147,7 @@ class SlimeReader(RlReader):
 
     @property
     def separate(self) -> bool:
-        """Whether engines have GPUs of their own."""
+        """Whether engines have their own GPUs."""
         return not self.flag("colocate")
 
     def _actors(self) -> int:
@@ -162,16 +163,16 @@ class SlimeReader(RlReader):
         limit = self.whole(whose) or self.whole("max-tokens-per-gpu")
         if limit is None:
             return None
-        # A longer sample is a micro-batch of its own (slime/utils/seqlen_balancing.py).
+        # A longer sample becomes a micro-batch by itself (slime/utils/seqlen_balancing.py).
         longest = _PROMPT + (self.whole("rollout-max-response-len") or 0)
         return max(limit * (self.whole("context-parallel-size") or 1), longest)
 
     def trainer(self) -> Mapping[str, Any]:
-        """Only the profile; Megatron's reader gathers the rest."""
+        """Only the profile, because Megatron's reader reads everything else."""
         return {"framework": "megatron-core"}
 
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
-        """Everything beside the trainer."""
+        """Engine, batch and algorithm; None if too little is known."""
         prompts = self.whole("rollout-batch-size")
         each = self.whole("n-samples-per-prompt") or 1
         if prompts is None:
@@ -212,7 +213,7 @@ class SlimeReader(RlReader):
 
     def _engine(self) -> EngineFound:
         if _IN_FOUR_BITS.search(self.named_model.lower()):
-            text = "an engine with weights of four bits is not modelled"
+            text = "an engine with 4-bit weights is not modelled"
             self.unpredictable(text, "hf-checkpoint")
         gpus = self.whole("rollout-num-gpus-per-engine") or 1
         dp = self.whole("sglang-dp-size", "sglang-data-parallel-size") or 1

@@ -1,8 +1,8 @@
 """Reader of verl: Hydra's overrides on a command line, or a YAML with its tables.
 
-Keys and defaults: verl 1dda039b, verl/trainer/config; their use: verl/trainer/ppo/ray_trainer.py,
-verl/workers/engine_workers.py. Older spellings as in releases since 0.2. A step is from one
-transfer of weights to the next.
+Source of keys and defaults: verl 1dda039b, verl/trainer/config; of their use:
+verl/trainer/ppo/ray_trainer.py, verl/workers/engine_workers.py. Older spellings are those of
+releases since 0.2. A step runs from one transfer of weights to the next.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WAYS = {
 }  # fmt: skip
 _MODULE = re.compile(r"(^|[./])verl[./]")
 _ENTRY = re.compile(r"main_(ppo|dapo|sppo|spin|prime|entropy|eval)|fully_async_main|ray_trainer")
-# Programs beside verl's that train, or place, otherwise.
+# Other programs in verl that train or place models differently.
 _OTHER = re.compile(r"main_\w*?(gkd|opd|split|spin|sppo|flow|dpo|eval|generation)\w*")
 _ONE_STEP, _FULLY = re.compile("one_step_off"), re.compile("fully_async")
 
@@ -53,7 +53,7 @@ def is_verl(launch: LaunchCommand) -> bool:
 
 
 def is_verl_table(content: Mapping[str, object]) -> bool:
-    """Whether a table is verl's."""
+    """Whether a table is a verl configuration."""
     return isinstance(content.get("actor_rollout_ref"), dict)
 
 
@@ -78,13 +78,14 @@ def _reader(
 
 
 class VerlReader(RlReader):
-    """Gathers a launch from verl's settings."""
+    """Reads a launch from verl's settings."""
 
     name = "verl"
 
     def positions(self) -> int | None:
-        """Positions that the settings give the model in place of its own; None where there are
-        none."""
+        """The number of positions by which the settings replace the model's own; None if none
+        do.
+        """
         stated = self.whole(f"{_MODEL}.override_config.max_position_embeddings")
         scaled = any("rope_scaling" in key or "rope_parameters" in key or "hf_overrides" in key
                      for key in self.settings.settings)  # fmt: skip
@@ -95,12 +96,12 @@ class VerlReader(RlReader):
 
     @property
     def program(self) -> str:
-        """The program that is started."""
+        """The program that is started; empty without a command."""
         return "" if self.launch is None else self.launch.program
 
     @property
     def strategy(self) -> str:
-        """The trainer, by verl's word."""
+        """The trainer, by verl's name for it."""
         group = self.text(f"actor@{_ACTOR}").removesuffix("_actor")
         if group not in ("", "dp"):
             return group
@@ -119,32 +120,34 @@ class VerlReader(RlReader):
 
     @property
     def is_megatron(self) -> bool:
-        """Whether Megatron trains."""
+        """Whether the trainer is Megatron."""
         return self.strategy == "megatron"
 
     @property
     def _is_async(self) -> bool:
-        """Whether a program of its own trains while the engine samples."""
+        """Whether the launch uses one of verl's programs that train while the engine samples."""
         return bool(_FULLY.search(self.program) or _ONE_STEP.search(self.program))
 
     @property
     def separate(self) -> bool:
-        """Whether engine and trainer have GPUs of their own."""
+        """Whether engine and trainer each have their own GPUs."""
         apart = {"rollout.nnodes", f"{_ASYNC}.require_batches"} & self.settings.settings.keys()
         return self._is_async or bool(apart) or self.trainer_mode == "separate_async"
 
     @property
     def trainer_mode(self) -> str:
-        """How verl's newer trainer takes turns."""
+        """The mode of verl's v1 trainer: whether training and sampling alternate or run at the same
+        time.
+        """
         key = "trainer.v1.trainer_mode"
         return self.text(key) if self.settings.stated(key) else "sync"
 
     def trainer_gpus(self) -> int | None:
-        """GPUs that train."""
+        """The number of GPUs that train; None if unknown."""
         return self.product("trainer.nnodes", "trainer.n_gpus_per_node")
 
     def rollout_gpus(self) -> int | None:
-        """GPUs that sample."""
+        """The number of GPUs that sample; None if unknown."""
         if not self.separate:
             return self.trainer_gpus()
         own = _ROLLOUT if self.trainer_mode == "separate_async" else "rollout"
@@ -153,9 +156,9 @@ class VerlReader(RlReader):
     # --- the trainer ----------------------------------------------------------------------------
 
     def trainer(self) -> Mapping[str, Any]:
-        """Degrees, precision, recomputation, as `Found` has them."""
+        """Degrees, precision and recomputation, by field of `Found`."""
         if other := _OTHER.search(self.program):
-            text = f"{self.program} is a program of its own ({other[1]}), which is not modelled"
+            text = f"{self.program} is another kind of program ({other[1]}), which is not modelled"
             self.problems.append(not_predictable(text))
         strategy, trainers = self.strategy, find_rl_framework("verl").trainers
         if strategy not in trainers:
@@ -205,7 +208,7 @@ class VerlReader(RlReader):
     # --- reinforcement learning -----------------------------------------------------------------
 
     def rl(self, trainer: Mapping[str, Any]) -> RlFound | None:
-        """Everything beside the trainer."""
+        """Engine, batch and algorithm; None if too little is known."""
         each = self.whole(f"{_ROLLOUT}.n")
         batch = self._batch()
         if batch is None or each is None:
@@ -243,13 +246,15 @@ class VerlReader(RlReader):
         )
 
     def _streams(self) -> bool:
-        """Whether answers go on over an update."""
+        """Whether unfinished answers continue after the weights are updated."""
         key = f"{_ASYNC}.partial_rollout"
         stated = self.settings.stated(key) is not None
         return self.flag(key) and (stated or bool(_FULLY.search(self.program)))
 
     def _batch(self) -> tuple[int, int, int] | None:
-        """Prompts of a step, optimizer steps over them, and updates by which samples are behind."""
+        """(prompts per step, optimizer steps over them, updates by which samples lag behind); None
+        if unknown.
+        """
         mini = self.whole(_MINI)
         if mini is None:
             return None
@@ -266,13 +271,14 @@ class VerlReader(RlReader):
             between = self.whole("trainer.v1.separate_async.parameter_sync_step") or 1
             return prompts * between, steps * between, 1
         if self.trainer_mode == "colocate_async":
-            why = "samples of the step before fill up a step: less time than predicted"
+            why = "samples of the previous step complete a step: less time than predicted"
             self.left_out(why, "trainer.v1.trainer_mode")
         return prompts, steps, behind
 
     def _token_limits(self) -> tuple[int | None, int | None]:
-        """Tokens of a micro-batch that trains, and of one that is read: of all ranks among which a
-        sample is divided."""
+        """Tokens of a micro-batch in training, and of one in a forward pass for log-probabilities,
+        summed over the ranks that share a sample. None if micro-batches are counted in samples.
+        """
         if not self.flag(f"{_ACTOR}.use_dynamic_bsz"):
             return None, None
         divides = (f"{_MEGATRON}.context_parallel_size",) if self.is_megatron else _ULYSSES
@@ -286,7 +292,9 @@ class VerlReader(RlReader):
             return "gspo"
         key = "algorithm.adv_estimator"
         if self.text(key) == "remax":
-            self.left_out("each prompt has one more, greedy, answer: more time than predicted", key)
+            self.left_out(
+                "each prompt has one additional greedy answer: more time than predicted", key
+            )
         return self.algorithm(key, "gae", "algorithm.filter_groups.enable")
 
     def _critic(self, algorithm: str, trainer: Mapping[str, Any]) -> str | None:
@@ -302,12 +310,14 @@ class VerlReader(RlReader):
         return self.known(self.text(*_REWARD_PATH), *_REWARD_PATH) or ""
 
     def _bypasses(self) -> bool:
-        """Whether the engine's own log-probabilities stand for the policy's."""
+        """Whether the engine's log-probabilities are used in place of the policy's."""
         key = "algorithm.rollout_correction.bypass_mode"
         return self.flag(key) if self.settings.stated(key) else self._is_async
 
     def _leaves(self) -> bool:
-        """Whether the trainer's weights and states wait on the host while the engine samples."""
+        """Whether the trainer's weights and states are moved to the host while the engine
+        samples.
+        """
         table = _MEGATRON if self.is_megatron else _FSDP
         return self.flag(f"{table}.param_offload") and self.flag(f"{table}.optimizer_offload")
 
@@ -324,13 +334,14 @@ class VerlReader(RlReader):
     def _weights(self) -> str:
         for key in (f"{_ACTOR}.qat.enable", f"{_FSDP}.qat.enable", f"{_MEGATRON}.qat.enable"):
             if self.flag(key):
-                self.unpredictable("training aware of quantisation is not modelled", key)
+                self.unpredictable("quantisation-aware training is not modelled", key)
                 return "bf16"
         return self.precision(f"{_ROLLOUT}.quantization")
 
     def _mbs(self) -> int:
-        """Samples of a rank's micro-batch where it counts samples, which the older setting has of
-        all ranks; packed rows are one each."""
+        """Samples in a rank's micro-batch; 1 if micro-batches are counted in tokens. The older
+        setting counts the samples of all ranks.
+        """
         if self.hints.mbs is not None or self.flag(f"{_ACTOR}.use_dynamic_bsz"):
             return self.hints.mbs or 1
         new, old = self.places["mbs"]

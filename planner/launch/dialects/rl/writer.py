@@ -1,10 +1,10 @@
 """Writers for verl, NeMo-RL and TRL: configuration files, a script and a README.
 
-A framework's `NAME_written.toml` holds tables of rows. Where the condition `when` holds, a row
-`set`s keys, below the table `in`: a text is an expression over `_names`, any other value stands for
-itself, and braces in keys are filled in. A row with `use` takes the rows of the table of that name,
-which may name the row's other fields. `variables`: those of the script; `version`: what the files
-are written for.
+A framework's `NAME_written.toml` has tables of rows. If a row's condition `when` is true, the keys
+under `set` are set, below the table `in`. A text is an expression over `_names`, any other value is
+used as it is, and braces in keys are filled in. A row with `use` inserts the rows of the table of
+that name, which may refer to the row's other fields. `variables`: those of the script; `version`:
+releases that the files are written for.
 """
 
 from __future__ import annotations
@@ -12,8 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from planner.job.job import Job
 from planner.launch import sentences
-from planner.launch.contract import Files
+from planner.launch.contract import Files, Refusal
+from planner.launch.dialects.hf.tuning_words import (
+    alpha,
+    loaded_dtype,
+    target_modules,
+    tuning_refusals,
+    whole_modules,
+)
 from planner.launch.dialects.rl import shell
 from planner.launch.dialects.rl.nemo import BASE
 from planner.launch.dialects.rl.readme import readme
@@ -34,19 +42,19 @@ _SIXTEEN_BITS = 2
 
 
 def files(launch: RlLaunch) -> Files:
-    """The folder's files but for the plan."""
+    """All files of the folder except the plan."""
     writers = {"verl": _verl, "nemo-rl": _nemo, "trl": _trl}
     return writers[launch.job.framework.name](launch)
 
 
 def asked(launch: RlLaunch) -> Asked:
-    """Variables of the script."""
+    """Variables of the script: (default, meaning) by name."""
     rows = sentences.holding("rl", "variables", _names(launch), _file(launch))
     return {row["name"]: (row.get("default", ""), row["meaning"]) for row in rows}
 
 
 def settings_of(launch: RlLaunch, table: str = "settings") -> Settings:
-    """The settings of a table of the framework, by dotted keys, in order."""
+    """The settings in a table of the framework, by dotted key, in order."""
     return dict(_set(dialect_toml("rl", _file(launch)), table, _names(launch)))
 
 
@@ -64,7 +72,7 @@ def _set(
             yield from _set(tables, row["use"], {**names, **row})
         for name, value in row.get("set", {}).items():
             key = sentences.filled_in(f"{row['in']}.{name}" if "in" in row else name, names)
-            # Hydra adds what its configuration lacks where a plus stands before the whole key.
+            # With a plus before the whole key, Hydra adds keys that its configuration lacks.
             key = f"+{key.replace('+', '')}" if "+" in key else key
             yield key, sentences.evaluated(value, names) if isinstance(value, str) else value
 
@@ -75,26 +83,47 @@ def _names(launch: RlLaunch) -> dict[str, Any]:
     trainer = layout.trainer.job
     stated, usual = trainer.optimizer.gradient_bytes, trainer.framework.state.gradient_bytes
     reading = job.token_limit_read or launch.token_limit
-    return names_of(launch) | {
-        "algorithm": job.algorithm,
-        "accumulated": job.rollout.samples // job.minibatches // (degrees.mbs * degrees.dp),
-        "compares": job.reference != "none",
-        "kind": _kind(launch),
-        "strategy": _VERL_TRAINERS.get(job.trainer.framework.name),
-        "packs": job.trainer.samples.packing != "longest",
-        "recomputes": launch.recomputes != "none",
-        "offloaded": trainer.optimizer_offload,
-        "reduces_in_bf16": (usual if stated is None else stated) == _SIXTEEN_BITS,
-        "tokens_per_gpu": -(-launch.token_limit // degrees.cp),
-        "read_tokens_per_gpu": -(-reading // degrees.cp),
-        "nodes": launch.nodes_of(layout.gpus),
-        "trainer_nodes": launch.nodes_of(layout.trainer_gpus),
-        "engine_nodes": launch.nodes_of(layout.engine.gpus),
+    return (
+        names_of(launch)
+        | _adapters(job.trainer)
+        | {
+            "algorithm": job.algorithm,
+            "accumulated": job.rollout.samples // job.minibatches // (degrees.mbs * degrees.dp),
+            "compares": job.reference != "none",
+            "kind": _kind(launch),
+            "strategy": _VERL_TRAINERS.get(job.trainer.framework.name),
+            "packs": job.trainer.samples.packing != "longest",
+            "recomputes": launch.recomputes != "none",
+            "offloaded": trainer.optimizer_offload,
+            "reduces_in_bf16": (usual if stated is None else stated) == _SIXTEEN_BITS,
+            "tokens_per_gpu": -(-launch.token_limit // degrees.cp),
+            "read_tokens_per_gpu": -(-reading // degrees.cp),
+            "nodes": launch.nodes_of(layout.gpus),
+            "trainer_nodes": launch.nodes_of(layout.trainer_gpus),
+            "engine_nodes": launch.nodes_of(layout.engine.gpus),
+        }
+    )
+
+
+def _adapters(job: Job) -> dict[str, Any]:
+    """peft's settings of a trainer's adapters, and the dtype of the weights beside them."""
+    tuning = job.tuning
+    return {
+        "loaded_dtype": loaded_dtype(job),
+        "alpha": round(alpha(tuning)),
+        "targets": list(target_modules(tuning, job.model)) if tuning.has_adapters else [],
+        "whole": list(whole_modules(tuning, job.model)),
     }
 
 
+def refusals(launch: RlLaunch) -> Iterator[Refusal]:
+    """Adapters that TRL cannot express. Other refusals are rows of `launch.toml`."""
+    if launch.job.framework.name == "trl":
+        yield from tuning_refusals(launch.job.trainer, freezes=False)
+
+
 def _kind(launch: RlLaunch) -> str:
-    """The kind of verl's program that trains."""
+    """The kind of verl program to start: colocated, one-step-off or fully-async."""
     if not launch.separate:
         return "colocated"
     return "fully-async" if launch.layout.streams or launch.layout.staleness > 1 else "one-step-off"
@@ -103,7 +132,7 @@ def _kind(launch: RlLaunch) -> str:
 def _folder(
     launch: RlLaunch, title: str, lines: list[str], configs: Files, *more: str
 ) -> dict[str, str]:
-    """Configurations, the script and the README; `more`: its further paragraphs."""
+    """Configurations, the script and the README. `more`: further paragraphs of the README."""
     title = f"{launch.job.policy.name} by {launch.job.algorithm.name} with {title}"
     variables, version = asked(launch), str(dialect_toml("rl", _file(launch))["version"])
     head = f"# {comment_text(title)}\n"
@@ -115,7 +144,7 @@ def _folder(
 
 
 def _nested(settings: Settings) -> str:
-    """YAML of dotted keys."""
+    """Settings with dotted keys as nested YAML."""
     nested: Settings = {}
     for key, value in settings.items():
         place = nested
@@ -131,7 +160,7 @@ def _verl(launch: RlLaunch) -> Files:
     written = {key: "null" if one is None else one for key, one in settings_of(launch).items()}
     arguments = [f"{key}={value}" for key, value in written.items()]
     if kind != "colocated" and _names(launch)["strategy"] == "megatron":
-        # These programs have another configuration for Megatron.
+        # These programs use another configuration for Megatron.
         name = f"--config-name={kind.replace('-', '_')}_ppo_megatron_trainer.yaml"
         arguments = ["--config-path=config", name, *arguments]
     command = shell.command(("python3", "-m", _VERL_PROGRAMS[kind]), arguments)
@@ -168,7 +197,7 @@ def _trl(launch: RlLaunch) -> Files:
 
 
 def _trl_start(launch: RlLaunch) -> str:
-    """The command that trains, with what the user says."""
+    """The command that starts training, with the user's variables."""
     nodes, _ = launch.nodes_of(launch.layout.trainer_gpus)
     options = ["--config_file", _ACCELERATE, "--num_processes", str(launch.layout.trainer_gpus)]
     if nodes > 1:

@@ -1,5 +1,5 @@
-"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch; refusals; sections with the
-reason for each setting; data and checkpoints.
+"""A plan in torchtitan's terms: mesh degrees, pipeline parts, batch, refusals, sections with the
+reason for each setting, and sample data.
 
 Read in torchtitan 0.3.0 (distributed/parallel_dims.py, pipeline_parallel.py, fsdp.py, trainer.py)
 and torch 2.13 (distributed/pipelining/schedules.py).
@@ -22,11 +22,12 @@ from planner.predict.plan import Degrees
 
 
 def mesh_of(degrees: Degrees) -> dict[str, Any]:
-    """Data-parallel degrees `replicate` · `shard` = dp, and when parameters are sharded again
-    (`reshard`, fsdp_reshard_after_forward); they are sharded over shard · cp.
+    """The data-parallel degrees, `replicate` · `shard` = dp, and whether gathered parameters are
+    sharded again after forward (`reshard`, fsdp_reshard_after_forward). Parameters are sharded over
+    shard · cp.
 
-    ZeRO-0: all replicated; ZeRO-2: sharded once, gathered weights stay through backward;
-    ZeRO-3: gathered anew for backward. torchtitan's own default is ZeRO-3 without a pipeline and
+    ZeRO-0: everything is replicated; ZeRO-2: gathered weights stay until after backward; ZeRO-3:
+    they are gathered again for backward. torchtitan's default is ZeRO-3 without a pipeline and
     ZeRO-2 with one.
     """
     if degrees.zero == 0:
@@ -38,7 +39,7 @@ def mesh_of(degrees: Degrees) -> dict[str, Any]:
 
 
 def parts_of(launch: contract.Launch) -> list[list[str]]:
-    """Module names of every model part in pipeline order."""
+    """Module names in every pipeline stage or chunk, in pipeline order."""
     parts: list[list[str]] = []
     first = 0
     for count in launch.plan.layout.block_layers:
@@ -50,13 +51,15 @@ def parts_of(launch: contract.Launch) -> list[list[str]]:
 
 
 def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
-    """Parts of a plan, its model apart, that torchtitan cannot express."""
+    """Parts of a plan, except its model, that torchtitan cannot express."""
     names = names_of(launch) | {"recompute_kind": recompute_kind(launch)}
     yield from said_refusals("torchtitan", "plan_refusals", names)
 
 
 def recompute_kind(launch: contract.Launch) -> str:
-    """The form of a plan's checkpointing: `none`, `selective`, `full`, `every` or `budget`."""
+    """The kind of a plan's activation checkpointing: `none`, `selective`, `full`, `every` or
+    `budget`.
+    """
     mode = launch.job.framework.recompute_mode(launch.plan.recompute)
     if mode.mask == Module.NOTHING or not launch.plan.layout.recomputed:
         return "none"
@@ -73,7 +76,7 @@ _SECTIONS = ("parallelism", "training", "optimizer", "compile")
 
 
 def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
-    """Arguments of the configuration's parts, in the order of the file."""
+    """Arguments of the configuration's parts, in the order in which the file states them."""
     mesh = mesh_of(launch.plan.degrees)
     names = names_of(launch) | {
         "half": dict(launch.job.optimizer.states) == BF16_STATES,
@@ -81,7 +84,7 @@ def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
         **mesh,
         "offloaded": contract.OFFLOADED,
         "parts": parts_of(launch),
-        "replicas": f"HSDP: {mesh['replicate']} replicas of a group that shards"
+        "replicas": f"HSDP: {mesh['replicate']} replicas of a sharded group"
         if launch.plan.degrees.zero
         else "plain data parallelism: every rank holds all parameters of its stage",
         "resharding": contract.RESHARDING[launch.plan.degrees.zero],
@@ -96,7 +99,9 @@ _LINES, _WORDS = 64, 512
 
 
 def sample_files() -> contract.Files:
-    """Texts that torchtitan can read without the internet: numbers in words of their own."""
+    """Sample texts that torchtitan can read without the internet: sequences of different
+    numbers.
+    """
     lines = (
         json.dumps({"text": " ".join(f"{line * _WORDS + word:x}" for word in range(_WORDS))})
         for line in range(_LINES)
@@ -105,9 +110,9 @@ def sample_files() -> contract.Files:
 
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:
-    """The settings of a configuration in torchtitan's files, for `--fix`.
+    """The settings of a configuration as torchtitan's files state them, for `--fix`.
 
-    The local batch is a micro-batch, or all of a pipeline's micro-batches.
+    The local batch is a micro-batch, or all micro-batches of a pipeline together.
     """
     degrees, piped = proposal.degrees, proposal.degrees.pp > 1
     said: dict[str, Any] = {
@@ -121,12 +126,12 @@ def says(found: Found, proposal: Proposal) -> dict[str, Any]:
     if not degrees.shard and stated is not None and stated.value != -1:
         said["shard"] = degrees.dp
     if piped:
-        # Embedding and head count for a layer each.
+        # Embedding and head count as one layer each.
         layers = proposal.request.find_model().spec.layers + 2
         said["layers"] = -(-layers // (degrees.pp * degrees.vpp))
         if proposal.request.schedule is None:
             said["schedule"] = "interleaved" if degrees.vpp > 1 else "1f1b"
-    # In 0.3 it is a class.
+    # In 0.3 the mode is a class, not a value.
     if found.format == "torchtitan-0.2":
         mode = proposal.request.find_framework().recompute_mode(proposal.recompute)
         said["recompute"] = mode.name if mode.name in ("none", "full") else "selective"

@@ -1,7 +1,7 @@
-"""Reader of torchtitan 0.3 configuration functions: Python parsed, never imported.
+"""Reader of torchtitan 0.3 configuration functions, parsed as Python and never imported.
 
 Calls of the configuration classes with literal arguments, and assignments to their fields, become
-the dotted keys of 0.2, whose meanings they kept.
+the dotted keys of 0.2, which mean the same.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from planner.launch.read.found import Found, Problem, Setting
 from planner.launch.read.names import meanings
 from planner.launch.read.python_files import chosen_words, evaluating, read_python
 
-# The variable that names one of several functions, where no command does.
+# The variable that selects one of several functions if no command does.
 CHOICE = "CONFIG"
-# Classes of the configuration, by table, mode of checkpointing and converter.
+# Meanings of the configuration's classes: tables, checkpointing modes and converters.
 _TABLES = meanings("torchtitan", "classes")
 _CHECKPOINTING = meanings("torchtitan", "checkpointing")
 _CONVERTERS = meanings("torchtitan", "converters")
-# What configures torchtitan's experiment with reinforcement learning.
+# Signs of torchtitan's reinforcement-learning experiment.
 _REINFORCED = re.compile(r"\bRLTrainer\b|\bexperiments\.rl\b")
 _MODE = TORCHTITAN["recompute"]
 _MAKERS = {"Config", "ParallelismConfig"}
@@ -55,7 +55,9 @@ def is_torchtitan_python(text: str) -> bool:
 
 
 def read_torchtitan_python(source: Source) -> Found:
-    """The launch that a configuration function describes. UsageError with the line of a slip."""
+    """The launch that a configuration function describes. UsageError with the line of a syntax
+    error.
+    """
     path, launch = source.path, source.launch
     model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
     module = read_python(source.text, path, model, only="config_registry")
@@ -66,7 +68,7 @@ def read_torchtitan_python(source: Source) -> Found:
     function = _chosen(functions, wanted)
     if function is None:
         asked = f" named {wanted}" if wanted else ""
-        raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
+        raise UsageError(f"{path}: has no function{asked} that returns a Trainer.Config")
     settings = _Settings(function, source)
     with evaluating(path):
         result = Function(function, module).call()
@@ -82,7 +84,7 @@ def read_torchtitan_python(source: Source) -> Found:
     titan.problems += list(_unread(document))
     made_by = result.name.rpartition(".")[2] if isinstance(result, Record) else ""
     if made_by in _imported(module.tree):
-        why = f"{made_by}, of another registry, is not there to read: what it sets is not seen"
+        why = f"{made_by}, from another registry, is not there to read: its settings are not seen"
         titan.problems.append(Problem("recipe-unseen", why, "missing", (path,), "give its folder"))
     others = [item.name for item in functions if item is not function]
     if others and wanted is None:
@@ -91,7 +93,9 @@ def read_torchtitan_python(source: Source) -> Found:
 
 
 def _wanted(launch: LaunchCommand | None) -> str | None:
-    """Value of --config, or of the variable that torchtitan's own script takes."""
+    """The value of --config, or of the variable that torchtitan's start script reads; None if
+    neither is given.
+    """
     if launch is None:
         return None
     config = launch.given.get("config")
@@ -102,7 +106,9 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
 
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:
-    """Functions that make a configuration or change another's, which may be imported."""
+    """Functions that make a configuration, or change one that another, possibly imported, function
+    makes.
+    """
     makers = _imported(module)
     called = {
         item: {last_name(node.func) for node in ast.walk(item) if isinstance(node, ast.Call)}
@@ -114,7 +120,7 @@ def _functions(module: ast.Module) -> list[ast.FunctionDef]:
 
 
 def _imported(module: ast.Module) -> set[str]:
-    """Functions of other registries that are imported."""
+    """Names of functions imported from other registries."""
     return {
         bound_name(alias)
         for node in module.body
@@ -124,7 +130,7 @@ def _imported(module: ast.Module) -> set[str]:
 
 
 def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.FunctionDef | None:
-    """The function of a name; without a name the first one that is not for tests."""
+    """The function with the wanted name; without one, the first function that is not for tests."""
     if wanted is not None:
         return next((item for item in functions if item.name == wanted), None)
     real = [item for item in functions if "debug" not in item.name and item.name[0] != "_"]
@@ -132,7 +138,7 @@ def _chosen(functions: list[ast.FunctionDef], wanted: str | None) -> ast.Functio
 
 
 def _in_tokens(document: Document) -> None:
-    """Batches in tokens, as torchtitan has them since 2026-08, in sequences."""
+    """Convert batches in tokens, which torchtitan has since 2026-08, to sequences."""
     length = document.settings.get("training.max_context_length")
     if length is None or not isinstance(length.value, int) or length.value < 1:
         return
@@ -150,7 +156,7 @@ def _in_tokens(document: Document) -> None:
 
 
 class _Settings:
-    """Settings of a function's configuration, with the place of each value."""
+    """Settings in the configuration that a function returns, with the place of each value."""
 
     def __init__(self, function: ast.FunctionDef, source: Source) -> None:
         self.function, self.path, self.files = function, source.path, source.files
@@ -159,7 +165,9 @@ class _Settings:
         self.seen: set[int] = set()
 
     def visit(self, value: Any, field: str = "") -> None:
-        """Collect the settings in a value; `field`: that of the object that holds it."""
+        """Collect the settings in a value. `field`: the field of the parent object that contains
+        the value.
+        """
         if id(value) in self.seen or not isinstance(value, Record | list | tuple | dict):
             return
         self.seen.add(id(value))
@@ -177,7 +185,8 @@ class _Settings:
             module, call = value.at
             self._add("model.flavor", value.given[0], (module, call.args[0]))
             self._state("model.name", _model_package(module))
-        # Its configuration, or what is called on it: `Float8LinearConverter.Config().build()`.
+        # A converter's configuration, or the result of a call on it:
+        # `Float8LinearConverter.Config().build()`.
         for converter in _CONVERTERS.keys() & set(words):
             self._state("model.converters", [_CONVERTERS[converter]])
         mode = _CHECKPOINTING.get(owner) or _CHECKPOINTING.get(name)
@@ -187,7 +196,7 @@ class _Settings:
             self._state(TORCHTITAN["recompute-of"].key, "op")
         table = _TABLES.get(name) or ("activation_checkpoint" if mode else field)
         for name, at in value.places.items():
-            # Of the optimizer what is set on it.
+            # For the optimizer, only fields that are assigned.
             set_on = field == "optimizer" and not isinstance(at[1], ast.keyword)
             if table in _TABLES.values() or set_on:
                 self._add(f"{table}.{name}", value.fields.get(name), at)
@@ -203,7 +212,7 @@ class _Settings:
             node = assigned((*module.tree.body, *local)).get(node.id, node)
         spans = [span for span in (self._span(module.path, node),) if span]
         key_too = self._span(module.path, whole) if whole is not node and node else None
-        unknown = "" if _is_literal(value) else f"{written(node)}, which is no literal"
+        unknown = "" if _is_literal(value) else f"{written(node)}, which is not a literal"
         self.found[key] = Setting(
             key,
             None if unknown else value,
@@ -215,7 +224,7 @@ class _Settings:
         )
 
     def _span(self, path: str, node: ast.expr | ast.keyword) -> Span | None:
-        """The span of a node; columns of ast are bytes of UTF-8."""
+        """The span of a node. Columns in `ast` count bytes of UTF-8."""
         if path not in self.texts:
             self.texts[path] = self.files.add(path, text_of(Path(path)) or "").as_text()
         lines = self.texts[path].value.splitlines(keepends=True)
@@ -237,7 +246,9 @@ def _is_literal(value: Any) -> bool:
 
 
 def _model_package(module: PythonFile) -> str:
-    """`llama3` of `from torchtitan.models.llama3 import model_registry`."""
+    """The model's package, such as `llama3` in `from torchtitan.models.llama3 import
+    model_registry`; empty if unknown.
+    """
     for item in ast.walk(module.tree):
         if isinstance(item, ast.ImportFrom) and any(n.name == "model_registry" for n in item.names):
             parts = (item.module or "").split(".")
@@ -251,5 +262,5 @@ def _model_package(module: PythonFile) -> str:
 def _unread(document: Document) -> Iterator[Problem]:
     for setting in document.settings.values():
         if setting.unknown:
-            text = f"{setting.key} is {setting.unknown}: its default is taken"
+            text = f"{setting.key} is {setting.unknown}: the default is used"
             yield Problem("unresolved", text, "warning", (setting.place,))

@@ -1,6 +1,7 @@
 """Reader of torchtitan 0.2 TOML files, and of the settings that 0.3's functions share with them.
 
-Meanings of keys: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py, parallel_dims.py.
+Source of the keys' meanings: torchtitan 0.2.2, torchtitan/config/job_config.py, train.py,
+parallel_dims.py.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from planner.launch.read.found import Edit, Found, Problem, Setting, model_unkno
 from planner.launch.read.names import left_out, meanings
 from planner.launch.sentences import said_problems
 
-# (model.name, model.flavor) -> catalogue name: sizes that the writer knows, the first of those that
-# share one, and such as differ from the catalogue's in a detail.
+# (model.name, model.flavor) -> catalogue name: the sizes that the writer knows (the first of those
+# that share one), and sizes that differ from the catalogue's in a detail.
 MODELS: Mapping[tuple[str, ...], str] = {
     (size.module, size.name.lower()): name for name, size in reversed(FLAVORS.items())
 } | {tuple(size.split()): name for size, name in meanings("torchtitan", "models").items()}
-# Models of torchtitan and its forks that train no text alone.
+# Models of torchtitan and its forks that are not pure text models.
 _OTHER_MODELS = re.compile(r"flux|vlm|vision|siglip|diffusion|audio|wan\d|_vl\b|-vl\b")
 _P, _T, _A = "parallelism", "training", "activation_checkpoint"
 _DEFAULTS = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "mbs": 8, "gbs": -1, "seq": 2048}
@@ -47,12 +48,12 @@ def read_torchtitan(source: Source) -> Found:
 
 
 class TorchtitanReader(DocumentReader):
-    """Gathers a launch from a document of dotted torchtitan keys."""
+    """Reads a launch from a document of dotted torchtitan keys."""
 
     called = "torchtitan"
 
     def found(self, form: Any) -> Found:
-        """Everything that was read."""
+        """The launch that was read."""
         degrees = {
             name: self.whole(_DEGREES[name], default, min(default, 1))
             for name, default in _DEFAULTS.items()
@@ -96,18 +97,18 @@ class TorchtitanReader(DocumentReader):
         )
 
     def _said(self, table: str, **facts: object) -> None:
-        """Note the problems of a table of `rules.toml`."""
+        """Add the problems that a table of `rules.toml` finds."""
         self.problems += said_problems("torchtitan", table, facts, self.document)
 
     def _exchange(self) -> ContextKind:
-        """How context parallelism exchanges keys and values."""
+        """The method by which context parallelism exchanges keys and values."""
         method = self.document.get(f"{_P}.context_parallel_rotate_method", "allgather")
         return "p2p" if method == "alltoall" else "all_gather"
 
     # --- degrees --------------------------------------------------------------------------------
 
     def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
-        """dp_replicate and dp_shard, the latter from the GPUs where it is -1."""
+        """dp_replicate and dp_shard. A dp_shard of -1 is computed from the number of GPUs."""
         replicate = self.whole(TORCHTITAN["replicate"].key, 1)
         shard = self.whole(TORCHTITAN["shard"].key, -1, -1)
         if shard < 0:
@@ -123,7 +124,7 @@ class TorchtitanReader(DocumentReader):
         return given
 
     def _batch(self, degrees: dict[str, int], dp: int) -> dict[str, Any]:
-        """mbs, grad_acc and gbs: with a pipeline, the local batch is cut into micro-batches."""
+        """mbs and gbs. With a pipeline, the local batch is cut into micro-batches."""
         local = self.hints.mbs or degrees["mbs"]
         gbs = self.hints.gbs or (degrees["gbs"] if degrees["gbs"] > 0 else local * dp)
         self._check_batch(gbs, local, dp)
@@ -150,7 +151,7 @@ class TorchtitanReader(DocumentReader):
     # --- the model and its layers ---------------------------------------------------------------
 
     def _model(self) -> tuple[str | None, ModelSpec | None]:
-        """The model's name in the catalogue, or its shape in the checkout around the file."""
+        """The model's name in the catalogue, or its shape from the checkout around the file."""
         name = str(self.document.get("model.name", "llama3"))
         flavor = str(self.document.get("model.flavor", "debugmodel"))
         if self.hints.model:
@@ -225,7 +226,9 @@ class TorchtitanReader(DocumentReader):
     # --- how it trains --------------------------------------------------------------------------
 
     def _zero(self, degrees: dict[str, int], shard: int) -> int:
-        """FSDP as ZeRO: 3, or 2 where weights stay gathered until backward; DDP is 0."""
+        """FSDP as a ZeRO stage: 3, or 2 if weights stay gathered until backward; 0 if nothing is
+        sharded.
+        """
         key = f"{_P}.fsdp_reshard_after_forward"
         policy = self.choice(key, "default", ("default", "always", "never"), "never")
         if shard * degrees["cp"] == 1:
@@ -257,7 +260,7 @@ class TorchtitanReader(DocumentReader):
         return _OPTIMIZERS.get(name.lower(), "adamw")
 
     def _in_bf16(self, name: str) -> bool:
-        """Whether a type of `training` is bf16 where fp32 is usual."""
+        """Whether a type in `training`, by default fp32, is bf16."""
         return str(self.document.get(f"{_T}.{name}", "float32")) == "bfloat16"
 
     def _kernel(self) -> str | None:
@@ -266,7 +269,7 @@ class TorchtitanReader(DocumentReader):
         return "fused" if value == HALF_STATES else kernel.read(value)
 
     def _precision(self) -> str:
-        """fp8 and mxfp8 by the converters that replace linear layers."""
+        """The precision: mxfp8 or fp8 if a converter replaces linear layers, otherwise bf16."""
         self._types()
         converters = self._words("model.converters", ())
         if any("mx" in converter for converter in converters):
@@ -278,31 +281,32 @@ class TorchtitanReader(DocumentReader):
         return "bf16"
 
     def _words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """The words of a list, which a command line writes as one text; none, and a problem, for
-        another value."""
+        """The words of a list, which a command line states as one text. Any other value gives an
+        empty list and a problem.
+        """
         listed = self.document.get(key, list(default))
         if isinstance(listed, str):
             listed = re.split(r"[,\s]+", listed)
         if not isinstance(listed, list):
-            self.problems.append(self.document.wrong(f"{key}: {listed!r} is no list", key))
+            self.problems.append(self.document.wrong(f"{key}: {listed!r} is not a list", key))
             return ()
         return tuple(str(item) for item in listed)
 
     def _types(self) -> None:
-        """Notes types that torchtitan does not have, though its parsers accept them, and fp16."""
+        """Report types that torchtitan's parsers accept but torchtitan does not have, and fp16."""
         for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
             key = f"{_T}.{name}"
             value = str(self.document.get(key, "float32"))
             if value == "float16":
                 self.unpredictable(f"{key} = float16 is not modelled", key)
             elif value not in ("float32", "bfloat16"):
-                text = f"{key} = {value!r}: float32 or bfloat16 (found out at the start)"
+                text = f"{key} = {value!r}: float32 or bfloat16 (refused only at the start)"
                 close = nearest(value, ("bfloat16", "float32"), 0.4)
                 fix = f'"{close}"' if close else ""
                 self.problems.append(self.document.wrong(text, key, fix, late=True))
 
     def _steps_in_backward(self, degrees: dict[str, int]) -> bool:
-        """Whether each parameter is updated as soon as its gradient is made."""
+        """Whether each parameter is updated as soon as its gradient is ready."""
         if not self.document.get("optimizer.early_step_in_backward", False):
             return False
         self._said("in_backward", **degrees)
@@ -334,7 +338,7 @@ class TorchtitanReader(DocumentReader):
 
 
 def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
-    """A problem: a schedule that torch does not have, which torchtitan's parsers accept."""
+    """The problem that torch lacks a schedule, which torchtitan's parsers accept."""
     lower = {name.lower(): name for name in sources.SCHEDULES}
     close = nearest(given.lower(), lower, 0.3)
     named = ", ".join(name for name, (item, _) in sources.SCHEDULES.items() if item)
@@ -347,20 +351,22 @@ def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
 
 
 def override(document: Document, given: Mapping[str, Setting]) -> None:
-    """`--training.local_batch_size 4` on the command line wins over the file."""
+    """Apply settings of the command line, such as `--training.local_batch_size 4`, over the
+    file's.
+    """
     for key, setting in given.items():
         if not re.match(r"[a-z_]+\.\w", key) or key.startswith("job."):
             continue
         table, _, name = key.rpartition(".")
         if name.startswith("no_") and setting.value is True and not sources.is_known(key):
-            # tyro's way to switch off: `--profiling.no-enable-profiling`.
+            # tyro switches off in this way: `--profiling.no-enable-profiling`.
             document.override(replace(setting, value=False), f"{table}.{name[3:]}")
         else:
             document.override(replace(setting, value=_typed(str(setting.value))), key)
 
 
 def _typed(text: str) -> object:
-    """A command line's text as the value that a TOML file would hold."""
+    """A command line's text as the value that a TOML file would have."""
     lower = text.lower()
     if lower in ("true", "false"):
         return lower == "true"

@@ -1,9 +1,10 @@
-"""torchtitan's vocabulary: keys of each version and new names of old ones, schedules, and the split
-of layers over pipeline stages; and sizes of models in a checkout's own registry,
-`models/NAME/__init__.py`: parsed, never imported.
+"""torchtitan's vocabulary (the keys of each version and new names of old ones, schedules, the split
+of layers over pipeline stages), and model sizes in a checkout's registry,
+`models/NAME/__init__.py`, which is parsed and never imported.
 
-Fields of sizes: torchtitan 0.1 and 0.2, models/llama3/model/args.py, models/qwen3/model/args.py;
-since 2026-05 functions of models/llama3/__init__.py and models/qwen3/__init__.py.
+Source of the sizes' fields: torchtitan 0.1 and 0.2, models/llama3/model/args.py,
+models/qwen3/model/args.py; since 2026-05, functions of models/llama3/__init__.py and
+models/qwen3/__init__.py.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from planner.launch.read.found import Problem, is_slip, nearest
 from planner.launch.read.names import effect_of, known_names, meanings
 from planner.launch.read.python_files import read_python
 
-# torchtitan's own start script.
+# torchtitan's start script.
 START_SCRIPT = "run_train.sh"
 KEYS = known_names("torchtitan", "keys")
 NEWER_KEYS = known_names("torchtitan", "newer-keys")
 _RENAMED = meanings("torchtitan", "renamed")
-# Tables that held the degrees before there was one of them.
+# Tables that contained the degrees before they got one of their own.
 _HELD_DEGREES = ("training", "experimental")
 _MOST_NAMED = 6
 
@@ -49,15 +50,15 @@ def is_known(key: str) -> bool:
 
 
 def is_known_in_0_3(key: str) -> bool:
-    """Whether 0.3 has it."""
+    """Whether torchtitan 0.3 has the key, or the table that it belongs to."""
     return key in NEWER_KEYS or is_known(key)
 
 
 def unknown_keys(document: Document) -> Iterator[Problem]:
-    """Keys that torchtitan 0.2.2 does not have, which its loader refuses.
+    """Problems: keys that torchtitan 0.2.2 does not have and its loader refuses.
 
-    Misspelt ones are errors. Others are another release's or a fork's: those that were only renamed
-    are read under their new names.
+    Misspelt keys are errors. Others belong to another release or a fork; those that were only
+    renamed are read under their new names.
     """
     others = []
     for key, setting in [*document.settings.items()]:
@@ -76,14 +77,14 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
         elif key == "float8.enable_float8_linear" and setting.value:
             document.override(replace(setting, value=["float8"]), "model.converters")
         elif setting.value and isinstance(setting.value, int | float):
-            # What a fork switches on that trains otherwise.
+            # A fork's switch for another kind of training.
             table, _, asked = re.sub(r"\.enabled?$", "", key).rpartition(".")
             for name in (asked, table):
                 refuse_unmodelled(name, f"{document.path}: {key}")
     if others:
         more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
         text = (
-            "read as of another release of torchtitan, or of a fork; 0.2.2 refuses "
+            "read as keys of another release of torchtitan, or of a fork; 0.2.2 refuses "
             f"{', '.join(others[:_MOST_NAMED])}{more}"
         )
         yield document.problem("dialect", text, others[0], severity="warning")
@@ -91,24 +92,25 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
 
 
 def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
-    """Problems: a fork's keys that are switched on and by their names change memory or training."""
+    """Problems: keys of a fork that are switched on and, judged by their names, change memory or
+    training.
+    """
     for key in others:
         asked = document.settings.get(key)
         name = re.sub(r"\.enabled?$", "", key)
         if asked is not None and asked.value and not _new_name(key) and effect_of(name):
-            text = f"{key}: not of torchtitan 0.2; what it does to memory and training is not known"
+            text = f"{key}: not a key of torchtitan 0.2; its effect on training is not known"
             yield document.problem("own-option", text, key, severity="missing")
 
 
 def _is_misspelt(key: str, close: str) -> bool:
-    """Whether a key is another one misspelt, by the whole key and by its last name."""
+    """Whether a key is another one misspelt, judged by both the whole key and its last name."""
     names = (key.rpartition(".")[2], close.rpartition(".")[2])
     return is_slip(close, key) and is_slip(*reversed(names))
 
 
 def _new_name(key: str) -> str | None:
-    """The name in 0.2 of a key of earlier releases; None where 0.2 has no such key or the key is
-    newer."""
+    """The name in 0.2 of an earlier release's key; None if 0.2 has no such key."""
     table, _, name = key.partition(".")
     moved = f"{_RENAMED[table]}.{name}" if table in _RENAMED else _RENAMED.get(key)
     if moved is None and table in _HELD_DEGREES:
@@ -116,8 +118,8 @@ def _new_name(key: str) -> str | None:
     return moved if moved in KEYS else None
 
 
-# torch.distributed.pipelining.schedules.get_schedule_class (torch 2.10), case ignored -> the
-# planner's name; None: without a prediction. The second says how many stages a rank holds.
+# (the planner's name, None if not predicted; minimum stages per rank) of each schedule of
+# torch.distributed.pipelining.schedules.get_schedule_class (torch 2.10), which ignores case.
 _SINGLE = ("1F1B", "GPipe", "PipelineScheduleSingle")
 _OURS = {theirs: ours for ours, theirs in TORCHTITAN["schedule"].written.items()}
 SCHEDULES: Mapping[str, tuple[str | None, int]] = {
@@ -127,7 +129,9 @@ SCHEDULES: Mapping[str, tuple[str | None, int]] = {
 
 
 def schedule_of(text: str) -> tuple[str, str | None, int] | None:
-    """(name as torch spells it, the planner's, least stages a rank); None if unknown."""
+    """(torch's name, the planner's name, minimum stages per rank) of a schedule; None if
+    unknown.
+    """
     named = ((name, *one) for name, one in SCHEDULES.items() if name.lower() == text.lower())
     return next(named, None)
 
@@ -135,7 +139,7 @@ def schedule_of(text: str) -> tuple[str, str | None, int] | None:
 def stage_count(
     layers: int, pp: int, per_stage: int | None, single: bool, less_layers: tuple[int, int]
 ) -> tuple[int, Problem | None]:
-    """Stages of a rank, and a problem where torchtitan refuses them.
+    """Stages per rank, and a problem if torchtitan refuses them.
 
     `less_layers`: layers that the embedding and the head count for. Source: torchtitan 0.2.2 and
     0.3, distributed/pipeline_parallel.py, pipeline_llm.
@@ -149,10 +153,10 @@ def stage_count(
     if rest:
         wrong = f"not a multiple of pipeline_parallel_degree {pp}"
     elif single and chunks != 1:
-        wrong = f"{chunks} a rank: this schedule takes one"
+        wrong = f"{chunks} per rank: this schedule needs one"
         fix = f"{last(TORCHTITAN['layers'])} = {-(-counted // pp)}"
     elif not single and chunks < 2:
-        wrong = f"{chunks} a rank: this schedule takes two or more"
+        wrong = f"{chunks} per rank: this schedule needs two or more"
     text = (
         f"{layers} layers and {sum(less_layers)} for the ends, {per_stage} a stage: {stages} stages"
     )
@@ -160,22 +164,21 @@ def stage_count(
     return max(1, chunks) if rest else chunks, problem
 
 
-# Layers that embedding and head count for by default.
+# Layers that embedding and head count as by default.
 EMBEDDING_AND_HEAD = (1, 1)
 
 
 def usual_layers(layers: int, stages: int) -> tuple[int, ...] | None:
-    """Layers of each stage in order, where embedding and head count as torchtitan does by
-    default."""
+    """Layers of each stage in order, with torchtitan's default weights of embedding and head."""
     return stage_layers(layers, stages, EMBEDDING_AND_HEAD)
 
 
 def stage_layers(layers: int, stages: int, less_layers: tuple[int, int]) -> tuple[int, ...] | None:
-    """Layers of each stage in order; None where torchtitan refuses.
+    """Layers of each stage in order; None if torchtitan refuses the split.
 
-    The embedding counts as `ends[0]` layers of the first stage, norm and head as `ends[1]` of the
-    last; what does not divide goes to the first stages. Source: torchtitan 0.2.2 and 0.3,
-    generate_llm_fqn_per_model_part.
+    The embedding counts as `less_layers[0]` layers of the first stage, norm and head as
+    `less_layers[1]` of the last; the remainder goes to the first stages. Source: torchtitan 0.2.2
+    and 0.3, generate_llm_fqn_per_model_part.
     """
     if stages == 1:
         return (layers,)
@@ -189,14 +192,14 @@ def stage_layers(layers: int, stages: int, less_layers: tuple[int, int]) -> tupl
 
 
 def named_parts(parts: object) -> tuple[int, ...] | None:
-    """Layers of each part of `module_fqns_per_model_part`; None if it is no such list."""
+    """Layers of each part of `module_fqns_per_model_part`; None if the value is not such a list."""
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
         return None
     return tuple(sum(str(name).startswith("layers.") for name in part) for part in parts)
 
 
 _PLACES = ("models", "experiments", "torchtitan/models", "torchtitan/experiments")
-# Fields that the shape needs; their defaults where a size leaves them out.
+# Fields that the shape needs, with their defaults.
 _LLAMA = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": None, "vocab_size": 128256,
           "multiple_of": 256, "ffn_dim_multiplier": None, "hidden_dim": None,
           "enable_weight_tying": False}  # fmt: skip
@@ -205,20 +208,21 @@ _QWEN = {"dim": 1024, "n_layers": 28, "n_heads": 16, "n_kv_heads": 8, "vocab_siz
          "enable_weight_tying": False}  # fmt: skip
 _FIELDS: Mapping[str, Mapping[str, object]] = {"llama3": _LLAMA, "qwen3": _QWEN}
 _HARMLESS = known_names("torchtitan", "harmless")
-# By which a model is told from the catalogue's of its name.
+# Fields that distinguish a model from the catalogue's of the same name.
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "tied_embeddings")
 _BUILDER = re.compile(r"_build_\w+_layers")
 
 
 def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
-    """The dense model of a name in a registry around a folder; None where there is none, or its
-    entry has fields that are not read here."""
+    """The dense model with a name in a registry around a folder; None if there is none, or its
+    entry has fields that cannot be read here.
+    """
     fields = _FIELDS.get(name.lower())
     found = _registry(name, folder) if fields is not None else None
     stated = None if found is None else _stated(found, name, flavor)
     if fields is None or stated is None or stated.keys() - fields.keys() - _HARMLESS:
         return None
-    # Left to the tokenizer, which is a small one of the tests.
+    # The vocabulary then comes from the tokenizer, a small one for tests.
     if flavor.startswith("debug") and "vocab_size" not in stated:
         return None
     values = {field: stated.get(field, default) for field, default in fields.items()}
@@ -230,13 +234,13 @@ def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
 
 
 def is_size_of(shape: ModelSpec, name: str) -> bool:
-    """Whether a model of a registry has the sizes of one of the catalogue."""
+    """Whether a registry's model has the sizes of the catalogue model with a name."""
     other = load_model(name).spec
     return all(getattr(shape, size) == getattr(other, size) for size in _SIZES)
 
 
 def _registry(name: str, folder: Path) -> Path | None:
-    # Until 2025-05 one folder held all Llamas.
+    # Until 2025-05 one folder contained all Llamas.
     names = dict.fromkeys((name, name.rstrip("0123456789")))
     places = (f"{place}/{one}/__init__.py" for one in names for place in _PLACES)
     files = (beside(place, folder, whole=True) for place in places)
@@ -244,8 +248,9 @@ def _registry(name: str, folder: Path) -> Path | None:
 
 
 def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
-    """Arguments of the entry of a flavor: those of the sizes' class, or of the model that a
-    function makes and of the `_build_..._layers` that it calls."""
+    """Arguments of a flavor's entry: those of its class of sizes, or those that a function passes
+    to the model and to `_build_..._layers`.
+    """
     layers: dict[str, Any] = {}
 
     def build(**named: Any) -> None:
@@ -275,8 +280,9 @@ def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
 
 
 def _config(values: Mapping[str, Any]) -> dict[str, object]:
-    """A size in Hugging Face's words. Of Llama 3 the width is two thirds of four, times the
-    multiplier, rounded up (FeedForward of llama3)."""
+    """A registry's size as a Hugging Face config. Llama 3's FFN width is 2/3 · 4 · dim, times the
+    multiplier, rounded up (FeedForward of llama3).
+    """
     family = "qwen3" if values.get("qk_norm") else "qwen2" if "qk_norm" in values else "llama"
     width = values["hidden_dim"]
     if width is None:
@@ -302,9 +308,9 @@ _REGISTRY = "torchtitan/{}/{}/config_registry.py"
 
 
 def files_named(launch: LaunchCommand) -> Iterator[Text]:
-    """Files of configurations that the environment or the module of a command names."""
+    """Configuration files that a command's environment or module names."""
     words, environment = launch.arguments, launch.command.environment
-    # Behind the program; before it, it is the launcher's own switch (`deepspeed --module`).
+    # Only after the program: before it, `--module` is the launcher's switch (`deepspeed --module`).
     for at, word in enumerate(words):
         name, equals, _ = word.text.value.partition("=")
         if name == "--module":  # 0.3's
@@ -317,7 +323,7 @@ def files_named(launch: LaunchCommand) -> Iterator[Text]:
 
 
 def _registries(module: Text) -> Iterator[Text]:
-    """Files that may hold the configurations of a module of torchtitan 0.3."""
+    """Files that may contain the configurations of a torchtitan 0.3 module."""
     folder = module.value.replace(".", "/")
     for part in ("models", "experiments"):
         yield Text.made(_REGISTRY.format(part, folder))

@@ -1,4 +1,6 @@
-"""How torchtitan says a model: a table for each block that the writer builds, from `model.toml`."""
+"""The table of model settings for torchtitan, one for each block that the writer builds, from
+`model.toml`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from planner.launch.registry import dialect_toml
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """A size in torchtitan's registry. `longest`: positions that its rotary cache allows."""
+    """A model size in torchtitan's registry. `longest`: positions that its rotary cache allows."""
 
     module: str
     name: str
@@ -24,7 +26,9 @@ FLAVORS = {name: Flavor(*size) for name, size in _TABLE["flavors"].items()}
 
 
 def flavor_of(model: ModelSpec) -> Flavor | None:
-    """The registry's size of a catalogue model; None for any other, also one of the same name."""
+    """The registry's size that equals a catalogue model; None for any other model, even one with
+    the same name.
+    """
     from planner.job.models.catalog import load_model, model_names
 
     if model.name not in FLAVORS or model.name not in model_names():
@@ -33,12 +37,14 @@ def flavor_of(model: ModelSpec) -> Flavor | None:
     return FLAVORS[model.name] if same == model else None
 
 
-# How far a step moves the bias of experts where a model states an auxiliary loss in its place.
+# Change of the experts' bias per step for a model that states an auxiliary loss instead.
 _USUAL_RATE = 1e-3
 
 
 def load_balance(model: ModelSpec) -> float | None:
-    """load_balance_coeff: the change of an expert's bias in a step."""
+    """load_balance_coeff: the amount by which a step changes an expert's bias; None without
+    balancing.
+    """
     moe = architecture.experts(model)
     if moe.score_correction_bias:
         return moe.bias_update_rate or None
@@ -67,10 +73,10 @@ LATENT = _table("latent", "trunk", "latent", "router", "latent-last")
 
 
 def _registered(model: ModelSpec) -> str | None:
-    """torchtitan builds gpt-oss in the sizes of its registry."""
+    """A refusal if gpt-oss does not have one of the sizes in torchtitan's registry; else None."""
     if flavor_of(model) is not None:
         return None
-    return "torchtitan 0.3 builds gpt-oss in its own sizes, 20b and 120b, only"
+    return "torchtitan 0.3 builds gpt-oss only in its own sizes, 20b and 120b"
 
 
 _LOSS = "moe.score_correction_bias moe.bias_update_rate moe.aux_loss moe.aux_loss_over"
@@ -85,7 +91,7 @@ GPT_OSS: tuple[architecture.ArchitectureRow, ...] = (
 
 
 def titan_table(model: ModelSpec) -> tuple[architecture.ArchitectureRow, ...]:
-    """The table of torchtitan 0.3's block for a model."""
+    """The table of the torchtitan 0.3 block that expresses a model."""
     if model.family == "gpt_oss":
         return GPT_OSS
     return LATENT if model.mla else GROUPED

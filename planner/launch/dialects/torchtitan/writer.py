@@ -1,7 +1,7 @@
 """Writer for torchtitan 0.3: a Python module with a function that returns the configuration.
 
-`python -m torchtitan.train --module planned_run --config planned` imports it from the folder that
-it is started in. A model is a size of the registry, or written out: Llama-like ones with
+`python -m torchtitan.train --module planned_run --config planned` imports it from the folder in
+which it is started. A model is a size of the registry or is written out: Llama-like models with
 grouped-query attention from torchtitan's Qwen3 block (query/key norm and experts are options of
 it), latent attention from its DeepSeek-V3 block.
 """
@@ -42,13 +42,17 @@ _WORDS = dialect_toml("torchtitan", "launch.toml")
 
 
 def registry_size(launch: contract.Launch) -> Flavor | None:
-    """The registry's size that the plan's model is, if its rotary cache is long enough."""
+    """The registry's size that equals the plan's model, if its rotary cache is long enough; else
+    None.
+    """
     size = flavor_of(launch.job.model)
     return size if size and launch.plan.seq <= size.longest else None
 
 
 def model_text(launch: contract.Launch) -> str:
-    """Definition of `model_spec()`, and of the layers where the size is no registered one."""
+    """Python text that defines `model_spec()`, and the layers if the model is not a registered
+    size.
+    """
     size, model = registry_size(launch), launch.job.model
     if size:
         about = comment(f"{model.name}: a size of torchtitan's registry.")
@@ -61,7 +65,7 @@ def model_text(launch: contract.Launch) -> str:
 
 
 def _said(table: str, names: Mapping[str, Any]) -> dict[str, Value]:
-    """The values of a template, by a table of `templates/values.toml`."""
+    """The values of a template, from a table of `templates/values.toml`."""
     rows = dialect_toml("torchtitan", "templates/values.toml")[table]
     return {key: sentences.evaluated(text, names) for key, text in rows.items()}
 
@@ -126,7 +130,7 @@ def job_refusals(job: Job) -> Iterator[contract.Refusal]:
 
 
 def files(launch: contract.Launch) -> contract.Files:
-    """The module with the configuration."""
+    """The module with the configuration, and sample data."""
     return {f"{MODULE}.py": _module(launch), **sample_files()}
 
 
@@ -143,13 +147,13 @@ def command(launch: contract.Launch) -> contract.RunCommand:
 
 
 def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
-    """The settings worth a sentence."""
+    """The settings that deserve an explanation."""
     size = registry_size(launch)
     yield contract.ExplainedSetting(
         "model_spec()",
         f"torchtitan's own {size.module} {size.name}"
         if size
-        else "written out: no size of torchtitan's registry is this model in every setting",
+        else "written out: no size in torchtitan's registry equals this model in every setting",
     )
     if launch.job.precision in _WORDS["converters"]:
         yield contract.ExplainedSetting(
@@ -159,12 +163,12 @@ def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
 
 
 def requirements(launch: contract.Launch) -> tuple[str, ...]:
-    """Packages that the module is written for."""
+    """Packages and versions that the module is written for."""
     return sentences.said_needs("torchtitan", "needs", launch)
 
 
 def _recompute(launch: contract.Launch) -> tuple[str, str]:
-    """Expression and reason of activation_checkpoint."""
+    """The expression for activation_checkpoint, and the reason for it."""
     expression, why = _WORDS["checkpointing"][recompute_kind(launch)]
     budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
     return expression.format(budget=budget), why
@@ -211,7 +215,7 @@ def python_assignments(section: SettingsSection) -> list[str]:
 
 
 def _imports(launch: contract.Launch) -> list[str]:
-    """Import statements by module."""
+    """Import statements, sorted by module."""
     model, size = launch.job.model, registry_size(launch)
     statements = dialect_toml("torchtitan", "templates/imports.toml")
     wanted = ["always", "predicting" if model.mtp_layers else "plain", recompute_kind(launch)]
@@ -232,7 +236,9 @@ def _imports(launch: contract.Launch) -> list[str]:
 
 
 def _quantisers(launch: contract.Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
-    """Converters of the precision with their arguments, the one for experts last."""
+    """Converters for the precision with their arguments; for a model with experts, theirs comes
+    last.
+    """
     named = [
         (name, tuple(starmap(WrittenSetting, arguments.items())))
         for name, arguments in _WORDS["converters"].get(launch.job.precision, {}).items()

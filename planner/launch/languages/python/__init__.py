@@ -1,7 +1,8 @@
 """Python files: the values of their functions and names.
 
-A `Reader` reads modules. `PythonFile.lookup` gives the value of a global name, `Function.call` the
-result of a function; either is a plain value or a `Record` of an object that is not there.
+A `Reader` reads modules. `PythonFile.lookup` gives the value of a global name and `Function.call`
+the result of a function. Either is a plain value, or a `Record` of an object whose source is not
+available.
 """
 
 from planner.launch.languages.python.evaluate import Function as Function

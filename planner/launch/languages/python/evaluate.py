@@ -1,8 +1,8 @@
 """Values that Python code builds, read from its syntax tree and never run.
 
 A small part of the language is followed within the limits of reading: assignments, calls of
-functions whose source is beside the file, branches whose test is known, loops over known lists.
-What is not there becomes a `Record` of its name and arguments.
+functions whose source is beside the file, branches with known tests, loops over known lists. A call
+of anything else becomes a `Record` of its name and arguments.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MOST_MODULES = 60
 
 @dataclass(frozen=True)
 class Function:
-    """A function with the module and the names that it sees."""
+    """A function with its module and the enclosing names that it sees."""
 
     node: ast.FunctionDef
     module: PythonFile
     outer: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> Any:
-        """Its result; None where it returns nothing. LimitError, RecursionError."""
+        """The function's result; None if it returns nothing. Raises LimitError, RecursionError."""
         words, arguments = dict(named or {}), self.node.args
         frame, outside = Frame(self.module, dict(self.outer)), Frame(self.module, {})
         names = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
@@ -67,13 +67,13 @@ class Function:
 
 @dataclass(frozen=True)
 class Class:
-    """A class whose source is there."""
+    """A class whose source is available."""
 
     node: ast.ClassDef
     module: PythonFile
 
     def make(self, named: Mapping[str, Any]) -> Record:
-        """An object: the defaults of its body and its bases, then what is given."""
+        """An object with the defaults of the class's bases and body, then the given fields."""
         fields: dict[str, Any] = {}
         frame = Frame(self.module, {})
         with self.module.reader.limits.call(f"the class {self.node.name}"):
@@ -93,7 +93,9 @@ class Class:
 
 
 def _made(value: Any) -> Any:
-    """The default of `field(default=8)` or `field(default_factory=list)`."""
+    """The default in `field(default=8)` or `field(default_factory=list)`; any other value
+    unchanged.
+    """
     if not isinstance(value, Record) or value.name.rpartition(".")[2] != "field":
         return value
     if "default" in value.fields:
@@ -104,7 +106,7 @@ def _made(value: Any) -> Any:
 
 @dataclass(eq=False)
 class PythonFile:
-    """A file's names, whose values are worked out on demand."""
+    """A file's global names, whose values are worked out on demand."""
 
     path: str
     tree: ast.Module
@@ -112,9 +114,9 @@ class PythonFile:
     names: dict[str, Any] = field(default_factory=dict)
 
     def lookup(self, name: str) -> Any:
-        """The value of a global name; a Record of it where it is not known."""
+        """The value of a global name; a Record of the name if it is unknown."""
         if name not in self.names:
-            # A name whose value refers to itself ends here.
+            # Ends the lookup of a name whose value refers to itself.
             self.names[name] = Record(name, made=False)
             self.names[name] = self._find(name)
         return self.names[name]
@@ -134,18 +136,18 @@ class PythonFile:
         return found
 
     def functions(self) -> dict[str, Function]:
-        """Its own functions by name, in order."""
+        """The functions that the file defines, by name, in order."""
         nodes = [node for node in self.tree.body if isinstance(node, ast.FunctionDef)]
         return {node.name: Function(node, self) for node in nodes}
 
 
 @dataclass(eq=False)
 class Reader:
-    """Modules that are read for one configuration.
+    """The modules read for one configuration.
 
-    `special`: functions that stand for others, by name; `partials`: last names of calls that stand
-    for a call of their first argument; `only`: how the names of modules end that are followed;
-    `around`: where they are found.
+    `special`: replacements for functions, by name; `partials`: last names of functions such as
+    `partial`, whose call stands for a call of their first argument; `only`: read only modules whose
+    names end so; `around`: finds their files.
     """
 
     special: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
@@ -156,15 +158,16 @@ class Reader:
     modules: dict[str, PythonFile | None] = field(default_factory=dict)
 
     def read(self, text: str, path: str) -> PythonFile:
-        """A file that is given. PythonError with the line of a slip."""
+        """Read a given file. PythonError with the line of a syntax error."""
         module = self.modules[path] = PythonFile(path, syntax.parsed(text, path), self)
         return module
 
     def imported(
         self, node: ast.Import | ast.ImportFrom, name: str, path: str, otherwise: Any
     ) -> Any:
-        """The value that an import binds to a name; a Record of its full name where it is not
-        there."""
+        """The value that an import binds to a name; a Record of the full name if its source is not
+        available.
+        """
         alias = next((alias for alias in node.names if syntax.bound_name(alias) == name), None)
         if alias is None:
             return otherwise
@@ -179,7 +182,9 @@ class Reader:
         return inner or Record(f"{package}.{alias.name}", made=False)
 
     def _file(self, package: str, near: str) -> PythonFile | None:
-        """A module's file beside the one that imports it."""
+        """The file of a module, looked for beside the file that imports it; None if there is
+        none.
+        """
         path = (
             syntax.module_file(package, near, self.around) if package.endswith(self.only) else None
         )
@@ -203,9 +208,9 @@ class _Returned(Exception):  # noqa: N818 - it carries a value, nothing is wrong
 
 
 class Frame:
-    """One call's names, the values of its expressions, and the statements that change them.
+    """Names of one call, with the evaluation of expressions and statements on them.
 
-    `_of_NODE` gives the value of a node of the syntax tree.
+    `_of_NODE` gives the value of a kind of node of the syntax tree.
     """
 
     def __init__(self, module: PythonFile, names: dict[str, Any]) -> None:
@@ -213,7 +218,7 @@ class Frame:
         self.limits = module.reader.limits
 
     def run(self, body: Iterable[ast.stmt]) -> None:
-        """Statements in order. _Returned at a return."""
+        """Run statements in order. Raises _Returned at a return."""
         for node in body:
             self.limits.step()
             self._statement(node)
@@ -239,7 +244,7 @@ class Frame:
                 self._block(node)
 
     def _block(self, node: ast.stmt) -> None:
-        """Runs statements that hold others, and imports."""
+        """Run an import, or a statement that contains others."""
         match node:
             case ast.If(test=test, body=body, orelse=orelse):
                 met = truth(self.value(test))
@@ -258,7 +263,7 @@ class Frame:
                     self.names[name] = imported(node, name, path, UNKNOWN)
 
     def assign(self, target: ast.expr, value: Any, written: ast.expr | None = None) -> None:
-        """Give a value to a name, a field or an entry."""
+        """Assign a value to a name, a field or an entry."""
         match target:
             case ast.Name(id=name):
                 self.names[name] = value
@@ -277,7 +282,7 @@ class Frame:
                     self.assign(part, item)
 
     def value(self, node: ast.expr) -> Any:
-        """The value of an expression; a Record where it is not known."""
+        """The value of an expression; a Record if it is unknown."""
         self.limits.step()
         handler = getattr(self, f"_of_{type(node).__name__.lower()}", None)
         with self.limits.deeper():
@@ -305,7 +310,7 @@ class Frame:
         return found
 
     def _of_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Any:
-        """`[f(x) for x in listed if test]`."""
+        """The list that `[f(x) for x in listed if test]` makes."""
         made = node.generators[0]
         source: Any = self.value(made.iter) if len(node.generators) == 1 else UNKNOWN
         if not is_short(source):
@@ -384,7 +389,9 @@ class Frame:
         return result
 
     def _call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
-        """The result of a call: of a function or class that is there, else a Record of it."""
+        """The result of a call. If the source of the function or class is not available, a Record
+        of the call.
+        """
         name, special = _name_of(what), self.module.reader.special
         if (stands := special.get(name) or special.get(name.rpartition(".")[2])) is not None:
             return stands(*given, **named)
@@ -395,7 +402,9 @@ class Frame:
         return self._call_unseen(what, given, named) if isinstance(what, Record) else UNKNOWN
 
     def _call_unseen(self, what: Record, given: list[Any], named: dict[str, Any]) -> Any:
-        """A call of a function that is not there: a wrapper, a built-in, anything else."""
+        """The result of calling a function without available source: a wrapper such as `partial`, a
+        built-in, or any other.
+        """
         if what.name.rpartition(".")[2] in self.module.reader.partials and given:
             if isinstance(given[0], Class):
                 return given[0].make(named)
@@ -408,13 +417,15 @@ class Frame:
 
 
 def evaluated(text: str) -> Any:
-    """The value of an expression. SyntaxError, ValueError, RecursionError, LimitError."""
+    """The value of an expression given as text. Raises SyntaxError, ValueError, RecursionError,
+    LimitError.
+    """
     node = ast.parse(text.strip(), mode="eval").body
     return Frame(PythonFile("", ast.Module([], []), Reader()), {}).value(node)
 
 
 def _attribute(owner: Any, name: str, *, is_method: bool = False) -> Any:
-    """A field, or the method of a name that is called."""
+    """The value of `owner.name`; if it is unknown, a Record. `is_method`: it is being called."""
     if isinstance(owner, PythonFile):
         return owner.lookup(name)
     if not isinstance(owner, Record):
@@ -428,7 +439,7 @@ def _attribute(owner: Any, name: str, *, is_method: bool = False) -> Any:
 
 
 def dotted_name(record: Record) -> str:
-    """`FullAC.Config` for a class within a class whose source is there."""
+    """The dotted name of a Record, such as `FullAC.Config` for a class nested in another."""
     inner = record.name.startswith("?.") and isinstance(record.of, Class)
     return f"{_name_of(record.of)}{record.name[1:]}" if inner else record.name
 

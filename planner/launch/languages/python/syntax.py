@@ -7,30 +7,32 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# What `ast` raises for a text that is no Python, or that is nested too deep.
+# Errors of `ast` for text that is not valid Python or is nested too deep.
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 class PythonError(ValueError):
-    """Why a text is no Python."""
+    """Raised for a text that is not valid Python."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The files around one that is read: `find` gives the file of a name as seen from a folder,
-    `text` what a file holds; None for what is not there."""
+    """Access to files near the one that is read. `find`: path of a file name as seen from a folder;
+    `text`: content of a file. Both give None if there is none.
+    """
 
     find: Callable[[str, Path], Path | None] = lambda _name, _folder: None
     text: Callable[[Path], str | None] = lambda _path: None
 
 
-# Nothing but the file itself.
+# No files other than the one being read.
 NOTHING_BESIDE = Neighbours()
 
 
 def parsed(text: str, path: str) -> ast.Module:
-    """Syntax tree, with `?` for lone surrogates in its texts, which cannot be printed. PythonError
-    with the line of a slip."""
+    """The syntax tree of a file. Lone surrogates in its strings become `?`, because they cannot be
+    printed. PythonError with the line of a syntax error.
+    """
     try:
         tree = ast.parse(text)
     except _UNREADABLE as error:
@@ -43,7 +45,7 @@ def parsed(text: str, path: str) -> ast.Module:
 
 
 def written(node: ast.AST) -> str:
-    """An expression as normalised code; a few words where it is nested too deep."""
+    """An expression as normalised code, or a placeholder if it is nested too deep."""
     try:
         return ast.unparse(node)
     except RecursionError:
@@ -51,7 +53,7 @@ def written(node: ast.AST) -> str:
 
 
 def assigned(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    """Values by the names that they are given to."""
+    """The expression assigned to each name."""
     return {
         target.id: item.value
         for item in statements
@@ -62,7 +64,7 @@ def assigned(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
 
 
 def last_name(node: ast.expr) -> str:
-    """Last name of a dotted expression."""
+    """The last name of a dotted expression."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -74,7 +76,7 @@ def bound_name(alias: ast.alias) -> str:
 
 
 def binds(node: ast.stmt, name: str, *, local: bool = False) -> bool:
-    """Whether a statement at a module's top binds a name; `local`: by itself, not by an import."""
+    """Whether a top-level statement of a module binds a name. `local`: imports do not count."""
     match node:
         case ast.FunctionDef(name=given) | ast.ClassDef(name=given):
             return given == name
@@ -86,7 +88,7 @@ def binds(node: ast.stmt, name: str, *, local: bool = False) -> bool:
 
 
 def module_file(package: str, near: str, around: Neighbours) -> Path | None:
-    """The file of `a.b.c`, or of `..c`, as the file `near` would import it; None if not there."""
+    """The file that `near` would import for `a.b.c` or `..c`; None if it is not available."""
     plain = package.lstrip(".")
     level = len(package) - len(plain)
     if not level and "." not in plain:

@@ -1,5 +1,6 @@
-"""Values of Python code that is read, plain ones and records of objects that are not there, and
-operators, built-in functions and methods on them."""
+"""Values of Python code that is read: plain values, and records of objects whose source is not
+available; with the operators, built-in functions and methods on them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# A loop over more tells no more; larger numbers and longer lists are no settings.
+# Longer loops add no information; larger numbers and longer lists are not settings.
 _LONGEST_LOOP = 256
 _LARGEST = 2**63
 _LONGEST_LIST = 100_000
@@ -17,11 +18,11 @@ _LONGEST_LIST = 100_000
 
 @dataclass(eq=False)
 class Record:
-    """An object by the name of the call that made it, with the fields that are known.
+    """An object of which only the name of its call and some fields are known.
 
-    `of`: the object whose method or field it is; `given`: positional arguments. `made`: whether
-    a call made it; else it stands for a name or field that is not known. `at`: the module and the
-    call that made it; `places`: those of the keyword, or the value, that set a field.
+    `of`: the object whose method or field it is; `given`: positional arguments. `made`: whether a
+    call made it; otherwise it stands for an unknown name or field. `at`: the module and the call
+    that made it; `places`: for each field, the module and the keyword or expression that set it.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Record:
     places: dict[str, Any] = field(default_factory=dict)
 
     def get(self, path: str, default: Any = None) -> Any:
-        """A known field by its dotted path; `default` where it is not known."""
+        """A known field by its dotted path; `default` if it is unknown."""
         value: Any = self
         for part in path.split("."):
             if not isinstance(value, Record) or part not in value.fields:
@@ -61,33 +62,33 @@ _TEXT_METHODS = ("lower", "upper", "strip", "startswith", "endswith", "split")
 
 
 def truth(value: Any) -> bool | None:
-    """Whether a value counts as true; None where it is not known."""
+    """Whether a value counts as true; None if that is unknown."""
     if isinstance(value, Record):
         return True if value.made else None
     return bool(value)
 
 
 def is_short(listed: Any) -> bool:
-    """Whether a value is a list that is short enough for a loop to be followed."""
+    """Whether a value is a list, table or range short enough to loop over."""
     return isinstance(listed, list | tuple | dict | range) and len(listed) <= _LONGEST_LOOP
 
 
 def is_key(value: Any) -> bool:
-    """Whether a value can stand for a table's key."""
+    """Whether a value can be a table's key."""
     if isinstance(value, tuple):
         return all(part is None or isinstance(part, str | int) for part in value)
     return isinstance(value, str | int)
 
 
 def are_plain(values: Sequence[Any]) -> bool:
-    """Whether all of some values are known numbers, texts or lists."""
+    """Whether all values are known numbers, texts, lists or tables."""
     return all(
         isinstance(value, int | float | str | list | tuple | dict | range) for value in values
     )
 
 
 def _tried(operation: Callable[..., Any], *given: Any) -> Any:
-    """The result of an operation; UNKNOWN where it refuses the values."""
+    """The result of an operation; UNKNOWN if it raises an error for these values."""
     try:
         return operation(*given)
     except (TypeError, ValueError, ArithmeticError, LookupError):
@@ -95,7 +96,9 @@ def _tried(operation: Callable[..., Any], *given: Any) -> Any:
 
 
 def calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:
-    """An operation on numbers, texts or lists within sizes."""
+    """The result of an arithmetic operator on numbers, texts or lists; UNKNOWN if it is unsupported
+    or too large.
+    """
     if kind not in _BINARY or not are_plain([one, two]) or (kind, type(one)) == (ast.Mod, str):
         return UNKNOWN
     sizes = [len(item) for item in (one, two) if isinstance(item, str | list)]
@@ -110,7 +113,7 @@ def calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:
 
 
 def compared(kind: type[ast.cmpop], one: Any, two: Any) -> Any:
-    """A comparison of two values."""
+    """The result of a comparison; UNKNOWN if a value is unknown."""
     unknown = any(isinstance(item, Record) and not item.made for item in (one, two))
     return UNKNOWN if unknown or kind not in _COMPARED else _tried(_COMPARED[kind], one, two)
 
@@ -121,7 +124,7 @@ def item_of(held: Any, key: Any) -> Any:
 
 
 def built_in(name: str, given: Sequence[Any]) -> Any:
-    """The result of one of `BUILTINS`."""
+    """The result of calling one of `BUILTINS`."""
 
     def made() -> Any:
         sized = (item for item in given if isinstance(item, str | list | dict | range))
@@ -132,7 +135,7 @@ def built_in(name: str, given: Sequence[Any]) -> Any:
 
 
 def asked(name: str, owner: Any, field_name: str, *rest: Any) -> Any:
-    """`getattr`, `setattr`, `hasattr`."""
+    """The result of `getattr`, `setattr` or `hasattr` on a Record."""
     if not isinstance(owner, Record):
         return UNKNOWN
     if name == "setattr":
@@ -144,7 +147,9 @@ def asked(name: str, owner: Any, field_name: str, *rest: Any) -> Any:
 
 
 def method_of(owner: Any, name: str, given: list[Any]) -> Any:
-    """Methods of lists, tables and texts that configurations use."""
+    """The result of a method of a list, table or text, for those methods that configurations
+    use.
+    """
     if isinstance(owner, list):
         return _of_list(owner, name, given)
     if isinstance(owner, dict):
@@ -157,7 +162,7 @@ def method_of(owner: Any, name: str, given: list[Any]) -> Any:
 
 
 def _of_list(owner: list[Any], name: str, given: list[Any]) -> Any:
-    """`append` and `extend`."""
+    """The result of `append` or `extend`; UNKNOWN for other methods."""
     if name not in ("append", "extend") or not given:
         return UNKNOWN
     more = given[:1] if name == "append" else given[0]

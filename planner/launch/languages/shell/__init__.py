@@ -1,7 +1,7 @@
 """Shell scripts: the commands that they would run, and the origin of each word.
 
-`read_scripts` reads scripts one after another in one shell and gives `Scripts`; `Around` describes
-their surroundings.
+`read_scripts` reads scripts one after another in one shell and returns `Scripts`. `Around`
+describes their surroundings.
 """
 
 from planner.launch.languages.shell.calls import Starters as Starters

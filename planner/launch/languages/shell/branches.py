@@ -1,5 +1,6 @@
-"""Conditions of a script, and statements with branches: the branch that runs, or advice where
-reading cannot tell it."""
+"""Conditions of a script, and statements with branches: the branch that would run, or advice if
+reading cannot determine it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-# Variables of a test, and what it compares one with.
+# Variables in a test, and the value that one is compared with.
 _NAMED = re.compile(r"\$\{?(\w+)")
 _COMPARED = r"\$\{?%s\b[^\s=!]*\s*(?:==?|=~|!=|-eq|-ne|-ge|-gt|-le|-lt)\s*[\"'*^]*([\w.+/:-]+)"
-# Longer texts of a test or a branch tell no more.
+# Longer quotations of a test or a branch add no information.
 _LONGEST_SHOWN, _MOST_ADVISED = 60, 3
-# What a test of settings does where they are wrong.
+# Statements of a branch that rejects wrong settings.
 _SAYS, _ENDS = re.compile(r"(echo|printf)\b(?!.*[|`]|.*\$\()"), re.compile(r"exit\s+[1-9]\d{0,2}")
 
 _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
@@ -36,7 +37,7 @@ _OPERATORS = ("=", "==", "!=", "<", ">", "=~", *_NUMBERS, *_EITHER, *_BOTH)
 
 
 class Branch(NamedTuple):
-    """One branch of a statement: its test, None where it needs none, and its statements."""
+    """One branch of a statement: its test (None for `else`) and its statements."""
 
     test: Node | None
     body: list[Node]
@@ -47,10 +48,10 @@ class Branches(Words, ABC):
 
     @abstractmethod
     def run(self, node: Node) -> None:
-        """A statement, or each of a list of them."""
+        """Run a statement, or each statement in a list."""
 
     def test(self, node: Node) -> bool | None:
-        """Outcome of a condition; None where reading cannot tell."""
+        """The outcome of a condition; None if reading cannot determine it."""
         self.shell.limits.step()
         with self.shell.limits.deeper():
             return self._test(node)
@@ -73,7 +74,9 @@ class Branches(Words, ABC):
         return self._test_value(node)
 
     def _test_value(self, node: Node) -> bool | None:
-        """Outcome of an arithmetic command, or of a word, which is true if it is not empty."""
+        """The outcome of an arithmetic command, or of a word, which is true unless empty. None if
+        unknown.
+        """
         is_number = node.type == "compound_statement"
         value = self.calculated(self.piece(node).value[2:-2]) if is_number else self.value(node)
         return None if value.unknown else value.value != ("0" if is_number else "")
@@ -84,13 +87,13 @@ class Branches(Words, ABC):
         value = self.value(operand)
         if sign in ("-f", "-e", "-r", "-s"):
             at = self.source.first()
-            # One that is not beside the script may be there where it runs.
+            # A file that is missing here may exist where the script runs.
             return self.shell.around.has_file(value.value, at.file.path if at else "") or None
         if sign not in ("-z", "-n"):
             return None
         if value.unknown and NOT_SET not in value.unknown and NO_ARGUMENT not in value.unknown:
             return None
-        # A variable that nothing sets is empty.
+        # A variable that is never set is empty.
         return bool(value.known) == (sign == "-n")
 
     def _test_binary(self, node: Node, children: list[Node]) -> bool | None:
@@ -99,7 +102,7 @@ class Branches(Words, ABC):
         if sign in _EITHER or sign in _BOTH:
             either = "||" if sign in _EITHER else "&&"
             return _joined(either, self.test(children[0]), self.test(children[-1]))
-        # A pattern in parts, as `*"fsdp"*`, is several nodes.
+        # A pattern with several parts, such as `*"fsdp"*`, is several nodes.
         parts = (self.value(child) for child in children[1:] if child.type != "test_operator")
         left, right = self.value(children[0]), join(parts)
         if sign == "!=":
@@ -107,27 +110,28 @@ class Branches(Words, ABC):
         return None if left.unknown or right.unknown else _compare(sign, left.value, right.value)
 
     def name(self, node: Node) -> str:
-        """Name of a command."""
+        """The name of a command."""
         name = node.child_by_field_name("name")
         return self.piece(name).value if name else ""
 
     def note(self, node: Node, what: str) -> None:
-        """Remember what is not followed, with its line."""
+        """Note a part of the script that is not followed, with its line."""
         self.shell.note(f"line {self.line(node)}: {what}")
 
     def line(self, node: Node) -> int:
-        """The line where a node begins; 0 where it stands in no file."""
+        """The line where a node begins; 0 if it is not in a file."""
         place = self.piece(node).first()
         return place.line if place else 0
 
     def run_all(self, statements: Sequence[Node]) -> None:
-        """Statements in order."""
+        """Run statements in order."""
         for statement in statements:
             self.run(statement)
 
     def _run_if_statement(self, node: Node) -> None:
-        """Reads the first clause whose test is met. From a test on that reading cannot decide, it
-        reads the chosen clause, else the next whose test is met."""
+        """Run the first clause whose test is true. If an earlier test is undecided, the clause that
+        `choose` selects is run instead; if it selects none, the first one whose test is true.
+        """
         doubted: list[Branch] = []
         otherwise: list[Node] = []
         for clause in self._clauses(node):
@@ -142,8 +146,9 @@ class Branches(Words, ABC):
         self.run_all(doubted[taken - 1].body if taken else otherwise)
 
     def choose(self, node: Node, branches: Sequence[Branch], *, hopeful: bool) -> int:
-        """The branch that is read where reading cannot decide, counted from 1; 0 for none. A script
-        that runs has passed the tests that only end it."""
+        """The undecided branch to run, counted from 1; 0 for none. Branches that only end the
+        script with an error are never taken, because a script that runs has passed them.
+        """
         if all(self._is_guard(branch) for branch in branches):
             return 0
         taken = self.shell.chosen.get(self._site(node), int(hopeful))
@@ -156,7 +161,7 @@ class Branches(Words, ABC):
         return taken
 
     def _is_guard(self, branch: Branch) -> bool:
-        """Whether a branch does no more than say something and end the script with a failure."""
+        """Whether a branch only prints something and ends the script with a failure."""
         said = [self.piece(one).value.strip() for one in branch.body if one.type != "comment"]
         return bool(said) and bool(_ENDS.fullmatch(said[-1])) and all(map(_SAYS.match, said[:-1]))
 
@@ -165,7 +170,7 @@ class Branches(Words, ABC):
         return (place.file.path, place.start) if place else ("", node.start_byte)
 
     def _remember(self, node: Node, taken: int, why: str, advice: Sequence[str]) -> None:
-        """Note a statement that is not decided, as it is first met."""
+        """Record an undecided statement, only the first time that it is met."""
         place = self.piece(node).first()
         why = why.partition(f" ({self.shell.around.option}")[0]  # the advice says it
         unset = NOT_SET in why and not self.shell.missed
@@ -173,14 +178,15 @@ class Branches(Words, ABC):
         self.shell.undecided.setdefault(self._site(node), found)
 
     def _deciding(self, node: Node) -> str:
-        """The first variable that a test compares and whose value is not known."""
+        """The first unknown variable that a test compares; empty if there is none."""
         written = self.piece(node).value
         names = (name for name in _NAMED.findall(written) if _compared(name, written))
         return next((name for name in names if self.variable(name).unknown), "")
 
     def _advice(self, node: Node, branch: Branch, unknown: str) -> str:
-        """Advice: the value of the variable that would have a branch run, or the variables that it
-        sets."""
+        """Advice for a branch: the value of the unknown variable that would make it run, or options
+        for the variables that it sets.
+        """
         if unknown:
             test = node if branch.test is None else branch.test
             compared = _compared(unknown, self.piece(test).value)
@@ -192,7 +198,7 @@ class Branches(Words, ABC):
         return f"{self.shell.around.option} {name}={value}"
 
     def assigned_in(self, node: Node) -> Iterator[str]:
-        """Variables that a statement, or one inside it, sets."""
+        """Variables set by a statement or anything inside it."""
         below = [node]
         while below:
             self.shell.limits.step()
@@ -202,7 +208,7 @@ class Branches(Words, ABC):
                 yield self.piece(one.named_children[0]).value
 
     def _clauses(self, node: Node) -> Iterator[Branch]:
-        """Those of if, elif and else; no test for else."""
+        """The branches of if, elif and else; else has no test."""
         others = ("elif_clause", "else_clause", "comment")
         first = [item for item in node.named_children if item.type not in others]
         yield Branch(first[0], first[1:])
@@ -214,8 +220,9 @@ class Branches(Words, ABC):
                 yield Branch(None, inner)
 
     def _run_case_statement(self, node: Node) -> None:
-        """Reads the item whose pattern the word matches; the chosen one where the word is
-        unknown."""
+        """Run the item whose pattern matches the word. If the word is unknown, run the chosen item,
+        if any.
+        """
         word, *items = node.named_children
         value = self.value(word)
         read = (self._patterns(item) for item in items if item.type == "case_item")
@@ -236,19 +243,21 @@ class Branches(Words, ABC):
             self.run_all(every[taken - 1][1])
 
     def _patterns(self, item: Node) -> tuple[list[str], list[Node]]:
-        """Patterns of a case, and its statements."""
+        """The patterns of a case item, and its statements."""
         patterns = item.children_by_field_name("value")
         return [self.value(one).value for one in patterns], item.named_children[len(patterns) :]
 
 
 def _compared(name: str, test: str) -> str:
-    """The value that a test compares a variable with; empty where there is none."""
+    """The value that a test compares a variable with; empty if there is none."""
     found = re.search(_COMPARED % re.escape(name), test)
     return found[1] if found else ""
 
 
 def _as_given(value: Text) -> Text:
-    """A value; an argument that was not given is empty: `[[ $1 != slurm ]]` holds."""
+    """The value, except that a script argument that was not given counts as empty: `[[ $1 != slurm
+    ]]` is true.
+    """
     absent = value.value == HOLE and NO_ARGUMENT in value.unknown
     return Text("") if absent else value
 
@@ -258,7 +267,7 @@ def _negated(outcome: bool | None) -> bool | None:
 
 
 def _joined(sign: str, left: bool | None, right: bool | None) -> bool | None:
-    """Three-valued `and` and `or`."""
+    """Three-valued `&&` or `||`."""
     decisive = sign == "||"
     if decisive in (left, right):
         return decisive

@@ -1,4 +1,4 @@
-"""Commands of the shell itself that set variables or print: `read`, `mapfile`, `printf`, `set`."""
+"""The shell's own commands that set variables or print: `read`, `mapfile`, `printf`, `set`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _CONVERSION = re.compile(r"%(?:%|0?(\d{0,3})([sd]))|\\n")
 
 
 def ends_on_failure(words: Sequence[Word], *, before: bool) -> bool:
-    """Whether a failing command ends the script after a `set` such as `set -euo pipefail` or `set
-    +e`."""
+    """Whether a failing command ends the script after a command such as `set -euo pipefail` or `set
+    +e`. `before`: whether it did so before.
+    """
     found = re.findall(r"(?<!\S)([-+])(?:\w*e|o errexit)", spaced(w.text for w in words).value)
     return found[-1] == "-" if found else before
 
@@ -24,7 +25,9 @@ def ends_on_failure(words: Sequence[Word], *, before: bool) -> bool:
 def filled(
     words: Sequence[Word], given: Text | None, environment: Mapping[str, Text]
 ) -> dict[str, Value]:
-    """Variables that a command sets. `given`: the text behind `<<<`, None for another input."""
+    """Variables that `read`, `mapfile` or `printf -v` sets. `given`: the text after `<<<`, None for
+    any other input.
+    """
     name, *texts = (word.text for word in words)
     if name.value == "printf":
         return _printed_into(texts)
@@ -48,7 +51,7 @@ def filled(
 
 
 def _names(texts: Sequence[Text], *, always: bool) -> tuple[bool, list[str]]:
-    """Whether one array takes all words, and the names of the variables."""
+    """Whether a single array takes all words, and the names of the variables."""
     is_array, names, skip = always, list[str](), False
     for option in (text.value for text in texts):
         if skip or not option.startswith("-"):
@@ -61,7 +64,7 @@ def _names(texts: Sequence[Text], *, always: bool) -> tuple[bool, list[str]]:
 
 
 def _printed_into(texts: Sequence[Text]) -> dict[str, Value]:
-    """`printf -v NAME FORMAT ...`; without `-v` it only prints."""
+    """The variable that `printf -v NAME FORMAT ...` sets; empty without `-v`."""
     if len(texts) < len(("-v", "name", "format")) or texts[0].value != "-v":
         return {}
     name = texts[1].value
@@ -69,9 +72,9 @@ def _printed_into(texts: Sequence[Text]) -> dict[str, Value]:
 
 
 def formatted(words: Sequence[Text]) -> Text | None:
-    """The output of `printf FORMAT ARGUMENTS`; None where reading cannot tell.
+    """The output of `printf FORMAT ARGUMENTS`; None if reading cannot determine it.
 
-    Strings and whole numbers; the format is used once.
+    Only strings and whole numbers are supported; the format is used once.
     """
     if not words or HOLE in words[0].value or "%" in _CONVERSION.sub("", words[0].value):
         return None
@@ -83,7 +86,7 @@ def formatted(words: Sequence[Text]) -> Text | None:
 
 
 def _converted(conversion: re.Match[str], given: Iterator[Text]) -> Text:
-    """The next argument as `%s` or `%05d` prints it. ValueError where reading cannot tell."""
+    """The next argument as `%s` or `%05d` prints it. ValueError if reading cannot determine it."""
     if conversion[2] is None:
         return Text.made("\n" if conversion[0] == "\\n" else "%")
     word, width = next(given, Text("")), int(conversion[1] or 0)

@@ -10,10 +10,10 @@ from itertools import pairwise
 from planner.launch.languages.text import Text, Word, join, spaced
 
 _SHELLS = ("bash", "sh", "zsh", "dash")
-# What starts a command on other machines.
+# Programs that start a command on other machines.
 _REMOTE = ("ssh", "pdsh")
 _VALUED_REMOTE = re.compile(r"-[bcDEeFIiJLlmOopQRSWwxut]")
-# Commands that only look at a script, or copy it.
+# Commands that only look at a script or copy it.
 _LOOK_ON = (
     "echo", "printf", "cp", "mv", "rm", "cat", "chmod", "ls", "touch", "sed", "grep", "mkdir",
     "tee", "git", "curl", "wget", "head", "tail", "scp", "rsync", "ln", "wc", "diff", "export",
@@ -22,7 +22,7 @@ _LOOK_ON = (
 
 @dataclass(frozen=True)
 class ScriptCall:
-    """A script's name in a command, its arguments, and the words that start it."""
+    """The call of a script: its name, its arguments, and the words before it."""
 
     name: Text
     arguments: tuple[Text, ...]
@@ -31,14 +31,14 @@ class ScriptCall:
 
 @dataclass(frozen=True)
 class Starters:
-    """Programs that start others, beside the shells, `env`, `ssh` and `pdsh`.
+    """Programs that start other programs, in addition to the shells, `env`, `ssh` and `pdsh`.
 
-    `endings`: of the names of scripts; `programs`: names of scripts that count as programs and are
-    not followed. `carries`: options with `NAME=VALUE` for what is started; `counts`: programs that
-    start a script several times, and say how often; `wraps`: programs that take a command as
-    `-c COMMAND`, whatever stands before it. `submits`: programs that take a script with their
-    options, or a command as `--wrap COMMAND`, each with how a line of the script begins that states
-    these options.
+    `endings`: endings of script names; `programs`: names of scripts that count as programs and are
+    not followed. `carries`: options that pass `NAME=VALUE` on; `counts`: programs that start a
+    script several times and state how often; `wraps`: programs that take a command as `-c COMMAND`,
+    after any other words. `submits`: programs that take a script with options, or a command as
+    `--wrap COMMAND`, each with the beginning of the script lines that state the same options
+    (`#SBATCH`).
     """
 
     endings: Sequence[str] = (".sh", ".bash")
@@ -49,8 +49,9 @@ class Starters:
     submits: Mapping[str, str] = field(default_factory=dict)
 
     def carried_variables(self, words: Sequence[Word]) -> dict[str, Text]:
-        """Variables that a command hands to the program that it starts: `env A=1`, `docker run -e
-        A=1`, `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`."""
+        """Variables that a command passes to the program that it starts: `env A=1`, `docker run -e
+        A=1`, `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`.
+        """
         found: dict[str, Text] = {}
         in_env = False
         for before, word in pairwise([Word(Text("")), *words]):
@@ -63,7 +64,9 @@ class Starters:
         return found
 
     def inline_script(self, words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
-        """The script of `bash -c "..."`, and the srun before it; None for another command."""
+        """The script in `bash -c "..."` and the words before it, for example srun; None for other
+        commands.
+        """
         if words and words[0].base in ("echo", "printf"):
             return None
         for at, word in enumerate(words):
@@ -82,7 +85,7 @@ class Starters:
         return None
 
     def script_call(self, words: Sequence[Word]) -> ScriptCall | None:
-        """The script that a command starts; None where it starts a Python program, or none."""
+        """The script that a command starts; None if it starts a Python program or no script."""
         values = [word.text.value for word in words]
         if not values or words[0].base in _LOOK_ON:
             return None
@@ -91,7 +94,7 @@ class Starters:
         for at, value in enumerate(values):
             is_program = value.endswith(tuple(self.programs))
             is_script = value.endswith(tuple(self.endings)) and not is_program
-            # The value of an option of a launcher: `--prolog x.sh`.
+            # The script may be the value of a launcher's option: `--prolog x.sh`.
             before = values[at - 1] if at else ""
             is_value = before.startswith("--") and "=" not in before
             if not is_script or value.startswith("-") or is_value:
@@ -102,12 +105,13 @@ class Starters:
         return None
 
     def counts_processes(self, words: Sequence[Word]) -> bool:
-        """Whether the words before a script start it several times, and count that."""
+        """Whether the words before a script start it several times and state how often."""
         return any(word.base in self.counts for word in words)
 
     def as_submitted(self, call: ScriptCall, script: Text) -> Text | None:
-        """A script with the options of the command that submits it, `sbatch --nodes=8`, which go
-        before those of its own directives; None for one that is started otherwise."""
+        """The script with the options of the command that submits it (`sbatch --nodes=8`) added as
+        directives, which override its own; None if it is not submitted.
+        """
         at = next((at for at, word in enumerate(call.before) if word.base in self.submits), None)
         if at is None:
             return None
@@ -122,18 +126,18 @@ class Starters:
         )
 
     def reads_a_script(self, words: Sequence[Word]) -> bool:
-        """Whether a command runs its input: `bash <<EOF`, `sbatch <<EOF`."""
+        """Whether a command runs its input as a script: `bash <<EOF`, `sbatch <<EOF`."""
         return any(word.base in (*_SHELLS, *self.submits) for word in words)
 
 
 def assignments(text: Text) -> Iterator[tuple[str, Text]]:
-    """`A=1,B=2`."""
+    """Name and value of each assignment in `A=1,B=2`."""
     for match in re.finditer(r"(?:^|,)([A-Za-z_]\w*)=([^,]*)", text.value):
         yield match[1], text[match.start(2) : match.end(2)]
 
 
 def _given_to_shell(words: Sequence[Word]) -> Text | None:
-    """The command of `-euo pipefail -c COMMAND`."""
+    """The COMMAND in `-euo pipefail -c COMMAND`; None without `-c`."""
     for word, following in pairwise(words):
         if not re.match(r"-|\+|pipefail$", word.text.value):
             return None
@@ -143,7 +147,7 @@ def _given_to_shell(words: Sequence[Word]) -> Text | None:
 
 
 def _remote_words(words: Sequence[Word]) -> Sequence[Word]:
-    """The command that `ssh -p 22 host ...` and `pdsh -w hosts ...` run there."""
+    """The words of the command that `ssh -p 22 host ...` or `pdsh -w hosts ...` runs remotely."""
     at, host = 0, False
     while at < len(words) and (words[at].text.value.startswith("-") or not host):
         option = words[at].text.value

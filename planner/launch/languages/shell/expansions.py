@@ -1,5 +1,6 @@
-"""The shell's operations on a variable's value, as `${NAME%.sh}`, and its arithmetic: whole numbers
-of 64 bits, evaluated over Python's syntax tree."""
+"""The shell's operations on a variable's value, such as `${NAME%.sh}`, and its arithmetic: whole
+numbers of 64 bits, evaluated through Python's syntax tree.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +12,16 @@ from collections.abc import Callable, Mapping
 
 from planner.launch.languages.text import HOLE, Text
 
-# Longer values are data, which nobody names a thing by.
+# Longer values are data, not names.
 _LONGEST_NAME = 1_000
 _PART = re.compile(r"\s*(-?\d{1,9})\s*(?::\s*(\d{1,9})\s*)?")
 
 
 def edited(value: Text, operation: str) -> Text | None:
-    """`%.sh`, `##*/`, `//a/b`, `^^`, `:2:3` behind a variable's name; None beyond reading.
+    """The value after an operation such as `%.sh`, `##*/`, `//a/b`, `^^` or `:2:3`; None if it is
+    not supported.
 
-    A pattern of a replacement is taken as it stands, without wildcards.
+    Replacement patterns are taken literally; wildcards are not supported in them.
     """
     if (
         len(value.value) > _LONGEST_NAME
@@ -40,7 +42,7 @@ def edited(value: Text, operation: str) -> Text | None:
 
 
 def _cut(value: Text, pattern: str, *, at_end: bool, longest: bool) -> Text:
-    """A value without the shortest or longest end (or start) that matches."""
+    """The value without its shortest or longest beginning, or end, that matches the pattern."""
     size = len(value.value)
     ends = range(size + 1) if longest == at_end else range(size, -1, -1)
     for at in ends:
@@ -59,7 +61,7 @@ def _replaced(value: Text, pattern: str) -> Text | None:
 
 
 def _part(value: Text, range_: str) -> Text | None:
-    """`:2`, `:2:3`, `: -2`."""
+    """The part of a value that `:2`, `:2:3` or `: -2` selects."""
     match = _PART.fullmatch(range_)
     if match is None:
         return None
@@ -70,17 +72,19 @@ def _part(value: Text, range_: str) -> Text | None:
 
 # --- arithmetic -----------------------------------------------------------------------------------
 
-# Longer expressions are no numbers that a person writes.
+# Longer expressions are not arithmetic that a person writes.
 _LONGEST = 2_000
 _BITS = 64
 _NAME = re.compile(r"\$\{?(\w+)\}?")
 
 
 def evaluate_arithmetic(text: str, values: Mapping[str, str]) -> int | None:
-    """The value of `TP * PP + 2` with whole numbers for its names; None if it has none."""
+    """The value of an expression such as `TP * PP + 2`, with whole numbers for its names; None if
+    it cannot be evaluated.
+    """
     if len(text) > _LONGEST:
         return None
-    # An argument of a function, `$2`, is no number: Python takes it as the name `_2`.
+    # `$2` is an argument of a function, not the number 2: rename it `_2` for Python.
     plain = _NAME.sub(lambda match: _as_name(match[1]), text)
     plain = re.sub(r"(?<!/)/(?!/)", "//", plain)
     plain = plain.replace("&&", " and ").replace("||", " or ")
@@ -99,7 +103,7 @@ def _as_name(name: str) -> str:
 
 
 def _divided(one: int, two: int) -> int:
-    """The shell divides towards zero."""
+    """Division as in the shell, rounded towards zero."""
     return abs(one) // abs(two) * (1 if one * two >= 0 else -1)
 
 
@@ -119,8 +123,9 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
 
 
 def _number(node: ast.expr, values: Mapping[str, str]) -> int:
-    """The value of an expression as 64 bits keep it. LookupError and ValueError for anything but
-    arithmetic of whole numbers."""
+    """The value of an expression, wrapped to 64 bits. LookupError or ValueError if it is not
+    arithmetic of whole numbers.
+    """
     match node:
         case ast.Constant(value=int(number)):
             found = int(number)

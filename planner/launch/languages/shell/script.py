@@ -1,7 +1,7 @@
-"""A shell script read without running it: what its commands do.
+"""Reads a shell script without running it.
 
-tree-sitter's grammar of bash makes the tree, which is walked in order; the commands that would run
-are collected, each word with the places that its characters come from.
+tree-sitter's grammar of bash gives its syntax tree, which is walked in order. The commands that
+would run are collected; each word keeps the places that its characters come from.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 
 # Sourced files that prepare a shell and start nothing.
 _PREPARING = ("activate", "conda.sh", ".bashrc", ".bash_profile", ".profile", "setvars.sh")
-# How the words begin for a function that is being read.
+# How the description of a function that is being read begins.
 _FUNCTION = "the function"
 
 _CONTAINERS = ("program", "pipeline", "subshell", "do_group", "negated_command")
-# What is inside may not run, or not in this process, or may fail without an end.
+# Statements inside these may not run, may run in another process, or may fail without ending the
+# script.
 _DOUBTED = (
     "if_statement", "case_statement", "while_statement", "list", "pipeline", "subshell",
     "negated_command",
@@ -54,7 +55,9 @@ _DOUBTED = (
 
 @dataclass(frozen=True)
 class Script:
-    """A script to read; `environment`: variables, and `files`: files, that are there before it."""
+    """A script to read, with the variables (`environment`) and files (`files`) that exist before it
+    runs.
+    """
 
     text: Text
     environment: Mapping[str, Text] = field(default_factory=dict)
@@ -68,11 +71,11 @@ def read_scripts(
     *,
     hopeful: bool = False,
 ) -> Scripts:
-    """Reads scripts one after another in one shell.
+    """Read scripts one after another in one shell.
 
-    `chosen`: which branch to take, counted from 1, of statements that reading cannot decide, 0 for
-    none; `hopeful`: whether it takes other tests that it cannot decide as met. LimitError for
-    scripts that go beyond the limits of reading.
+    `chosen`: the branch to take, counted from 1 (0: none), of statements that reading cannot
+    decide; `hopeful`: whether other undecided tests count as true. LimitError for scripts that
+    exceed the limits of reading.
     """
     shell = Shell(around=around, chosen=chosen or {}, hopeful=hopeful)
     for script in scripts:
@@ -84,7 +87,7 @@ def read_scripts(
 
 
 def _read(shell: Shell, source: Text, *, is_word: bool = False) -> None:
-    """Walk a script, or one in a word. EndedError where it ends before its last line."""
+    """Read a script; `is_word`: one inside a word. EndedError if it ends before its last line."""
     if not is_word:
         shell.export(shell.around.directives(source))
         source = filled_in(source, shell.around.given)
@@ -99,14 +102,14 @@ def _read(shell: Shell, source: Text, *, is_word: bool = False) -> None:
 
 
 class _ReturnedError(Exception):
-    """A function's `return`."""
+    """Raised at a function's `return`."""
 
 
 class _Walk(Branches):
-    """One script (or text of one) walked in a shell: `_run_KIND` does what a kind of node says."""
+    """Walks one script (or a text within one) in a shell; `_run_KIND` handles one kind of node."""
 
     def run(self, node: Node) -> None:
-        """A statement, or each of a list of them."""
+        """Run a statement, or each statement in a list."""
         self.shell.limits.step()
         doubts = self.shell.doubts + (node.type in _DOUBTED)
         with self.shell.limits.deeper(), self.shell.having(doubts=doubts):
@@ -117,7 +120,7 @@ class _Walk(Branches):
                 self.run_all(node.named_children)
 
     def _run_for_statement(self, node: Node) -> None:
-        """Reads the first round; a sweep does the same for each word."""
+        """Run the first round; in a sweep, the other rounds do the same for other words."""
         variable, *rest = node.named_children
         listed = [word.text for item in rest[:-1] for word in self.words(item)]
         if not listed:
@@ -129,7 +132,7 @@ class _Walk(Branches):
         self.run(rest[-1])
 
     def _run_while_statement(self, node: Node) -> None:
-        """Reads one round, where the loop is sure to begin."""
+        """Run one round if the loop is sure to start, or may start and `hopeful` is set."""
         met = self.test(node.named_children[0])
         if met or (met is None and self.shell.hopeful):
             self.run(node.named_children[-1])
@@ -137,7 +140,7 @@ class _Walk(Branches):
             self._skip_loop(node)
 
     def _skip_loop(self, node: Node) -> None:
-        """Variables that are set in a skipped loop are unknown after it."""
+        """Skip a loop; the variables that it sets are unknown afterwards."""
         self.note(node, "a loop is not followed")
         line = self.line(node)
         for name in self.assigned_in(node):
@@ -147,20 +150,22 @@ class _Walk(Branches):
     _run_c_style_for_statement = _skip_loop
 
     def _run_list(self, node: Node) -> None:
-        """`a && b`, `a || b`: b only where a's outcome, if known, lets it run."""
+        """Run `a && b` or `a || b`. b is run unless the known outcome of a prevents it."""
         left, right = node.named_children[0], node.named_children[-1]
         if self._assigns_either(node):
             return
         outcome = self._outcome(left)
         if outcome is None and left.type == "test_command":
-            # Met, `a && b` runs b; not met, `a || b` does.
+            # If the test is true, `a && b` runs b; if it is false, `a || b` does.
             if self.choose(left, [Branch(left, [right])], hopeful=False):
                 self.run(right)
         elif outcome is None or outcome == (operator_of(node) == "&&"):
             self.run(right)
 
     def _assigns_either(self, node: Node) -> bool:
-        """Whether it is `test && a=1 || a=2` with a test whose outcome is known, which is run."""
+        """Run `test && a=1 || a=2` if the outcome of the test is known. Returns whether the node
+        was run.
+        """
         left, right = node.named_children[0], node.named_children[-1]
         if left.type != "list" or (operator_of(left), operator_of(node)) != ("&&", "||"):
             return False
@@ -174,8 +179,9 @@ class _Walk(Branches):
         return True
 
     def _outcome(self, node: Node) -> bool | None:
-        """Whether a statement succeeds; None where that is unknown. Other statements than tests are
-        read."""
+        """Whether a statement succeeds; None if unknown. Statements other than tests are also
+        run.
+        """
         if node.type in ("test_command", "negated_command", "list") or self._is_arithmetic(node):
             return self.test(node)
         if node.type != "command" or self.name(node) not in ("[", "test"):
@@ -192,7 +198,7 @@ class _Walk(Branches):
             self.run_all(node.named_children)
 
     def assign_arithmetic(self, text: str) -> None:
-        """`(( X = Y * 2 ))`, `let`."""
+        """Run an assignment in `(( X = Y * 2 ))` or `let`."""
         match = re.fullmatch(r"\s*(\w+)\s*=(?!=)(.*)", text, re.DOTALL)
         if match:
             self.shell.variables[match[1]] = self.calculated(match[2])
@@ -206,7 +212,7 @@ class _Walk(Branches):
 
     def _run_declaration_command(self, node: Node) -> None:
         options = [self.piece(child).value for child in node.named_children if child.type == "word"]
-        # `declare -x` too.
+        # `declare -x` also exports.
         exports = node.children[0].type == "export" or any("x" in one for one in options)
         for child in node.named_children:
             if child.type == "variable_assignment":
@@ -219,7 +225,7 @@ class _Walk(Branches):
                 self.shell.exported.add(name)
 
     def _run_variable_assignment(self, node: Node) -> str:
-        """The name that was assigned."""
+        """Run an assignment and return the variable's name."""
         shell = self.shell
         target, *given = node.named_children
         name = self.piece(target).value
@@ -227,7 +233,7 @@ class _Walk(Branches):
         if target.type == "subscript":
             table, _, index = name.partition("[")
             name = f"{table}[{self.entry_name(index.removesuffix(']'))}]"
-        # The entries that `M=([a]=1 [b]=2)` names.
+        # Entries of a table such as `M=([a]=1 [b]=2)`.
         for item in value if isinstance(value, list) else ():
             if match := re.match(r"\[([^\]]*)\]=", item.value):
                 shell.variables[f"{name}[{match[1]}]"] = item[match.end() :]
@@ -259,22 +265,24 @@ class _Walk(Branches):
             self.run_all(statements)
 
     def _read_heredoc(self, node: Node, statements: list[Node]) -> bool:
-        """`sbatch <<EOF`: a script; `cat <<EOF > file`: a file; whether `read X <<EOF` took it."""
+        """Handle a here-document: run a script (`sbatch <<EOF`), write a file (`cat <<EOF > file`)
+        or set a variable (`read X <<EOF`). Returns whether it was the latter.
+        """
         shell = self.shell
         body, start = first_of(node, "heredoc_body"), first_of(node, "heredoc_start")
         if body is None or start is None:
             return False
-        # The words after the mark too: `cat <<EOF | sbatch`.
+        # Also the commands after the mark: `cat <<EOF | sbatch`.
         pipeline = first_of(node, "pipeline")
         started = [*statements, *(pipeline.named_children if pipeline else ())]
         commands = [self.words_of(item) for item in started if item.type == "command"]
-        # A mark in quotes: nothing in the body is expanded.
+        # If the mark is in quotes, nothing in the body is expanded.
         is_raw = self.piece(start).value[:1] in ("'", '"')
         text = self.piece(body) if is_raw else self.inside(body)
         if commands and commands[0] and commands[0][0].text.value == "read":
             shell.variables[commands[0][-1].text.value] = text
             return True
-        # The file stands before the mark or behind it.
+        # The file name may come before or after the mark.
         file = first_of(node, "file_redirect") or first_of(node.parent, "file_redirect")
         if any(map(shell.around.starters.reads_a_script, commands)):
             with shell.process():
@@ -308,7 +316,7 @@ class _Walk(Branches):
     def _collect(
         self, node: Node, name: str, words: list[Word], environment: dict[str, Text]
     ) -> None:
-        """Applies a command of the shell itself; keeps any other."""
+        """Apply a command of the shell itself; collect any other."""
         shell = self.shell
         if name in FILLING:
             here = first_of(node, "herestring_redirect")
@@ -332,8 +340,9 @@ class _Walk(Branches):
             self._start(node, words, environment)
 
     def _start(self, node: Node, words: list[Word], environment: dict[str, Text]) -> None:
-        """Keeps a command that starts a program; reads a script that it starts, where that is
-        there."""
+        """Handle a command that starts a program: read the script that it starts if the text is
+        available, otherwise collect the command.
+        """
         shell, starters = self.shell, self.shell.around.starters
         carried = starters.carried_variables(words)
         if (inner := starters.inline_script(words)) is not None:
@@ -349,7 +358,7 @@ class _Walk(Branches):
         shell.commands.append(Command(tuple(words), environment | carried, file, line))
 
     def _end_where_it_does(self, node: Node, name: str, words: list[Word]) -> None:
-        """EndedError where an `exit`, or a failure under `set -e`, is sure to be reached."""
+        """Raise EndedError if an `exit`, or a failure under `set -e`, is sure to be reached."""
         shell = self.shell
         if name == "set":
             shell.ends_on_failure = ends_on_failure(words, before=shell.ends_on_failure)
@@ -359,13 +368,14 @@ class _Walk(Branches):
         what = "false, under set -e," if fails else name
         rest = self.source.value[node.end_byte :].splitlines()
         if any(line.strip() and not line.strip().startswith("#") for line in rest):
-            self.note(node, f"{what} ends the script; what stands below is never reached")
+            self.note(node, f"{what} ends the script; nothing below it is reached")
         raise EndedError
 
     @contextmanager
     def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
-        """Prefixes the commands of a script with the srun or mpirun that starts it and counts
-        them."""
+        """Put the srun or mpirun that starts a script, and counts its processes, before each of the
+        script's commands.
+        """
         shell = self.shell
         first = len(shell.commands)
         yield
@@ -375,12 +385,12 @@ class _Walk(Branches):
             ]
 
     def _nested(self, script: Text) -> None:
-        """A script in a word: `eval`, `bash -c`."""
+        """Read a script inside a word: `eval`, `bash -c`."""
         with self.shell.limits.call("a command in a word"):
             _read(self.shell, script, is_word=True)
 
     def _is_active(self, what: str) -> bool:
-        """Whether a function or script is being read, and so calls itself."""
+        """Whether a function or script is already being read, so that it calls itself."""
         if what in self.shell.active:
             self.shell.note(f"{what} calls itself: not followed")
             return True
@@ -394,7 +404,7 @@ class _Walk(Branches):
                 _Walk(shell, source).run(body)
 
     def _read_file(self, call: ScriptCall, node: Node) -> bool:
-        """Read another file in this shell; whether it was there."""
+        """Read another file in this shell. Returns whether it is available."""
         shell, name = self.shell, call.name.value
         place = self.piece(node).first()
         text = shell.written.get(name)
@@ -412,7 +422,9 @@ class _Walk(Branches):
         return True
 
     def _source(self, words: list[Word]) -> None:
-        """`source config.sh`; one that is not where it is named may have been given, and read."""
+        """Read the file in `source config.sh`. A missing one is not reported if it only prepares a
+        shell (`.bashrc`) or the user gives a file of that name.
+        """
         if not words:
             return
         shell, named, written = self.shell, words[0].text, words[0].written
@@ -432,7 +444,7 @@ class _Walk(Branches):
 
 
 def _appended(old: Value | None, more: Value) -> Value:
-    """`X+=more`."""
+    """The value of a variable after `X+=more`."""
     if isinstance(old, list) or isinstance(more, list):
         first = old if isinstance(old, list) else [old] if old is not None else []
         return [*first, *(more if isinstance(more, list) else [more])]
@@ -440,7 +452,9 @@ def _appended(old: Value | None, more: Value) -> Value:
 
 
 def _named(name: str, value: Value) -> Value:
-    """The value of a variable; an unknown output is unknown under the variable's name."""
+    """The value of a variable. If it is the unknown output of a command, the reason names the
+    variable.
+    """
     if isinstance(value, list) or value.value != HOLE or not value.unknown.startswith("output"):
         return value
     return Text.not_known(f"${name}, {value.unknown}")

@@ -1,4 +1,4 @@
-"""The state of a shell while scripts are read, its result, and the surroundings of the scripts."""
+"""The state of a shell while scripts are read, the result, and the surroundings of the scripts."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from planner.launch.languages.text import Text, Word, digits
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-# What a variable holds: a text, or the words of an array.
+# The value of a variable: a text, or the words of an array.
 Value = Text | list[Text]
-# Where a statement with branches begins: path of its file, and offset.
+# The place where a statement with branches begins: path of its file, and offset.
 Site = tuple[str, int]
-# Variables that every shell sets: paths and names, without effect on what is started.
+# Variables that every shell sets: paths and names that do not affect the programs started.
 _ALWAYS_SET = ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME")
-# More notes of a script tell no more.
+# More notes on a script add no information.
 MOST_NOTES = 50
-# Reasons for which the value of a variable or of an argument is unknown.
+# Reasons why a variable or an argument is unknown.
 NOT_SET, NO_ARGUMENT = "which the files do not set", "an argument of the script"
-# How the reason ends for which a count is not known.
-OF_THE_MACHINE = "which counts what the machine has"
-# The name by which all arguments of a script are given.
+# How the reason for an unknown count ends.
+OF_THE_MACHINE = "which depends on the machine"
+# The name under which a user gives all arguments of a script.
 _EVERY_ARGUMENT = "@"
 
 
 def may_set(file: str) -> str:
-    """The reason for an unknown variable that a missing file may set."""
+    """The reason for an unknown variable that an unread file may set."""
     return f"which {file} may set, and that was not read"  # plain: `telling` looks for it
 
 
 class EndedError(Exception):
-    """The end of a script before its last line."""
+    """Raised if a script ends before its last line."""
 
 
 @dataclass(frozen=True)
 class Undecided:
-    """A statement whose branches reading cannot decide between.
+    """A statement with branches that reading cannot decide between.
 
-    `taken`: the branch that was read, counted from 1, 0 for none. `why`: what is not known;
-    `advice`: for each branch, how its variables would be given so that it runs; `unset`: the test
-    only asks for a variable of the environment, which is taken as unset.
+    `taken`: the branch that was read, counted from 1; 0 for none. `why`: the part that is unknown;
+    `advice`: for each branch, the options that would make it run; `unset`: the test only asks for
+    an environment variable that is not set, which is assumed to stay unset.
     """
 
     place: str
@@ -59,7 +59,7 @@ class Undecided:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that would run, with the variables that it would see."""
+    """A command that would run, with the environment variables that it would see."""
 
     words: tuple[Word, ...]
     environment: Mapping[str, Text]
@@ -71,11 +71,11 @@ class Command:
 class Around:
     """The surroundings of scripts, as far as the caller knows them.
 
-    `given`: variables that win over those of the scripts, and `option`: how a user gives one;
-    `machine`: variables that hold where no script sets them; `directives`: variables that the first
-    lines of a script bring, such as a scheduler's; `counted_by`: the variables, first come, that
-    hold the number which a command in `$(...)` counts; `open_file`: the text of a file by the name
-    that a script gives it, and the path of that script; `has_file`: whether it is there;
+    `given`: variables that override those of the scripts; `option`: the option by which a user
+    gives one; `machine`: values of variables that no script sets; `directives`: variables that the
+    first lines of a script set, such as a scheduler's; `counted_by`: for a command in `$(...)` that
+    counts something, variables with the same number, the preferred first; `open_file`: the text of
+    a file, from the name in a script and the script's path; `has_file`: whether it exists;
     `given_files`: names of the files that the user gives; `starters`: programs that start others.
     """
 
@@ -92,12 +92,12 @@ class Around:
 
 @dataclass(kw_only=True)
 class Scripts:
-    """The effect of scripts, read one after another in one shell.
+    """The effect of scripts that are read one after another in one shell.
 
-    `written`: files that they would write, by path; `submitted`: scripts that they hand to a
-    scheduler, with the options of its command as directives; `undecided`: statements of which
-    reading could not tell which branch runs; `notes`: what is not followed; `errors`: place and
-    words of each slip of syntax.
+    `written`: files that they would write, by path; `submitted`: scripts that they pass to a
+    scheduler, with the options of its command as directives; `undecided`: statements whose branch
+    reading could not determine; `notes`: parts that are not followed; `errors`: place and words of
+    each syntax error.
     """
 
     commands: list[Command] = field(default_factory=list)
@@ -112,12 +112,12 @@ class Scripts:
 class Shell(Scripts):
     """The state of the shell while scripts are read.
 
-    `chosen`: branches to take where reading cannot decide, 0 for none; `hopeful`: tests that
-    reading cannot decide are taken as met. `active`: functions and scripts that are being read;
-    `positional`: arguments of the innermost, which `is_called` if all of them are known, and
-    `shifted` the number of unknown ones that `shift` has taken away. `doubts`: statements around
-    what is read now, of which reading is not sure that they run; `ends_on_failure`: `set -e`;
-    `missed`: a sourced file that was not there, and may have set any variable.
+    `chosen`: the branches to take in undecided statements, 0 for none; `hopeful`: whether undecided
+    tests count as true. `active`: functions and scripts being read; `positional`: arguments of the
+    innermost one; `is_called`: whether all of them are known; `shifted`: how many unknown ones
+    `shift` has removed. `doubts`: the number of enclosing statements that may not run;
+    `ends_on_failure`: `set -e` is on; `missed`: a sourced file that was not available and may have
+    set any variable.
     """
 
     around: Around
@@ -136,12 +136,14 @@ class Shell(Scripts):
     missed: str = ""
 
     def note(self, text: str) -> None:
-        """Remember a part of the script that is not followed."""
+        """Note a part of the script that is not followed."""
         if len(self.notes) < MOST_NOTES:
             self.notes.append(text)
 
     def lookup(self, name: str) -> Value | None:
-        """A variable's value: as given by the user, else as set so far."""
+        """A variable's value: the user's, else the one set so far, else the machine's; None if
+        there is none.
+        """
         given = self.around.given
         if (number := digits(name)) is not None:
             if 0 < number <= len(self.positional):
@@ -158,8 +160,7 @@ class Shell(Scripts):
         return None if value is None else Text.made(value)
 
     def arguments(self) -> Sequence[Text]:
-        """`$@`: the arguments as given; one unknown argument where it is open whether there are
-        any."""
+        """The arguments `$@`. If it is not known whether there are any, one unknown argument."""
         if self.is_called or self.positional:
             return self.positional
         given = self.around.given
@@ -176,13 +177,13 @@ class Shell(Scripts):
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
 
     def export(self, variables: Mapping[str, Text]) -> None:
-        """Set variables that commands see."""
+        """Set variables and export them to commands."""
         self.variables |= variables
         self.exported |= variables.keys()
 
     @contextmanager
     def having(self, **values: Any) -> Iterator[None]:
-        """Within this context some fields have other values."""
+        """Set fields to other values inside this context."""
         before = {name: getattr(self, name) for name in values}
         vars(self).update(values)
         try:
@@ -191,11 +192,11 @@ class Shell(Scripts):
             vars(self).update(before)
 
     def called(self, arguments: Sequence[Text]) -> AbstractContextManager[None]:
-        """Inside a script or function with these arguments."""
+        """A context inside a script or function that is called with these arguments."""
         return self.having(positional=arguments, shifted=0, is_called=True)
 
     def carrying(self, variables: Mapping[str, Text]) -> AbstractContextManager[None]:
-        """Inside what is started with further variables in its environment, if any."""
+        """A context in which these variables are also in the environment."""
         if not variables:
             return nullcontext()
         exported = self.exported | variables.keys()
@@ -203,19 +204,19 @@ class Shell(Scripts):
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Inside a function or script, by the words for it."""
+        """A context inside a function or script, described by `what`."""
         with self.limits.call(what), self.having(active=self.active | {what}):
             yield
 
     @contextmanager
     def process(self) -> Iterator[None]:
-        """Inside a process of its own, which its `exit` ends."""
+        """A context inside a separate process, which its `exit` ends."""
         with suppress(EndedError), self.having(ends_on_failure=False):
             yield
 
 
 def array_words(text: str) -> list[Text]:
-    """The words of an array that a user gives as one text, as the shell splits them."""
+    """The words of an array that a user gives as one text, split as the shell does."""
     inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
     try:
         words = shlex.split(inner)

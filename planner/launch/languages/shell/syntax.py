@@ -1,4 +1,4 @@
-"""The syntax tree of a shell script, with corrections where the grammar reads it wrongly."""
+"""The syntax tree of a shell script, with corrections where the grammar is wrong."""
 
 from __future__ import annotations
 
@@ -13,34 +13,37 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
-# `{{ LAYERS }}`, `__LAYERS__`.
+# Placeholders of templates: `{{ LAYERS }}`, `__LAYERS__`.
 _TEMPLATED = re.compile(
     r"(?<!\$)\{\{\s*([A-Za-z_]\w*)\s*\}\}|(?<=[\s\"'=])__([A-Z][A-Z0-9_]*)__(?=[\s\"']|$)",
     re.MULTILINE,
 )
-# `DATA=<path to your data>`, `SEQ=# TODO`: neither is a redirection or a comment.
+# Placeholders such as `DATA=<path to your data>` or `SEQ=# TODO`, which are not a redirection or a
+# comment.
 _TO_FILL_IN = re.compile(
     r"(?<==)<[A-Za-z][^<>\n\"']*>|(?<=[\s\"'])<\w+ [^<>\n\"']*>(?=[\s\"'])|(?<==)#[ \t][^\n]*"
 )
 
 
 def parse_shell(text: str) -> Node:
-    """Syntax tree; offsets in characters."""
+    """The syntax tree of a script; offsets count characters."""
     import tree_sitter
     import tree_sitter_bash
 
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
-    # One byte a character, so that offsets agree; nothing outside ASCII is syntax.
+    # One byte per character, so that offsets agree; characters outside ASCII are never syntax.
     plain = re.sub(r"[^\x00-\x7f]", "?", text)
-    # A last command that goes on on no line: bash runs it, the grammar knows no end of it.
+    # A final backslash with no line after it: bash runs the command, but the grammar finds no end.
     end = len(plain.rstrip(" \t\n\\"))
     plain = plain[:end] + plain[end:].replace("\\", " ")
     return parser.parse(_with_other_marks(plain).encode()).root_node
 
 
 def _with_other_marks(text: str) -> str:
-    """Here-documents in whose body a line begins with their mark, which the grammar takes for
-    their end: with marks as long that no line of the body begins with."""
+    """The text with changed marks of some here-documents: if a line of the body begins with the
+    mark, the grammar would take it for the end. The new marks have the same length and begin no
+    line of the body.
+    """
     lines = text.split("\n")
     places: dict[str, list[int]] = {}
     for at, line in enumerate(lines):
@@ -63,7 +66,7 @@ def _with_other_marks(text: str) -> str:
 
 
 def filled_in(source: Text, given: Mapping[str, str]) -> Text:
-    """Fills a template's places with the values that the user gives; others are unknown."""
+    """A template with its placeholders replaced by the user's values; the others are unknown."""
 
     def filled(match: re.Match[str]) -> Text:
         name = match[1] or match[2]
@@ -78,12 +81,12 @@ def _to_fill(written: str) -> Text:
 
 
 def first_of(node: Node | None, kind: str) -> Node | None:
-    """A node's first child of a kind."""
+    """The first child of a kind; None if there is none."""
     return next((item for item in node.named_children if item.type == kind), None) if node else None
 
 
 def operator_of(node: Node) -> str:
-    """The `&&` or `||` of a list."""
+    """The operator of a list, `&&` or `||`."""
     return next(child.type for child in node.children if child.type in ("&&", "||"))
 
 

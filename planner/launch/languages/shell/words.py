@@ -1,5 +1,6 @@
 """Words of a script as the shell expands them: variables, defaults, quotes, arithmetic, and the
-output of commands within words."""
+output of commands inside words.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-# In double quotes a backslash before a line's end, $, ", ` or itself goes.
+# In double quotes, a backslash is removed before a line's end, $, ", ` or another backslash.
 _CONTINUED = r"\\\n|\\(?=[$`\"\\])"
 _ESCAPED = r"(?s)\\(.?)"
 _EVERY_WORD = re.compile(r"\$\{(\w+)\[[@*]\]\}|\$(@|\*)")
@@ -46,19 +47,19 @@ _FIELDS = re.compile(r"awk\s+-F\s*(['\"]?)(.)\1\s+'\{\s*print NF\s*\}'")
 _PARTS = re.compile(r"tr\s+(['\"]?)([,;: ])\1\s+(['\"]?)(\\n| )\3")
 _COUNTS = re.compile(r"wc\s+-[lw]|grep\s+-c\s+(['\"]?)\.?\1")
 _CALCULATOR = re.compile(r"bc(\s+-l)?")
-# A question whether the machine is one of Ascend's, with the answers yes and no: no GPU that is
-# planned for is.
+# A test for an Ascend machine, with a yes and a no branch. The answer is no, because the planner
+# knows no Ascend GPU.
 _ASKS_FOR_ASCEND = re.compile(
     r"\$\(\s*python3?\s+-c\s+[\"']import torch_npu[\"'][^|]*?"
     r"&&\s*echo\s+\w+\s*\|\|\s*echo\s+(\w+)\s*\)"
 )
-# Kubernetes' spelling of a container's variable; no program is named like that.
+# Kubernetes' syntax for a container's variable; no program has such a name.
 _OF_A_CONTAINER = re.compile(r"\$\(([A-Z][A-Z0-9_]*)\)")
 _REDIRECTIONS = ("file_redirect", "herestring_redirect")
 
 
 class Words:
-    """Expansion of one script's nodes. `source`: its text."""
+    """Expands the nodes of one script. `source`: its text."""
 
     def __init__(self, shell: Shell, source: Text) -> None:
         self.shell, self.source = shell, source
@@ -88,7 +89,7 @@ class Words:
         return [Word(part, used if len(parts) == 1 else part.span()) for part in parts]
 
     def _listed(self, node: Node) -> Sequence[Text] | None:
-        """`"${ARGS[@]}"`: the words of an array; None if the node is something else."""
+        """The words of an array in `"${ARGS[@]}"`; None if the node is anything else."""
         node = _without_name(node)
         inner = node
         if node.type == "string" and node.named_child_count == 1:
@@ -103,11 +104,11 @@ class Words:
         listed = self._array(match[1]) if match[1] else self.shell.arguments()
         if node.type == "string":
             return listed
-        # Without quotes around it, the shell splits each element at blanks.
+        # Without quotes, the shell splits each element at blanks.
         return [part for item in listed for part in item.split()]
 
     def _array(self, name: str) -> list[Text]:
-        """The words of an array; one that is not known where nothing sets it."""
+        """The words of an array; a single unknown word if nothing sets it."""
         given = self.shell.around.given
         if name in given:
             return array_words(given[name])
@@ -115,7 +116,7 @@ class Words:
         return value if isinstance(value, list) else [self.variable(name)]
 
     def value(self, node: Node) -> Text:
-        """A node's text once expanded, as one word."""
+        """A node's text after expansion, as one word."""
         with self.shell.limits.deeper():
             value = self._value(node)
         self.shell.limits.step(len(value.value))
@@ -130,7 +131,7 @@ class Words:
                 return self.piece(node)[1 + (node.type == "ansi_c_string") : -1]
             case "simple_expansion" | "expansion":
                 return self._expanded(node)
-            # In a here-document the grammar takes `$((1 + 1))` for a command.
+            # In a here-document the grammar mistakes `$((1 + 1))` for a command.
             case "arithmetic_expansion" | "command_substitution" if text.startswith(("$((", "$[")):
                 return self.calculated(text[3:-2] if text.startswith("$((") else text[2:-1])
             case "command_substitution" | "process_substitution":
@@ -138,14 +139,14 @@ class Words:
         return self.piece(node).cut(_ESCAPED)
 
     def inside(self, node: Node, *, quoted: bool = False) -> Text:
-        """The text of a node, with the values of its children in their places."""
+        """The text of a node, with its children replaced by their values."""
         start, end = node.start_byte + quoted, node.end_byte - quoted
         quoted = quoted or node.type == "heredoc_body"
         parts: list[Text] = []
         for child in node.named_children:
             if child.type in ("string_content", "heredoc_content"):
                 continue
-            # The grammar counts blanks between two expansions in a string to the second.
+            # In a string, the grammar includes the blanks between two expansions in the second one.
             blanks = _blanks_before(self.piece(child).value)
             parts += [self._plain(start, child.start_byte + blanks, quoted), self.value(child)]
             start = child.end_byte
@@ -175,7 +176,7 @@ class Words:
         return self._default(node, operator, name, value)
 
     def _length(self, name: str, every: str | None) -> Text:
-        """`${#X}`, `${#X[@]}`."""
+        """The value of `${#X}` or `${#X[@]}`."""
         value = self.shell.lookup(name)
         if every and isinstance(value, list):
             return Text.made(str(len(value)))
@@ -183,7 +184,7 @@ class Words:
         return value if value.unknown else Text.made("1" if every else str(len(value.value)))
 
     def _default(self, node: Node, operator: str, name: str, value: Text) -> Text:
-        """`${X:-8}`: the value, or its default."""
+        """The value of `${X:-8}`, `${X:=8}` or `${X:+8}`."""
         unset = bool(value.unknown) or (operator.startswith(":") and not value.value)
         at = self.piece(node).value.index(operator) + len(operator) + node.start_byte
         if operator.endswith("+"):
@@ -196,7 +197,7 @@ class Words:
         return default
 
     def _between(self, node: Node, start: int) -> Text:
-        """The text from `start` to the closing brace of an expansion."""
+        """The expanded text from `start` to the closing brace of an expansion."""
         parts: list[Text] = []
         for child in node.named_children:
             if child.start_byte >= start:
@@ -205,7 +206,7 @@ class Words:
         return join([*parts, self.source[start : node.end_byte - 1]])
 
     def variable(self, name: str) -> Text:
-        """A variable's value; the first one of an array."""
+        """A variable's value; for an array, its first element."""
         if name in ("@", "*"):
             return spaced(self.shell.arguments())
         if name == "#":
@@ -238,7 +239,7 @@ class Words:
         return value[int(at.value)]
 
     def entry_name(self, index: str) -> str:
-        """The key of the entry `M["$k"]`."""
+        """The key of a table's entry, such as `"$k"` in `M["$k"]`, after expansion."""
         plain = re.sub(r"[\"']", "", index)
         return re.sub(r"\$\{?(\w+)\}?", lambda match: self.variable(match[1]).value, plain)
 
@@ -254,7 +255,7 @@ class Words:
         return Text.not_known(f"$(({text}))") if number is None else Text.made(str(number))
 
     def output(self, node: Node) -> Text:
-        """The output of `$(...)`; not known where only running it could tell."""
+        """The output of `$(...)`; unknown if only running it could determine it."""
         written = self.piece(node).value
         unknown = Text.not_known(f"output of {written}")
         if wanted := self.shell.around.counted_by(written):
@@ -272,7 +273,7 @@ class Words:
         return unknown if printed is None else printed
 
     def words_of(self, node: Node) -> list[Word]:
-        """A command's words, without the variables before it and its redirections."""
+        """A command's words, without the assignments before it and its redirections."""
         return [
             word
             for child in node.named_children
@@ -294,7 +295,9 @@ class Words:
         return None
 
     def _of_command(self, name: str, given: Sequence[Word]) -> Text | None:
-        """The output of `echo`, `printf`, `expr`, `basename`, `dirname` or `cat FILE`."""
+        """The output of `echo`, `printf`, `expr`, `basename`, `dirname` or `cat FILE`; None for
+        other commands.
+        """
         texts = [word.text for word in given]
         match name:
             case "echo":
@@ -319,7 +322,9 @@ class Words:
         return text
 
     def _filtered(self, text: Text, by: str) -> Text | None:
-        """The output of a filter for a text; None for a filter that is not known."""
+        """The output of a filter such as `tr` or `wc` for a text; None for an unsupported
+        filter.
+        """
         if _CALCULATOR.fullmatch(by):
             return self.calculated(text.value)
         if not text.unknown:
@@ -337,7 +342,7 @@ class Words:
         return Text(text.value.replace("\n", " "), text.origin) if joins else text
 
     def _here(self, node: Node) -> Text | None:
-        """`$(cat <<EOF ... EOF)`."""
+        """The text in `$(cat <<EOF ... EOF)`."""
         body = first_of(first_of(node, "heredoc_redirect"), "heredoc_body")
         is_shown = self.piece(node.named_children[0]).value.strip() in ("cat", "cat -")
         return self.inside(body) if is_shown and body is not None else None
@@ -351,19 +356,21 @@ def _first(value: Value) -> Text:
 
 
 def _blanks_before(written: str) -> int:
-    """Characters of blanks and continued lines at the start of an expansion."""
+    """The number of characters of blanks and line continuations at the start of an expansion."""
     found = re.match(r"(?:\s|\\\n)*", written)
     return found.end() if found else 0
 
 
 def _without_name(node: Node) -> Node:
-    """A node, or the expansion that alone makes a command's name: `$LAUNCHER`, `"${CMD[@]}"`."""
+    """The node, or the single expansion that is a command's whole name: `$LAUNCHER`,
+    `"${CMD[@]}"`.
+    """
     is_lone = node.type == "command_name" and node.named_child_count == 1
     return node.named_children[0] if is_lone else node
 
 
 def _is_unquoted(node: Node) -> bool:
-    """Whether the shell splits what a node becomes at blanks."""
+    """Whether the shell splits the expansion of a node at blanks."""
     inner = _without_name(node)
     if inner.type == "concatenation":
         quoted = ("string", "raw_string", "ansi_c_string")
@@ -372,7 +379,7 @@ def _is_unquoted(node: Node) -> bool:
 
 
 def _path(name: str, texts: Sequence[Text]) -> Text | None:
-    """The output of a command that edits a path."""
+    """The output of `basename` or `dirname`; None if it is unknown."""
     if name in ("realpath", "readlink"):
         return None if texts[-1].unknown else texts[-1]
     if name not in ("basename", "dirname") or texts[0].unknown:

@@ -1,1 +1,1 @@
-"""Memory of serving a model: weights by format, KV cache by layer, what the engine adds."""
+"""Memory of serving a model: weights by format, KV cache by layer, and the engine's overhead."""

@@ -1,8 +1,8 @@
 """Peak memory of a forward pass and of the sampling after it, without a backward pass.
 
-While the layers run, a rank holds the hidden state and residual of a chunk, and what the widest
-operation reads and writes. Then the sampler holds its logits. The kernels of experts have buffers
-of their own.
+While the layers run, a rank holds the hidden state and residual of a chunk, and the input and
+output of the widest operation. After that the sampler holds the logits. The kernels of experts have
+buffers of their own.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from planner.predict.ops.rows import Op
 _ELEMENT_BYTES = 2.0
 # Hidden state and residual: fused norms carry both through the layers.
 _STREAMS = 2.0
-# vLLM cuts what its expert kernels see into pieces of this many tokens.
+# vLLM splits the input of its expert kernels into pieces of this many tokens.
 _EXPERT_CHUNK = 32768
-# MLA expands cached tokens for prefill, at most this many at a time: at least 8 sequences of full
-# length or 4 blocks a sequence, at most 64 Ki (vLLM, MLA's chunked prefill workspace).
+# MLA expands cached tokens for prefill, at most this many at a time. The number is at least 8
+# sequences of full length or 4 blocks per sequence, and at most 64 Ki (vLLM, MLA's chunked prefill
+# workspace).
 _MLA_CHUNK = 65536
 
 
@@ -35,7 +36,7 @@ class Activations:
 
     @property
     def peak(self) -> float:
-        """Largest sum that is alive at once."""
+        """Largest sum of tensors that are alive at the same time."""
         after = self.sampling + (self.experts if self.experts_stay else 0.0)
         return self.streams + max(self.layers + self.experts, after)
 
@@ -65,7 +66,9 @@ def stage_activations(deployment: Deployment, stage: int) -> Activations:
 
 
 def _op_width(deployment: Deployment, op: Op) -> float:
-    """Elements per token that an operation reads and writes; 0 for experts, counted apart."""
+    """Elements per token that an operation reads and writes; 0 for experts, which are counted
+    separately.
+    """
     if op.name.startswith("moe/"):
         return 0.0
     if op.kind is OpKind.ATTENTION:
@@ -77,8 +80,8 @@ def _op_width(deployment: Deployment, op: Op) -> float:
         kv_out = op.kv_out_width * deployment.share(Shard.KV)
         return op.in_width * deployment.share(op.in_shard) + out + kv_out
     if op.name.endswith("/activation"):
-        # It reads what the up projections wrote and writes the down projection's input; the block's
-        # input and the attention's output are still alive (a compiled graph's buffers).
+        # The activation reads the up projections' outputs and writes the down projection's input;
+        # the block's input and the attention's output are still alive (a compiled graph's buffers).
         model = deployment.model
         gates = 2.0 if model.gated else 1.0
         shared = model.moe.shared_ffn if model.moe else 0
@@ -88,8 +91,9 @@ def _op_width(deployment: Deployment, op: Op) -> float:
 
 
 def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:
-    """Buffers of the experts' kernels: products up (reused for those down) and activations. Each
-    token of a chunk appears top_k times, for the tokens of all dp replicas together."""
+    """Elements in the buffers of the experts' kernels: products up (reused for those down) and
+    activations. Each token of a chunk appears top_k times, and the tokens of all dp replicas count.
+    """
     moe = deployment.model.moe
     if moe is None or not any(op.kind is OpKind.GROUPED_GEMM for op in ops):
         return 0.0
@@ -100,7 +104,9 @@ def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:
 
 
 def _mla_context(deployment: Deployment) -> float:
-    """MLA's expanded keys and values of cached tokens, and the buffer that gathers them."""
+    """Bytes of MLA's expanded keys and values of cached tokens, and of the buffer that gathers
+    them.
+    """
     mla = deployment.model.mla
     if mla is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""What is served, on which GPUs, with which settings, and the rules that a deployment must obey."""
+"""The model that is served, its GPUs and settings, and the rules that a deployment must obey."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from planner.predict.ops.table import pieces
 # vLLM pads the vocabulary of all tensor-parallel ranks together to a multiple of this
 # (VocabParallelEmbedding).
 VOCABULARY_MULTIPLE = 64
-# Largest accepted values: far beyond any machine, and small enough to count with.
+# Largest accepted values: far beyond any machine, and small enough for exact arithmetic.
 MAX_BATCH = 1_000_000
 MAX_TOKENS = 100_000_000
 _MAX_DEGREE = 4096
@@ -45,10 +45,11 @@ class Deployment:
     """One model served by dp·tp·pp GPUs.
 
     `batch`: sequences served at once by all dp replicas together; `context`: tokens of each, prompt
-    and answer; `chunk`: tokens of one prefill step; `sequences`: number that the engine reserves
-    sampling memory for. `dp`: data-parallel attention, with dense weights once per replica and
-    experts shared by all replicas. `ep` of a stage's dp·tp ranks hold whole experts, the rest
-    splits each. `window_cache`: sliding-window layers drop tokens that left the window.
+    and answer; `chunk`: tokens of one prefill step; `sequences`: number of sequences for which the
+    engine reserves sampling memory. `dp`: data-parallel attention, with dense weights once per
+    replica and experts shared by all replicas. `ep` of a stage's dp·tp ranks hold whole experts;
+    the other factor splits each expert. `window_cache`: sliding-window layers drop tokens that left
+    the window.
     """
 
     model: ModelSpec
@@ -77,7 +78,7 @@ class Deployment:
 
     @property
     def expert_tp(self) -> int:
-        """Ranks that split each expert's width."""
+        """Number of ranks over which each expert's width is split."""
         return self.tp * self.dp // self.ep
 
     @property
@@ -97,8 +98,9 @@ class Deployment:
         return math.ceil(self.model.vocab / unit) * unit
 
     def share(self, shard: Shard) -> float:
-        """Share of a width on a rank; serving splits no sequences, so every rank holds each token's
-        hidden state whole."""
+        """Share of a width on a rank. Serving does not split sequences, so every rank holds each
+        token's whole hidden state.
+        """
         match shard:
             case Shard.TP | Shard.ROUTED_TP:
                 return 1.0 / self.tp
@@ -116,7 +118,8 @@ class Deployment:
     @cached_property
     def stages(self) -> tuple[tuple[LayerKind, ...], ...]:
         """Layers of each pipeline stage, split as in vLLM: layers beyond an even split go to the
-        stages before the last, which has the head."""
+        stages before the last, because the last has the head.
+        """
         counts = [self.model.layers // self.pp] * self.pp
         for index in range(self.model.layers % self.pp):
             counts[-2 - index] += 1
@@ -137,7 +140,7 @@ def layer_piece(deployment: Deployment, kind: LayerKind) -> Piece:
 
 
 def check_deployment(deployment: Deployment) -> None:
-    """UsageError for settings that no engine accepts, with the nearest ones that work."""
+    """Raise UsageError for settings that no engine accepts, naming the nearest ones that work."""
     for problem in _problems(deployment):
         raise UsageError(problem)
 
@@ -152,10 +155,10 @@ def _problems(deployment: Deployment) -> Iterator[str]:
     for option, (name, largest) in _RANGES.items():
         value = getattr(deployment, name)
         if not 1 <= value <= largest:
-            yield f"{option} {value:,} is outside of 1 to {largest:,}"
+            yield f"{option} {value:,} is not between 1 and {largest:,}"
     if not 0 < deployment.utilization <= 1:
         yield (
-            f"--gpu-memory-utilization {deployment.utilization:g} is outside of 0 to 1; vLLM's "
+            f"--gpu-memory-utilization {deployment.utilization:g} is not between 0 and 1; vLLM's "
             "usual value is 0.9"
         )
     yield from _tensor_problems(model, deployment.tp)

@@ -1,13 +1,14 @@
-"""What a serving engine holds beside weights and KV cache, and how much of it its budget counts.
+"""Memory of a serving engine besides weights and KV cache, and the part of it that its budget
+covers.
 
 vLLM fills `gpu_memory_utilization` of the HBM: it loads the weights, runs one forward pass of
 `max_num_batched_tokens` tokens and a sampling step of `max_num_seqs` sequences, measures their
-peak, and gives the rest to the KV cache. What the process took before that measurement (CUDA
-context, NCCL) is outside the budget; before 0.21, CUDA graphs are as well.
+peak, and gives the rest to the KV cache. Memory that the process allocated before that measurement
+(CUDA context, NCCL) is outside the budget; before 0.21, CUDA graphs are as well.
 
-Constants that are not counted from tensors were read off the start-up logs in
+Constants that are not counted from tensors were read from the start-up logs in
 `planner/predict/memory/serving/serving_logs.csv` (all on H100); each one, here and in
-`serving.toml`, says from which rows.
+`serving.toml`, names the rows that it comes from.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class ServingEngine:
     `logit_bytes`: bytes alive for each sampled logit. `moe_workspace_stays`: the expert kernels'
     buffers stay allocated while sampling. `non_torch_*`: GiB outside torch's allocator that appear
     while profiling: on one GPU, in a pipeline without TP, under TP. `pad_hidden`, `pad_width`:
-    multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the engine of the
-    start-up logs that its constants come from.
+    multiples to which its mxfp4 kernels pad an expert's matrices. `logs`: the engine that wrote the
+    start-up logs behind these constants.
     """
 
     name: str
@@ -46,7 +47,7 @@ class ServingEngine:
     pad_width: int
 
     def non_torch_bytes(self, tp: int, gpus: int) -> float:
-        """Memory outside torch's allocator that the budget counts, on one of `gpus` GPUs."""
+        """Bytes outside torch's allocator, on one of `gpus` GPUs, that the budget covers."""
         alone, pipeline = self.non_torch_alone_gib, self.non_torch_pipeline_gib
         return GIB * (self.non_torch_tensor_gib if tp > 1 else alone if gpus == 1 else pipeline)
 
@@ -55,10 +56,10 @@ ENGINES: Mapping[str, ServingEngine] = {
     name: ServingEngine(name, **row) for name, row in TABLES["engines"].items()
 }
 
-# NCCL before the budget's first look at the device: 1.53 - 0.51 GiB under TP 2 and 4 (free memory
-# at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
+# NCCL's memory before the budget's first measurement of the device: 1.53 - 0.51 GiB under TP 2 and
+# 4 (free memory at start in the rows vllm-0.19), 0.9 GiB in pipelines, 1.5 GiB with experts.
 NCCL_START_BYTES = 1.0 * GIB
-# NVLink of H100, the link inside the nodes of the logs.
+# Link rate of NVLink on H100, inside the nodes of the logs.
 _LOGGED_LINK_BYTES_PER_S = 450e9
 
 # CUDA graphs of 51 batch sizes, piecewise and full: least squares over the 28 rows vllm-0.19 of
@@ -67,15 +68,15 @@ _LOGGED_LINK_BYTES_PER_S = 450e9
 _GRAPH_FIXED_BYTES = 0.33 * GIB
 _GRAPH_LAYER_BYTES = 0.0171 * GIB
 
-# vLLM's default by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk and
-# sequences, larger on GPUs of 70 GiB and more except A100s.
+# vLLM's defaults by GPU (EngineArgs.get_batch_defaults, serving context): tokens of a chunk, and
+# sequences; larger on GPUs of 70 GiB or more except A100s.
 _LARGE_GPU_BYTES = 70 * GIB
 _LARGE_DEFAULTS = (8192, 1024)
 _SMALL_DEFAULTS = (2048, 256)
 
 
 def find_engine(name: str) -> ServingEngine:
-    """The engine of --engine; UsageError lists the names."""
+    """The engine with the name given to --engine; UsageError lists the names."""
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES, f"one of {', '.join(ENGINES)}")
     return ENGINES[name]
@@ -83,7 +84,8 @@ def find_engine(name: str) -> ServingEngine:
 
 def nccl_start_bytes(gpu: Gpu) -> float:
     """Bytes of NCCL after start-up: buffers of as many channels as the links inside a node can use,
-    few on PCIe."""
+    which are few on PCIe.
+    """
     linked, pcie = gpu.scale_up_domain_gpus > 1, gpu.host_link_bytes_per_s_per_direction
     rate = gpu.scale_up_bytes_per_s_per_gpu_per_direction if linked else pcie
     share = channels_at(rate) / channels_at(_LOGGED_LINK_BYTES_PER_S)

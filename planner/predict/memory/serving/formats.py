@@ -1,5 +1,6 @@
-"""Number formats of served weights and of the KV cache, with their scales, and the format that a
-published checkpoint states."""
+"""Number formats of served weights and of the KV cache, with their scales, and the detection of a
+published checkpoint's format.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ KEPT_BYTES = 2.0
 class WeightFormat:
     """How the matrices of linear layers are stored.
 
-    One scale of `scale_bytes` (with any zero point) covers a tile of `tile_out` outputs by
-    `tile_in` inputs; 0 stands for the whole dimension, `scale_bytes` 0 for no scales. `scope`:
+    One scale of `scale_bytes` (including any zero point) covers a tile of `tile_out` outputs by
+    `tile_in` inputs; 0 means the whole dimension, and `scale_bytes` 0 means no scales. `scope`:
     `experts` leaves attention unquantised in models with experts, `feed-forward` in every model.
-    `padded_experts`: the engine's kernels for it pad the experts' matrices.
+    `padded_experts`: the engine's kernels for this format pad the experts' matrices.
     """
 
     name: str
@@ -54,7 +55,7 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True)
 class KvFormat:
-    """How keys and values are stored. `head_bytes`: scale and zero point of a token's head."""
+    """How keys and values are stored. `head_bytes`: scale and zero point per head of a token."""
 
     name: str
     element_bytes: float
@@ -71,10 +72,11 @@ KV_FORMATS: Mapping[str, KvFormat] = {
 }
 # Format of families whose checkpoints are published in a quantised form.
 PUBLISHED_FORMATS: Mapping[str, str] = TABLES["published"]
-# By model and format: the variant of the format in which its publisher left more at 16 bits.
+# By model and format: the variant of the format in which the publisher left more tensors at 16
+# bits.
 PUBLISHED_WIDER: Mapping[str, Mapping[str, str]] = TABLES["wider"]
 
-# Formats with products in their own type; weights of all others are converted to 16 bits first.
+# Formats whose products use them directly; weights of all others are converted to 16 bits first.
 NATIVE = ("fp8", "fp8-block", "fp8-ffn", "int8")
 
 _Format = TypeVar("_Format", WeightFormat, KvFormat)
@@ -102,8 +104,9 @@ def _find(
 
 
 def multiplies(weights: WeightFormat, gpu: Gpu) -> str:
-    """` (stored only: H100-SXM5-80GB has no nvfp4 arithmetic, products multiply in 16 bits)`: what
-    becomes of quantised weights in a product; empty where they multiply in their own type."""
+    """` (stored only: H100-SXM5-80GB has no nvfp4 arithmetic, products multiply in 16 bits)`: how
+    quantised weights are used in products; empty if they multiply in their own type.
+    """
     if not weights.quantised:
         return ""
     own = next((name for name in gpu.peak_flop_per_s if weights.name.startswith(name)), None)
@@ -147,7 +150,9 @@ def _base_format(stated: Mapping[str, Any]) -> str | None:
 
 
 def _of_groups(stated: Mapping[str, Any]) -> str | None:
-    """Format of compressed-tensors, whose groups describe their weights; None if they differ."""
+    """Format of compressed-tensors, whose groups describe their weights; None if the groups
+    differ.
+    """
     groups = stated.get("config_groups")
     tables = groups.values() if isinstance(groups, Mapping) else ()
     weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]

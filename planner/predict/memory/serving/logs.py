@@ -1,12 +1,12 @@
 """Start-up logs of real engines compared with predictions, and the resulting interval.
 
-`planner/predict/memory/serving/serving_logs.csv` holds what vLLM printed while starting, GiB on one
-rank (in a pipeline the first; tokens are those of the tightest rank): facts that others published,
-with a source in each row. Constants of the engine were read off the rows of use `fit`; the other
-rows were looked up afterwards (A100: memory from the catalogue, as none was printed). qwen2.5-72b
-under TP 4 is Kimi-Dev-72B, which has the same shape. The source lists gpt-oss-120b under a
-utilisation of 0.9, but its printed terms add up at 0.95. Rows of multimodal models were left out:
-the catalogue had no vision towers.
+`planner/predict/memory/serving/serving_logs.csv` contains figures that vLLM printed while starting,
+GiB on one rank (in a pipeline the first; tokens are those of the tightest rank). Others published
+them; each row has a source. Constants of the engine were read from the rows of use `fit`; the other
+rows were looked up afterwards (A100: memory from the catalogue, because none was printed).
+qwen2.5-72b under TP 4 is Kimi-Dev-72B, which has the same shape. The source lists gpt-oss-120b
+under a utilisation of 0.9, but its printed terms add up at 0.95. Rows of multimodal models were
+left out: the catalogue had no vision towers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StartUpComparison:
 
     @property
     def tightest(self) -> ServingStageMemory:
-        """The stage that holds the fewest tokens."""
+        """The stage whose cache has room for the fewest tokens."""
         context = self.row.deployment.context
         return min(self.stages, key=lambda stage: tokens_of(stage, context, 0.0))
 
@@ -67,7 +67,7 @@ class StartUpComparison:
 
     @property
     def measured_bytes(self) -> float:
-        """Room on the tightest rank: as printed, or in pipelines from the printed tokens."""
+        """Room on the tightest rank as printed; in pipelines computed from the printed tokens."""
         pool = self.tightest.pool
         if self.row.deployment.pp == 1 or self.row.kv_tokens is None:
             return self.row.kv_cache
@@ -83,11 +83,11 @@ class StartUpComparison:
 
     @property
     def residual_bytes(self) -> float:
-        """Measured less predicted room."""
+        """Measured minus predicted room."""
         return self.measured_bytes - self.predicted_bytes
 
     def residual_with_graphs(self) -> float:
-        """The residual if the budget had counted the CUDA graphs, where they were printed."""
+        """The residual if the budget had included the CUDA graphs, if their size was printed."""
         if self.row.graphs is None:
             return self.residual_bytes
         first = self.stages[0]
@@ -99,8 +99,9 @@ class StartUpComparison:
 class CacheSpread:
     """80 % interval of the room for the KV cache: bytes to add to the prediction.
 
-    `uncovered`: traits that no log has, for which the whole range of residuals is taken. `rows`:
-    number of start-ups behind it, on `gpus`; `median_error` of their predicted room.
+    `uncovered`: traits of the deployment that no log has; with any, the interval is the whole range
+    of residuals. `rows`: number of start-ups behind it, on `gpus`; `median_error`: of their
+    predicted room.
     """
 
     low: float
@@ -143,7 +144,7 @@ def _log_row(fields: dict[str, str]) -> LogRow:
 
 
 def _logged_engine(name: str) -> ServingEngine:
-    """The very generation of the engine that wrote a log."""
+    """The generation of the engine that wrote a log."""
     engines = ENGINES.values()
     return next(engine for engine in engines if engine.logs == name and not engine.graphs_in_budget)
 
@@ -184,7 +185,7 @@ def spread_of(deployment: Deployment) -> CacheSpread:
 
 
 def _traits(deployment: Deployment) -> tuple[str, ...]:
-    """Traits, in words, by which a deployment's memory could differ from that of others."""
+    """Traits, in words, that could make a deployment's memory differ from that of others."""
     model = deployment.model
     attention = "MLA" if model.mla else "plain attention"
     several = (

@@ -1,4 +1,4 @@
-"""The largest batch or context that fits, and what to change when nothing does."""
+"""The largest batch or context that fits, and changes to make if nothing does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planner.predict.memory.serving.stage import stage_memory
 
 _GPU_STEPS = (2, 4, 8, 16, 32)
 _HIGH_UTILIZATION = 0.95
-# Heads of keys and values in Llama 2 70B, Llama 3, Mistral, and Qwen2.5 from 7B on.
+# Number of key/value heads in Llama 2 70B, Llama 3, Mistral, and Qwen2.5 from 7B on.
 GROUPED_KV_HEADS = 8
 # Tensor parallelism beyond the usual node is rare; more GPUs become pipeline stages.
 _NODE_GPUS = 8
@@ -28,7 +28,9 @@ _NODE_GPUS = 8
 
 @dataclass(frozen=True)
 class DeploymentChange:
-    """A deployment near the requested one, the options that make it, and its missing bytes."""
+    """A deployment near the requested one, the options that produce it, and the bytes that it
+    lacks.
+    """
 
     options: str
     deployment: Deployment
@@ -36,13 +38,15 @@ class DeploymentChange:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits as expected."""
+        """Whether it is expected to fit."""
         return self.missing <= 0
 
 
 @dataclass(frozen=True)
 class Solved:
-    """The largest batch or context (`what`) that fits: as expected, and at the interval's ends."""
+    """The largest batch or context (`what`) that fits: the expected one, and those at the
+    interval's ends.
+    """
 
     what: str
     expected: int
@@ -68,13 +72,14 @@ def solved_deployment(deployment: Deployment, solved: Solved) -> Deployment:
 
 
 def missing_bytes(deployment: Deployment) -> float:
-    """Bytes by which the worst stage misses its limit; negative: bytes to spare."""
+    """Bytes by which the worst stage exceeds its limit; negative: bytes to spare."""
     return max(stage.missing for stage in stage_memory(deployment))
 
 
 def largest_batch(deployment: Deployment, extra: float = 0.0) -> int:
     """Largest number of sequences of the given context that fits; 0 if none does. `extra`: bytes of
-    room beyond what is expected."""
+    room beyond the expected room.
+    """
     return _largest(lambda n: missing_bytes(replace(deployment, batch=n)) <= extra, MAX_BATCH)
 
 
@@ -90,7 +95,8 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
 
 def changes(deployment: Deployment) -> tuple[DeploymentChange, ...]:
     """Changes near the deployment, with the bytes that would then be missing; fitting ones first.
-    Single changes, and the combination of GPUs and formats that fits with the fewest GPUs."""
+    They are single changes, and the combination of GPUs and formats that fits with the fewest GPUs.
+    """
     found = [_measured(options, near) for options, near in _near(deployment)]
     known = {change.options for change in found}
     found += [change for change in _together(deployment) if change.options not in known]
@@ -98,8 +104,10 @@ def changes(deployment: Deployment) -> tuple[DeploymentChange, ...]:
 
 
 def with_grouped_queries(deployment: Deployment) -> DeploymentChange | None:
-    """A model with fewer KV heads (grouped-query attention, arXiv 2305.13245): not an option but
-    another model to choose or train. None if it has as few, or compresses them (MLA)."""
+    """The deployment of a model with fewer KV heads (grouped-query attention, arXiv 2305.13245),
+    which is not an option but another model to choose or train. None if the model has as few
+    already, or compresses keys and values (MLA).
+    """
     model = deployment.model
     few = model.mla is not None or model.kv_heads <= GROUPED_KV_HEADS
     if few or model.heads % GROUPED_KV_HEADS:
@@ -114,7 +122,7 @@ def _measured(options: str, deployment: Deployment) -> DeploymentChange:
 
 
 def _near(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    """Changes in the order in which people would rather make them."""
+    """Changes in the order in which users would prefer them."""
     yield from _smaller_requests(deployment)
     if deployment.utilization < _HIGH_UTILIZATION:
         text = f"--gpu-memory-utilization {_HIGH_UTILIZATION:g}"
@@ -188,7 +196,9 @@ def _together(deployment: Deployment) -> list[DeploymentChange]:
 
 
 def _narrower(deployment: Deployment) -> tuple[str, ...]:
-    """Common weight formats that are narrower, or the one in which the model was published."""
+    """The narrower ones of the weight formats int4 and fp8, or int4 and the format in which the
+    model was published.
+    """
     published = PUBLISHED_FORMATS.get(deployment.model.family)
     names = dict.fromkeys((published, "int4") if published else ("fp8", "int4"))
     given = deployment.weights.element_bytes

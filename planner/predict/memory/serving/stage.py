@@ -1,11 +1,11 @@
-"""What a rank of one pipeline stage holds, and the room that is left for its KV cache.
+"""Memory of a rank of one pipeline stage, and the room that is left for its KV cache.
 
 PagedAttention (arXiv 2309.06180, section 4.1) stores keys and values in blocks of tokens. Layers
 with a sliding window need only the blocks of their window; vLLM then keeps all layers in groups of
-one size, so that every group's blocks come from one pool, and pads the last group. Recurrent layers
-keep one state per sequence, whatever its length, in a block of the same pool; blocks then have as
-many tokens as make them at least as large as a state (vLLM's config of hybrids; blocks of
-Qwen3.5-27B have 1,568 tokens of 1 KiB under TP 2, where its states take 1.6 MB each).
+equal size, so that every group's blocks come from one pool, and pads the last group. Recurrent
+layers keep one state per sequence, whatever its length, in a block of the same pool; blocks then
+have enough tokens to be at least as large as a state (vLLM's config of hybrids; blocks of
+Qwen3.5-27B have 1,568 tokens of 1 KiB under TP 2, and its states take 1.6 MB each).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from planner.predict.memory.serving.deployment import Deployment
 from planner.predict.memory.serving.engine import graph_bytes, nccl_start_bytes
 from planner.predict.memory.serving.weights import WeightBytes, stage_weights
 
-# Below this ratio of layer counts the larger count is the group's size (vLLM, kv_cache_utils).
+# If the ratio of layer counts is below this, the larger count is the group's size (vLLM,
+# kv_cache_utils).
 _SIMILAR_COUNTS = 1.25
 # Bytes of an element of a recurrent state (published configurations of hybrids state fp32:
-# mamba_ssm_dtype), and of the inputs that its convolution looks back on.
+# mamba_ssm_dtype), and of the earlier inputs that its convolution keeps.
 _STATE_BYTES = 4.0
 _CONVOLUTION_BYTES = 2.0
 
@@ -43,7 +44,8 @@ def layer_token_bytes(deployment: Deployment) -> float:
 
 def model_token_bytes(deployment: Deployment) -> float:
     """Bytes that one token adds to all layers, on all tp ranks of a replica together. Heads that
-    ranks copy count for each of them. Windows are not applied."""
+    are copied count once per rank that has them. Windows are ignored.
+    """
     layers = sum(kind.attention not in ("state", "none") for kind in deployment.model.kind_sequence)
     return layer_token_bytes(deployment) * layers * deployment.tp
 
@@ -64,9 +66,10 @@ def layer_state_bytes(deployment: Deployment) -> float:
 class StagePool:
     """The blocks of one pipeline stage on a rank.
 
-    `group`: layers that share a block id; `full_groups`, `window_groups`: groups of each kind;
-    `state_groups`: those of recurrent layers, one block per sequence; `block_bytes`: a block of one
-    group. `deployment.block`: tokens of the pool's blocks.
+    `group`: number of layers that share a block id; `full_groups`, `window_groups`: number of
+    groups of each kind; `state_groups`: number of groups of recurrent layers, with one block per
+    sequence; `block_bytes`: bytes of a block of one group. `deployment.block`: tokens of the pool's
+    blocks.
     """
 
     deployment: Deployment
@@ -82,20 +85,22 @@ class StagePool:
         return self.deployment.model.sliding_window or 0
 
     def sequence_blocks(self, context: int) -> int:
-        """Blocks of one sequence of `context` tokens while it is decoded. A window that does not
-        start at a block's first token touches one block more."""
+        """Blocks of one sequence of `context` tokens during decoding. A window that does not start
+        at a block's first token needs one more block.
+        """
         full = self._blocks(context)
         held = min(full, self._blocks(self.window) + 1)
         return self.full_groups * full + self.window_groups * held + self.state_groups
 
     def prefill_blocks(self, context: int) -> int:
-        """Blocks that a prefill chunk adds to window layers for a while."""
+        """Blocks that window layers temporarily need for a prefill chunk."""
         beyond = min(self.deployment.chunk, max(0, context - self.window))
         return self.window_groups * self._blocks(beyond)
 
     def admission_blocks(self, context: int) -> int:
-        """Blocks that must be free before vLLM admits a sequence of this length. Window layers
-        count window - 1 + max_num_batched_tokens tokens, and one block."""
+        """Blocks that must be free before vLLM admits a sequence of this length. For window layers
+        it reserves window - 1 + max_num_batched_tokens tokens, and one block.
+        """
         held = self._blocks(min(self.window - 1 + self.deployment.chunk, context)) + 1
         cached = self.full_groups * self._blocks(context) + self.window_groups * held
         return cached + self.state_groups
@@ -126,14 +131,16 @@ def stage_pool(deployment: Deployment, stage: int) -> StagePool:
 
 
 def _with_state_blocks(deployment: Deployment) -> Deployment:
-    """The deployment with blocks of enough tokens to hold a recurrent layer's state."""
+    """The deployment with enough tokens per block to hold a recurrent layer's state."""
     each = deployment.block * layer_token_bytes(deployment)
     blocks = math.ceil(layer_state_bytes(deployment) / each)
     return replace(deployment, block=deployment.block * max(1, blocks))
 
 
 def _group_size(full: int, windowed: int) -> int:
-    """Layers of a group: the smaller count, or the larger if both are similar or one is 0."""
+    """Number of layers in a group: the smaller count, or the larger if both are similar or one is
+    0.
+    """
     smaller, larger = sorted((full, windowed))
     if smaller == 0:
         return larger
@@ -163,12 +170,12 @@ class ServingStageMemory:
 
     @property
     def fixed(self) -> float:
-        """What the budget holds besides the KV cache."""
+        """Bytes within the budget besides the KV cache."""
         return self.weights.total + self.activations.peak + self.non_torch + self.graphs_within
 
     @property
     def beside(self) -> float:
-        """What the process holds outside the budget."""
+        """Bytes of the process outside the budget."""
         return self.context + self.nccl + self.graphs_beside
 
     @property
@@ -176,9 +183,9 @@ class ServingStageMemory:
         """Bytes left for the KV cache, of the budget or of the device if that is less; negative if
         the rest does not fit by itself.
 
-        The engine's budget cannot exceed what is free at start. It captures CUDA graphs last, in
-        the room that the forward pass and the sampling of its profile had (vLLM,
-        v1/worker/gpu_worker.py: init_device, determine_available_memory,
+        The engine's budget cannot exceed the memory that is free at start. The engine captures CUDA
+        graphs last, in the memory that its profiling run used for the forward pass and the sampling
+        (vLLM, v1/worker/gpu_worker.py: init_device, determine_available_memory,
         compile_or_warm_up_model).
         """
         held = self.fixed - self.activations.peak
@@ -193,29 +200,29 @@ class ServingStageMemory:
 
     @property
     def kv_needed(self) -> float:
-        """KV cache of the batch at full context."""
+        """Bytes of the KV cache for the batch at full context."""
         deployment = self.pool.deployment
         return self.pool.bytes_for(deployment.replica_batch, deployment.context)
 
     @property
     def missing(self) -> float:
-        """Bytes by which it does not fit; negative: bytes to spare."""
+        """Bytes by which the batch's KV cache exceeds the room for it; negative: bytes to spare."""
         return self.kv_needed - self.available
 
     def blocks(self, extra: float = 0.0) -> int:
-        """Blocks that fit, with `extra` bytes more (or fewer) than expected."""
+        """Number of blocks that fit, with `extra` bytes more (or fewer) than expected."""
         return max(0, math.floor((self.available + extra) / self.pool.block_bytes))
 
 
 def tokens_of(stage: ServingStageMemory, context: int, extra: float) -> int:
-    """Tokens of sequences of this context in a stage's pool."""
+    """Number of tokens, in sequences of this context, for which a stage's pool has room."""
     blocks = max(0, stage.blocks(extra) - stage.pool.prefill_blocks(context))
     rounded = math.ceil(context / stage.pool.deployment.block) * stage.pool.deployment.block
     return math.floor(blocks * rounded / stage.pool.sequence_blocks(context))
 
 
 def stage_memory(deployment: Deployment) -> tuple[ServingStageMemory, ...]:
-    """Memory of all stages of a deployment that was checked before."""
+    """Memory of all stages of a deployment that `check_deployment` has accepted."""
     return tuple(_stage(deployment, index) for index in range(deployment.pp))
 
 

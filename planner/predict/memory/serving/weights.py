@@ -13,7 +13,7 @@ from planner.predict.ops.rows import Op
 
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
-    """Weights by how they are stored.
+    """Bytes of weights by the way they are stored.
 
     `matrices`: linear layers in the requested format; `scales`: their scales and zero points;
     `kept`: embeddings, head, norms, router and biases; `absorbed`: 16-bit copies of MLA's
@@ -33,7 +33,7 @@ class WeightBytes:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """The sum of all of them."""
         return sum(self._parts)
 
     def __add__(self, other: WeightBytes) -> WeightBytes:
@@ -57,7 +57,7 @@ def stage_weights(deployment: Deployment, stage: int) -> WeightBytes:
 
 
 def _tied_head(deployment: Deployment, stage: int) -> WeightBytes:
-    """The last stage's copy of an embedding that the head shares."""
+    """Weights of the last stage's copy of the embedding, if the head shares it."""
     alone = deployment.pp == 1 or not deployment.model.tied_embeddings
     if alone or stage != deployment.pp - 1:
         return WeightBytes()
@@ -66,7 +66,7 @@ def _tied_head(deployment: Deployment, stage: int) -> WeightBytes:
 
 
 def _rotary(deployment: Deployment) -> float:
-    """Bytes of one table of max_positions by rotated width, in the type of the norms."""
+    """Bytes of one rotary table, max_positions by rotated width, in the type of the norms."""
     model = deployment.model
     if model.position != "rope":
         return 0.0
@@ -75,7 +75,7 @@ def _rotary(deployment: Deployment) -> float:
 
 
 def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
-    """Weights of one row on the rank."""
+    """Bytes of one row's weights on the rank."""
     fmt = deployment.weights
     padding = deployment.padded_vocabulary / deployment.model.vocab if op.pads_vocabulary else 1.0
     kept = matrices = 0.0
@@ -100,7 +100,7 @@ def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
 
 
 def shard_share(deployment: Deployment, shard: ParamShard) -> float:
-    """Share of a row's parameters on the rank; with uneven experts on the fullest rank."""
+    """Share of a row's parameters on the rank; if experts are uneven, on the fullest rank."""
     model = deployment.model
     match shard:
         case ParamShard.NONE | ParamShard.COPIED:
@@ -118,8 +118,8 @@ def shard_share(deployment: Deployment, shard: ParamShard) -> float:
 def _takes_format(deployment: Deployment, op: Op) -> bool:
     """Whether the row's matrices are stored in the weight format.
 
-    Quantisation leaves alone what also trains in 16 bits (`Op.low_precision`): head and router. A
-    format wider than 16 bits applies to everything and counts as kept.
+    Quantisation leaves out what also trains in 16 bits (`Op.low_precision`): head and router. With
+    a format of 16 bits or more no row takes it: all weights count as kept.
     """
     fmt = deployment.weights
     if not fmt.quantised or not op.low_precision:
@@ -137,20 +137,25 @@ def _matrix_elements(op: Op) -> float:
 
 
 def _carries_matrix(op: Op, shard: ParamShard) -> bool:
-    """Whether a parameter count of a row holds matrix elements. Replicated counts are biases,
-    unless the whole row is replicated (MLA's down-projections)."""
+    """Whether a parameter count of a row includes matrix elements. Replicated counts are biases,
+    unless the whole row is replicated (MLA's down-projections).
+    """
     replicated = all(other is ParamShard.NONE for _, other in op.parameters)
     return replicated or shard is not ParamShard.NONE
 
 
 def _matrix_share(op: Op) -> float:
-    """Share of the carrying parameters that are matrix elements; the rest are biases."""
+    """Share of matrix elements among the parameters of the counts that include any; the rest are
+    biases.
+    """
     carried = sum(count for count, shard in op.parameters if _carries_matrix(op, shard))
     return _matrix_elements(op) / carried if carried else 0.0
 
 
 def _kernel_padding(deployment: Deployment, op: Op) -> float:
-    """Growth of an expert's matrix if its kernel pads hidden size and width on the rank."""
+    """Factor by which an expert's matrix grows if its kernel pads hidden size and width on the
+    rank.
+    """
     model = deployment.model
     padded = deployment.weights.padded_experts and op.kind is OpKind.GROUPED_GEMM
     if not padded or model.moe is None:
@@ -165,8 +170,10 @@ def _padding(width: int, multiple: int) -> float:
 
 
 def _absorbed(deployment: Deployment, op: Op) -> float:
-    """Bytes of 16-bit copies of MLA's key and value up-projections beside their quantised matrix.
-    Unquantised, they are views of the same memory (vLLM, MLA attention after loading)."""
+    """Bytes of the 16-bit copies of MLA's key and value up-projections, kept in addition to the
+    quantised matrix. If unquantised, they are views of the same memory (vLLM, MLA attention after
+    loading).
+    """
     if op.name != "attention/kv_up":
         return 0.0
     return _matrix_elements(op) / deployment.tp * deployment.weights.kept_bytes
