@@ -45,7 +45,7 @@ def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
     names = tuple(name for name in parameter_classes() if name in used)
     if len(names) > CLASSES or len(names) < len(used):
         known = ", ".join(parameter_classes())
-        raise ValueError(f"classes {sorted(used)}: the core takes {CLASSES} of {known}")
+        raise ValueError(f"classes {sorted(used)}: the core has room for {CLASSES} of: {known}")
     return names
 
 

@@ -275,7 +275,7 @@ def test_scripts_that_never_end(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("titan_toml", "[model]\nconverters = 7\n", "model.converters: 7 is no list"),
+        ("titan_toml", "[model]\nconverters = 7\n", "model.converters: 7 is not a list"),
         ("titan_toml", "[activation_checkpoint]\nmode = 'memory_budget'\nmemory_budget = 'x'\n",
          "activation_checkpoint.memory_budget: 'x' is not from 0 to 1"),
         ("ds_json", '{"train_batch_size": 8, "zero_optimization": {"stage": 3, '

@@ -62,7 +62,7 @@ def test_disks_pipes_and_terminals(command: str, status: ExitStatus | None, said
         (("explain", "/proc/kmsg"), "not valid JSON"),
         (("check", "/proc/kmsg"), "/proc/kmsg"),
         (("calibrate", "--from", "/proc/kmsg", "--gpus", "8xH100", "-o", "new.toml"), "/proc/kmsg"),
-        (("evaluate", "--model", "pipe", *BASES["evaluate"][2:]), "is no file"),
+        (("evaluate", "--model", "pipe", *BASES["evaluate"][2:]), "is neither a file"),
         (("explain", "~nobody-here/x"), "no such user"),
         (("report", "plans.json", "--force", "-o", "pipe"), "a device or a pipe"),
         (("report", "plans.json", "-o", "link"), "is a link to link"),

@@ -92,7 +92,7 @@ def test_samples_over_context_parallelism_sum_the_loss_by_token() -> None:
         (LLAMA, {"freeze": ("layers:8",)}, "not --freeze layers:8"),
         (LLAMA, {"train": "lora:whole=embeddings"}, "not whole= beside adapters"),
         (LLAMA, {"train": "lora:adapter=fp32"}, "not adapter=fp32"),
-        (LLAMA, {"train": "lora:targets=q"}, "multiply at once what --train targets=q divides"),
+        (LLAMA, {"train": "lora:targets=q"}, "fuses layers that --train targets=q separates"),
         ("qwen3-30b-a3b", {"train": "dora"}, "which experts do not have"),
     ],
 )

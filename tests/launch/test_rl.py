@@ -200,6 +200,18 @@ def test_a_number_of_sequences_that_trl_does_not_take_is_refused() -> None:
         rl_files(replace(launch, layout=replace(launch.layout, engine=engine)))
 
 
+def test_trl_shards_with_fsdp_or_deepspeed_alone() -> None:
+    """DDP holds every weight whole: a search has no shards of it, and none are written."""
+    plain = (drawn("trl", seed) for seed in SEEDS)
+    launch = next(one for one in plain if one.job.trainer.framework.name == "hf-transformers")
+    assert launch.job.trainer.framework.parallelism.zero_stages == (0,)
+    trainer = launch.layout.trainer
+    degrees = trainer.degrees.model_copy(update={"zero": 3})
+    sharded = replace(launch.layout, trainer=replace(trainer, degrees=degrees))
+    with pytest.raises(UsageError, match="shards without FSDP or DeepSpeed"):
+        rl_files(replace(launch, layout=sharded))
+
+
 def test_other_frameworks_are_not_written() -> None:
     with pytest.raises(UsageError, match="nothing writes"):
         writer_of("slime")

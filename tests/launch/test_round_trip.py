@@ -177,4 +177,4 @@ def test_a_folder_without_a_launch(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing")
     result = run_cli("check", str(tmp_path), "--gpus", "8xH100")
     assert result.exit_code == 2
-    assert "holds no launch file" in result.stderr
+    assert "contains no launch file" in result.stderr

@@ -219,7 +219,9 @@ def _of_rl(
 
 def _at_limits(check: RlCheck) -> Problem:
     """The problem that every sample is assumed to be as long as the files allow."""
-    text = "every answer is taken to be as long as the files allow: at most these seconds and bytes"
+    text = (
+        "every answer is assumed to be as long as the files allow: time and memory are upper bounds"
+    )
     fix = "--lengths prompt=256..1024,response=lognormal:median=1500,p95=6000,max=8192"
     sure = check.step is not None and check.step.fits
     return Problem("rl-lengths", text, "note" if sure else "missing", fix=fix)
@@ -247,7 +249,7 @@ def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
         return
     yield Problem(
         "unsaved-at-limit",
-        f"the limit of {saving.limit} ends the run, and what it trained is lost: {why}",
+        f"the limit of {saving.limit} ends the run, and unsaved training is lost: {why}",
         "warning",
         (saving.place,),
         fix="save more often, or end in time: --exit-duration-in-mins in Megatron",
@@ -258,9 +260,9 @@ def _no_machine(number: int | None) -> Problem:
     """The problem that the files do not name the GPUs. `number`: processes that they start, None if
     unknown or if counts disagree.
     """
-    text = "the files do not say on what they run"
+    text = "the files do not name the GPUs that they run on"
     if number:
-        text = f"the files start {number:,} processes, and do not say on which GPUs"
+        text = f"the files start {number:,} processes, but do not say on which GPUs"
     fix = f"--gpus {number or 64}xH100, or --cluster FILE.toml"
     return Problem("gpus-unknown", text, "missing", fix=fix)
 
@@ -362,7 +364,7 @@ def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Probl
     if reason:
         setting = found.where.get("sharp")
         place = (setting.place,) if setting else ()
-        text = f"the switches reduce nothing of this run: {reason}"
+        text = f"network switches reduce nothing in this run: {reason}"
         yield Problem("sharp-idle", text, "warning", place)
 
 
@@ -379,7 +381,7 @@ def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]
             continue
         if item.key == LIMIT_ALONE and not _short_fits(proposal):
             continue
-        text = f"{item.key}: {why}; {excess:.1f} GiB too much without it: it may fit"
+        text = f"{item.key}: {why}; {excess:.1f} GiB over the limit without it, so it may fit"
         asked = {
             NO_LENGTH: "--seq N",
             NO_RECOMPUTE: "--recompute full, or none",
@@ -412,11 +414,13 @@ def _from_error(text: str, *, of_profile: bool = False) -> Problem:
     # The problem is in the files, so options of the planner are no advice.
     text = _OPTION.sub(r"\g<has>", text)
     if match is None and _EMULATED.search(text):
-        words = f"{text.strip()}; torch computes it there without tensor cores: not modelled"
+        words = (
+            f"{text.strip()}; torch then computes it without tensor cores, which is not modelled"
+        )
         return Problem("not-predictable", words, "warning")
     if match is None and (tower := _UNPLACED.search(text)):
         words = (
-            f"where {tower[1]} lies under tensor, pipeline or context parallelism is not planned"
+            f"the place of {tower[1]} under tensor, pipeline or context parallelism is not modelled"
         )
         return Problem("not-predictable", words, "warning", fix=f"{tower[2]} 1")
     if match is None:

@@ -118,7 +118,7 @@ def _replacement(found: Found, setting: Setting, value: str, *, at_use: bool) ->
     used.
     """
     if not setting.spans:
-        raise NotInFileError(f"{setting.key} has no place of its own in the file")
+        raise NotInFileError(f"{setting.key} is not written separately in the file")
     span = setting.spans[-1 if at_use else 0]
     quoted = span.written[:1] in ("'", '"')
     return Replacement(span, _literal(found, value, quoted=quoted))
@@ -128,7 +128,7 @@ def _renaming(setting: Setting | None, edit: Edit) -> Replacement:
     """The replacement that corrects the spelling of a key."""
     whole = setting.whole if setting else None
     if whole is None:
-        raise NotInFileError(f"{edit.key} has no place of its own in the file")
+        raise NotInFileError(f"{edit.key} is not written separately in the file")
     name = edit.key.rpartition(".")[2]
     start = whole.file.text.index(name, whole.start)
     new = edit.rename.rpartition(".")[2]
@@ -150,7 +150,7 @@ def _removal(found: Found, setting: Setting) -> Replacement:
     whole = setting.whole
     removes = formats()[found.format].removes or _form(found) in ("toml", "yaml")
     if whole is None or not removes:
-        raise NotInFileError(f"{setting.key} cannot be taken out in place")
+        raise NotInFileError(f"{setting.key} cannot be removed in place")
     return without_line(whole)
 
 
@@ -211,7 +211,7 @@ def _export(found: Found, edit: Edit) -> Replacement:
         return Replacement(Span(source, match.start(1), match.end(1)), edit.value or "")
     has_batch = any(found.setting(anchor) is not None for anchor in _anchors(found))
     if source.text.lstrip().startswith("--") or not has_batch:
-        raise NotInFileError(f"{edit.key[1:]} belongs into the environment")
+        raise NotInFileError(f"{edit.key[1:]} must be set in the environment")
     at = _first_code(source)
     return Replacement(Span(source, at, at), f"export {name}={edit.value}\n")
 
@@ -239,7 +239,7 @@ def _line_insertion(found: Found, table: str, entries: dict[str, str]) -> Replac
     lines = [f"{name}{' = ' if toml else ': '}{value}" for name, value in entries.items()]
     places = [item for item in (found.document or Text("")).origin if isinstance(item, tuple)]
     if not places:
-        raise NotInFileError("the configuration stands in no file")
+        raise NotInFileError("the configuration is not in a file")
     file, first = places[0]
     at, text = places[-1][1] + 1, file.text
     if sibling is not None:
@@ -253,7 +253,7 @@ def _line_insertion(found: Found, table: str, entries: dict[str, str]) -> Replac
             lines = [f"{name}:", *(f"  {line}" for line in lines)]
     indent = text[text.rfind("\n", 0, first) + 1 : first]
     if indent.strip():
-        raise NotInFileError("the table stands in one line")
+        raise NotInFileError("the table is written on one line")
     written = "\n".join(indent + line if line else line for line in lines)
     before, after = ("", "\n") if text[at - 1 : at] == "\n" else ("\n", "")
     return Replacement(Span(file, at, at), f"{before}{written}{after}")
@@ -354,7 +354,7 @@ def _without_change(files: _Files) -> Fixed:
         return Fixed(files.texts, tuple(files.done), tuple(files.left))
     why = "; ".join(error.text for error in files.assessment.errors) or "it would not fit"
     mends = ", ".join(files.done)
-    return Fixed({}, (), (*files.left, f"{mends}: {verdict} all the same: {why}"))
+    return Fixed({}, (), (*files.left, f"{mends}: {verdict} even so: {why}"))
 
 
 def _next_problem(files: _Files) -> Problem | None:
@@ -379,7 +379,7 @@ def _mend(files: _Files, problem: Problem) -> None:
     new = [error for error in after.errors if (error.rule, error.text) not in before]
     stays = any((item.rule, item.text) == (problem.rule, problem.text) for item in after.problems)
     if stays or len(after.errors) > len(files.assessment.errors):
-        why = new[0].text if new else "the file says the same all the same"
+        why = new[0].text if new else "the file still says the same after the edit"
         files.left.append(f"{problem.fix}: {why}")
         return
     files.assessment, files.texts = after, texts
@@ -394,7 +394,7 @@ def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
     if proposal is None:
         raise NotInFileError("the configuration is not known")
     edits = edits_for(found, proposal, wanted)
-    reason = "the file does not hold it, or not in a way that can be edited in place"
+    reason = "the file does not state it in a form that can be edited in place"
     for at_use in (False, True):
         try:
             made = files.texts | edited(found, edits, at_use=at_use)

@@ -64,19 +64,19 @@ def folder_files(folder: Path) -> FolderFiles:
     plans = [path for path, kind in kind_of.items() if kind == PLAN]
     if len(configurations) > 1 and not is_one_launch([kind_of[path] for path in configurations]):
         raise UsageError(
-            f"{folder} holds several configurations "
+            f"{folder} contains several configurations "
             f"({_names(configurations)}): name the files to check"
         )
     if len(scripts) > 1 and not _are_one_job(scripts, kind_of):
         scripts = starting_scripts(scripts)
         if len(scripts) > 1:
             raise UsageError(
-                f"{folder} holds several scripts ({_names(scripts)}): name the files to check"
+                f"{folder} contains several scripts ({_names(scripts)}): name the files to check"
             )
     if not configurations and not scripts:
         if len(plans) == 1:
             return FolderFiles((plans[0],))
-        raise UsageError(f"{folder} holds no launch file; readable are {readable()}")
+        raise UsageError(f"{folder} contains no launch file; readable are {readable()}")
     plan = plans[0] if len(plans) == 1 else None
     # A configuration embedded in a job is the one that runs; the file of that name in the folder is
     # ignored.
@@ -152,7 +152,7 @@ def read_given(
     """
     folders = [Path(path).expanduser() for path in paths if Path(path).expanduser().is_dir()]
     if len(paths) > 1 and folders:
-        raise UsageError(f"{folders[0]} is a folder: give it alone, or the files in it")
+        raise UsageError(f"{folders[0]} is a folder: give only the folder, or the files in it")
     files = folder_files(folders[0]) if folders else FolderFiles(tuple(Path(p) for p in paths))
     names = tuple(str(path) for path in files.paths)
     taken: tuple[str, ...] = ()

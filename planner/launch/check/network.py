@@ -85,7 +85,7 @@ def network_sentence(cost: NetworkCost) -> str:
     gain = "that costs this step less than 1 %"
     if cost.costs:
         gain = (
-            f"a step takes about {seconds(cost.step_time_s)} with, {seconds(cost.without_s)} "
+            f"a step takes about {seconds(cost.step_time_s)}, {seconds(cost.without_s)} "
             f"without ({cost.ratio:.2g} times as fast)"
         )
     return f"{', '.join(cost.variables)}: {words}; {gain}"
@@ -99,7 +99,7 @@ def network_problems(
     cluster = proposal.request.find_cluster()
     if cluster.num_nodes > 1 and is_loopback(found.transport()):
         name = "NCCL_SOCKET_IFNAME"
-        text = f"{name}=lo: no other node is reached over the loopback interface"
+        text = f"{name}=lo: other nodes cannot be reached over the loopback interface"
         yield Problem("network-loopback", text, places=(places[name],), fix=f"unset {name}")
     if cost is not None:
         yield Problem(

@@ -38,7 +38,8 @@ def as_request(found: Found, gpus: str | None = None, cluster: str | None = None
         gpus = found.plan_gpus
     if gpus is None and cluster is None:
         raise CannotTellError(
-            "the files do not say on what they run: give --gpus 64xH100, or --cluster FILE.toml"
+            "the files do not name the GPUs that they run on: give --gpus 64xH100, or "
+            "--cluster FILE.toml"
         )
     model = found.model or (IN_FILES if found.shape else None)
     if model is None:
@@ -157,7 +158,7 @@ def variation(name: str, profile: str) -> Variation:
         technique := load_framework("megatron-core").technique(name.removeprefix("no-"))
     ):
         # A profile of the same family without the technique: Primus, Megatron-FSDP.
-        return Variation(f"{technique.words}: not counted on under {profile}", {})
+        return Variation(f"{technique.words}: not modelled under {profile}", {})
     words, variant = tables.pop("words"), tables.pop("variant", None)
     tables.pop("removed", None)
     if variant is not None:

@@ -308,10 +308,10 @@ def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
     trains, samples = _gpus_of(rl, job)
     taken = max(trains, samples) if rl.placement == "colocated" else trains + samples
     if taken > total:
-        text = f"the files take {taken:,} GPUs; this is checked for {total:,}"
+        text = f"the files use {taken:,} GPUs, but the check is for {total:,}"
         yield Problem("launched-processes", text, fix=f"--gpus with {taken} GPUs")
     elif taken < total:
-        text = f"the files take {taken:,} of {total:,} GPUs: the prediction is for these"
+        text = f"the files use {taken:,} of {total:,} GPUs: the prediction is for those in use"
         yield Problem("launched-processes", text, "warning", fix=f"--gpus with {taken} GPUs")
 
 

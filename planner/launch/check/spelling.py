@@ -25,9 +25,9 @@ def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ..
     """
     written = formats().get(found.format)
     if written is None:
-        raise NotInFileError("a plan file is not launched; search again: planner search")
+        raise NotInFileError("a plan file cannot be edited; search again: planner search")
     if not written.is_written:
-        raise NotInFileError("files of this kind are read and not written: change it by hand")
+        raise NotInFileError("files of this kind cannot be edited automatically: change it by hand")
     if written.edits:
         return tuple(function(written.dialect, written.edits)(found, before, after))
     return tuple(_of_table(written, found, before, after))

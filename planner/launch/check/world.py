@@ -162,7 +162,9 @@ def _meaning(one: Count, other: Count) -> str:
         return ""
     of_gpus, of_processes = (one, other) if one.kind.startswith("gpus") else (other, one)
     spare = of_gpus.number - of_processes.number
-    return f": {plural(spare, 'GPU')} {_IDLE}" if spare > 0 else ": a GPU takes one process"
+    return (
+        f": {plural(spare, 'GPU')} {_IDLE}" if spare > 0 else ": each GPU can run only one process"
+    )
 
 
 def _products(counts: Sequence[Count]) -> Iterator[Problem]:
@@ -174,7 +176,7 @@ def _products(counts: Sequence[Count]) -> Iterator[Problem]:
         return
     if per_node is None:
         if nodes.number and total.number % nodes.number:
-            yield _problem(f"{_words(total)} is no multiple of {_words(nodes)}", (total, nodes))
+            yield _problem(f"{_words(total)} is not a multiple of {_words(nodes)}", (total, nodes))
         return
     spare = per_node.number * nodes.number - total.number
     if spare:
@@ -190,8 +192,8 @@ def _indivisible(found: Found, counts: Sequence[Count]) -> Iterator[Problem]:
     if world is None or world % replica == 0 or found.format == "plan":
         return
     yield _problem(
-        f"the files start {world:,} processes, of which tp·pp·cp = {found.tp}·{found.pp}·{found.cp}"
-        f" = {replica:,} is no divisor",
+        f"the files start {world:,} processes, which tp·pp·cp = {found.tp}·{found.pp}·{found.cp}"
+        f" = {replica:,} does not divide",
         _counting(counts),
     )
 
@@ -205,7 +207,7 @@ def _machine(
     crowded = _first([count for count in counts if not count.eased], "processes a node")
     if crowded and crowded.number > cluster.gpus_per_node and (world or 0) <= gpus:
         text = f"{_words(crowded)} is more than the {cluster.gpus_per_node:,} GPUs of a node"
-        yield _problem(f"{text}: a GPU takes one process", (crowded,))
+        yield _problem(f"{text}: each GPU can run only one process", (crowded,))
         return
     if world is None or (world == gpus and not use):
         return
@@ -218,7 +220,7 @@ def _machine(
     if nodes and total is None:
         a_node = _to(counts, gpus // nodes, "processes a node", "gpus a node")
         edits = _to(counts, nodes, "nodes") + a_node
-    text = f"the files start {plural(world, 'process')}; this is checked for {gpus:,} GPUs"
+    text = f"the files start {plural(world, 'process')}, but the check is for {gpus:,} GPUs"
     if use:
         text = _part_words(use, cluster, by_degrees=not counts)
     yield Problem(
@@ -256,7 +258,7 @@ def _machine_fix(edits: Sequence[Edit], world: int, use: Started | None, gpus: i
     if world == gpus:
         return f"--gpus {use.nodes}x{use.per_node}xNAME, with the name of the GPU"
     more = _fix(edits) or f"degrees for {plural(gpus, 'process')}"
-    alone = f"--gpus with {plural(world, 'GPU')} for these alone"
+    alone = f"--gpus with {plural(world, 'GPU')} for these only"
     return f"{more} to use every GPU, or {alone}"
 
 

@@ -84,7 +84,7 @@ def test_gradients_in_fp32_take_more_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "rule", "text"),
     [
-        ("model.tensor_parallel=2", "unknown-option", "model.tensor_parallel: none of"),
+        ("model.tensor_parallel=2", "unknown-option", "model.tensor_parallel: not a"),
         ("model.recompute_granularity=some", "option-value", "model.recompute_granularity some"),
         ("model.recompute_granularity=full", "recompute-method",
          "model.recompute_granularity full needs model.recompute_method"),

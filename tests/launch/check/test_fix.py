@@ -99,7 +99,7 @@ def test_what_nothing_mends_is_not_written(write: Write) -> None:
     assert result.exit_code == 1
     assert [file.name for file in path.parent.iterdir()] == ["broken.sh"]
     assert "--fix: nothing to write" in result.stderr
-    assert "will not run all the same" in " ".join(result.stderr.split())
+    assert "will not run even so" in " ".join(result.stderr.split())
 
 
 def test_what_would_not_fit_all_the_same_is_not_written(write: Write) -> None:

@@ -43,10 +43,10 @@ def test_older_keys_of_torchtitan_are_read(read: Read) -> None:
         (f"torchrun tasks/msdp/main.py {SMALL}", "main.py trains no decoder"),
         (f"torchrun tools/text_generation_ptq.py {SMALL}", "trains no decoder"),
         (f"torchrun -m package.examples.dpo_model {SMALL}", "dpo_model trains no decoder"),
-        (f"deepspeed pretrain_gpt.py {SMALL} --kd", "a teacher beside the model"),
+        (f"deepspeed pretrain_gpt.py {SMALL} --kd", "a teacher model"),
         (f"torchrun train.py {SMALL} --rollout-batch-size 8", "reinforcement learning"),
         (f"torchrun pretrain_gpt.py {SMALL} --DDP-impl local --moe-num-experts 8",
-         "--moe-num-experts: no option that is known"),
+         "--moe-num-experts: not a known option"),
         ("accelerate launch run.py --model_name_or_path llama-3.1-8b --learning_rate 1e-5 "
          "--output_dir x --sp_size 2", "sequence parallelism is not modelled"),
         ("torchrun t.py --model_name_or_path llama-3.1-8b --learning_rate 1e-5 --output_dir x "
@@ -92,6 +92,6 @@ def test_one_node_that_starts_fewer_processes(read: Read) -> None:
     assessment = assess(read(text, "a.sh"), "8xH100")
     fixes = [one.fix for one in assessment.problems if one.rule == "launched-processes"]
     assert fixes == [
-        "torchrun --nproc-per-node 8 to use every GPU, or --gpus with 4 GPUs for these alone"
+        "torchrun --nproc-per-node 8 to use every GPU, or --gpus with 4 GPUs for these only"
     ]
     assert not assessment.errors

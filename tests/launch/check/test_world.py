@@ -96,7 +96,7 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
         (slurm("torchrun --nnodes 7 --nproc-per-node 8 pretrain_gpt.py"), "--nnodes 7 do not"),
         (
             slurm("torchrun --nnodes 2 --nproc-per-node 16 pretrain_gpt.py"),
-            "a GPU takes one process",
+            "each GPU can run only one process",
         ),
         (slurm("torchrun --nproc-per-node -3 pretrain_gpt.py"), "-3: at least 1 is needed"),
         (
@@ -112,7 +112,7 @@ def test_numbers_that_agree(read: Read, text: str) -> None:
                 "torchrun --nnodes 3 --nproc-per-node 8 pretrain_gpt.py", "",
                 "--tensor-model-parallel-size 16 --sequence-parallel",
             ),
-            "the files start 24 processes, of which tp·pp·cp = 16·1·1 = 16 is no divisor",
+            "the files start 24 processes, which tp·pp·cp = 16·1·1 = 16 does not divide",
         ),
     ],
 )  # fmt: skip
@@ -281,7 +281,7 @@ def test_a_node_starts_at_least_one_process(tmp_path: Path) -> None:
 def test_another_number_than_the_machine_has(read: Read) -> None:
     assert found_errors(read, slurm(directives=""), "64xH100") == []
     assert found_errors(read, slurm(directives=""), "8xH100") == [
-        "launched-processes: the files start 16 processes; this is checked for 8 GPUs"
+        "launched-processes: the files start 16 processes, but the check is for 8 GPUs"
     ]
 
 

@@ -122,7 +122,7 @@ def test_accelerates_file_and_a_trainers_are_one_launch(tmp_path: Path) -> None:
         ("a.yaml", "num_layers: 1\nmicro_batch_size: 1\ntensor_model_parallel_size: 1\n"
          "grpo_clamp_eps_lower: 0.01\n", "this YAML lists Megatron-LM's options, and none"),
         ("a.sh", "python3 -m MaxText.train MaxText/configs/mine.yml run_name=x\n",
-         "trains with MaxText/configs/mine.yml, which is none of MaxText 0.2.5's; give it too"),
+         "which MaxText 0.2.5 does not ship; give that file too"),
         ("a.yaml", "kind: RayJob\nspec:\n  entrypoint: python /app/train.py\n", "/app/train.py"),
         ("a.yaml", "kind: Job\nspec:\n  command:\n  - bash\n  - -xc\n  - |-\n    cd /app\n"
          "    torchrun --nproc_per_node=1 mnist.py\n", "line 8 runs mnist.py"),

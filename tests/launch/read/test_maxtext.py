@@ -103,7 +103,7 @@ def test_a_configuration_that_maxtext_ships_is_known(tmp_path: Path) -> None:
 
 def test_any_other_configuration_is_asked_for(tmp_path: Path) -> None:
     script = f"{TRAIN} $PWD/src/maxtext/configs/models/gpu/llama2_7b.yml ici_fsdp_parallelism=8\n"
-    with pytest.raises(CannotTellError, match=r"none of MaxText 0\.2\.5's; give it too"):
+    with pytest.raises(CannotTellError, match=r"MaxText 0\.2\.5 does not ship; give that file too"):
         read(tmp_path, script, "8xH100")
 
 
@@ -209,7 +209,7 @@ def test_open_axes_follow_from_the_machine(tmp_path: Path) -> None:
     path = tmp_path / "run.yml"
     alone = read_launch([path], Hints())
     missing = [one.text for one in alone.problems if one.severity == "missing"]
-    assert "ici_fsdp_parallelism is -1: it follows from the GPUs of a node" in missing[0]
+    assert "ici_fsdp_parallelism is -1: it follows from the number of GPUs of a node" in missing[0]
     assert alone.world is None
 
 

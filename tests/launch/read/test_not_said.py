@@ -421,4 +421,4 @@ def test_what_only_the_profile_lacks_is_not_refused_by_the_framework(folder: Rea
 @pytest.mark.parametrize("name", ["flux", "qwen3_vl", "llama-siglip"])
 def test_torchtitan_trains_other_models_too(folder: ReadFolder, name: str) -> None:
     found = folder({"x.toml": TITAN.replace("llama3", name)}, gpus=8)
-    assert f"{name} 8B is no language model" in refusals(found)
+    assert f"{name} 8B is not a language model" in refusals(found)

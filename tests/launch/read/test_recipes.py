@@ -123,7 +123,7 @@ def test_one_of_several_recipes(folder: ReadFolder) -> None:
     assert "llama3_8b_peft_8gpu_config" in " ".join(folder(files).assumed)
     named = folder(files, environment={"RECIPE": "llama3_8b_peft_8gpu_config"})
     assert "its adapters are not in the file" in refusals(named)
-    with pytest.raises(CannotTellError, match="holds no function llama3_9b"):
+    with pytest.raises(CannotTellError, match="has no function llama3_9b"):
         folder(files, environment={"RECIPE": "llama3_9b"})
 
 
@@ -271,7 +271,7 @@ def test_a_registry_that_another_makes(folder: ReadFolder) -> None:
         "    config.parallelism = ParallelismConfig(tensor_parallel_degree=2)\n    return config\n"
     )
     found = folder({"config_registry.py": text})
-    assert "llama3_8b, of another registry, is not there to read" in refusals(found)
+    assert "llama3_8b, from another registry, is not there to read" in refusals(found)
 
 
 @pytest.mark.parametrize(

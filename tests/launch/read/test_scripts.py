@@ -60,7 +60,7 @@ RUN = f"torchrun --nproc_per_node 8 pretrain_gpt.py {ARGS}\n"
 def test_what_stands_below_the_end_is_never_reached(
     folder: ReadFolder, before: str, line: str
 ) -> None:
-    with pytest.raises(CannotTellError, match=f"{line}; what stands below is never reached"):
+    with pytest.raises(CannotTellError, match=f"{line}; nothing below it is reached"):
         folder({"a.sh": f"#!/bin/bash\n{before}{RUN}"})
 
 

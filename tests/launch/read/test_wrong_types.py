@@ -82,5 +82,5 @@ def test_components_that_are_no_list_are_a_problem(tmp_path: Path) -> None:
     file.write_text(TORCHTITAN + "[compile]\nenable = true\ncomponents = 3\n")
     found = read_launch([file], Hints(gpus=8, gpus_per_node=8))
     assert [problem.text for problem in found.problems if "components" in problem.text] == [
-        "compile.components: 3 is no list"
+        "compile.components: 3 is not a list"
     ]

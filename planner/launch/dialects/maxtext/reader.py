@@ -66,7 +66,7 @@ def read_command(launch: LaunchCommand, opened: Opened, hints: Hints) -> Found:
     file = None if path is None else source_beside(path, launch.folder, opened.files)
     if file is None and below is None:
         raise CannotTellError(
-            f"{launch.place}: trains with {path}, which is none of {RELEASE}'s; give it too"
+            f"{launch.place}: trains with {path}, which {RELEASE} does not ship; give that file too"
         )
     text, document = Text(""), Document(launch.command.file)
     if file is not None:
@@ -180,7 +180,7 @@ class MaxTextReader(DocumentReader):
         size = int(self.get(name))
         if size >= 1 or size == -1:
             return size
-        text = f"{name} {size}: MaxText takes 1 and more, or -1"
+        text = f"{name} {size}: MaxText takes 1 or more, or -1"
         self.problems.append(self.document.wrong(text, name))
         return 1
 

@@ -219,7 +219,7 @@ def _with_base(found: Settings, source: Source) -> Iterator[Problem]:
         read = yaml_document(file.as_text(), file.path, source.hints.environment).settings
         known = {key: one.value for key, one in read.items()}
     if known is None:
-        text = f"{_BASE} {name} is none of {RELEASE}'s"
+        text = f"{_BASE} {name} does not ship with {RELEASE}"
         yield found.problem("missing-file", text, _BASE, severity="missing", fix="give it too")
     found.below |= {key: value for key, value in (known or {}).items() if is_known(key)}
 
@@ -270,7 +270,7 @@ def _with_model(found: Settings, stated: set[str]) -> Iterator[Problem]:
         if key not in found.settings or found.get(key) == value:
             continue
         if key not in stated:
-            text = f"{key}: the model's {value!r} takes the place of the file's {found.get(key)!r}"
+            text = f"{key}: the model's {value!r} replaces the file's {found.get(key)!r}"
             yield found.problem("model-override", text, key, severity="warning")
             del found.settings[key]
         elif not free:

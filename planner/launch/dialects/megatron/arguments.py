@@ -151,7 +151,7 @@ class Arguments(Placed):
         """Add a problem, only once, for a value that is not a number."""
         problem = self.wrong(f"--{name} {text!r} is not {what}", name)
         if _TO_FILL.fullmatch(text):
-            said = f"--{name} {text!r} is still to be filled in: {what}"
+            said = f"--{name} {text!r} is a placeholder: give {what}"
             problem = self.wrong(said, name, severity="missing", fix=f"its value in {name}")
         if problem not in self.problems:
             self.problems.append(problem)
@@ -173,7 +173,7 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
     if not text.startswith("--"):
         if why := word.text.unknown:
             where = (word.used.place,) if word.used else ()
-            taken = f"{why}: taken as no arguments"
+            taken = f"{why}: read as no arguments"
             arguments.problems.append(Problem("unresolved", taken, "warning", where, telling(why)))
         elif text:
             arguments.unknown.append(setting_of(text, Text(""), word.used, word.used))

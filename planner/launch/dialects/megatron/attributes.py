@@ -111,7 +111,7 @@ def read_model_config(source: Source) -> Found:
     given = below(document.settings, _ARGS)
     flags = {name.removeprefix("--"): setting for name, setting in given.items()}
     if any("." in name for name in flags):
-        raise UsageError(f"{document.path}: MODEL_ARGS of another program than Megatron-LM's")
+        raise UsageError(f"{document.path}: MODEL_ARGS of a program other than Megatron-LM's")
     variables = below(document.settings, _ENV)
     environment = {name: _text(str(setting.value)) for name, setting in variables.items()}
     words = list(words_of(flags))
@@ -124,7 +124,7 @@ def read_model_config(source: Source) -> Found:
     if str(document.get("TEST_TYPE", "")).startswith(("inference", "release-inference")) or any(
         name.startswith("inference-") and name != "inference-max-seq-length" for name in flags
     ):
-        reader.problems.append(not_predictable("it generates text: no training"))
+        reader.problems.append(not_predictable("it generates text and does not train"))
     return replace(reader.found(), format="settings")
 
 
@@ -208,7 +208,7 @@ class _PrimusReader(SettingsReader):
             self.problems.append(not_predictable(f"Primus with {framework} is not modelled"))
         chosen = settings.get("recompute_layer_ids")
         if chosen is not None and chosen.value not in (None, [], "null"):
-            text = "recompute_layer_ids: layers that are named one by one are not read"
+            text = "recompute_layer_ids: recomputation of single layers is not modelled"
             self.problems.append(not_predictable(text, chosen.place))
         kind = settings.get("model_type")
         if kind is not None and str(kind.value) not in ("gpt", "None"):

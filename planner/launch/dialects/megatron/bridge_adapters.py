@@ -43,7 +43,7 @@ def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
         listed = list(_USUAL)  # none are stated; or the list that the dataclass makes for that
     targets = tuple(_targets(listed, model)) if isinstance(listed, list) else ()
     if not targets:
-        return "", f"peft {name}: which layers have adapters is not known"
+        return "", f"peft {name}: the layers that have adapters are not known"
     said = {
         "rank": _number(fields, "dim", _RANK),
         "alpha": _number(fields, "alpha", _ALPHA),

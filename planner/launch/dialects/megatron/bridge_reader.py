@@ -315,7 +315,7 @@ class _Reader(MegatronReader):
 def _unknown_fields(overrides: _Overrides) -> Iterator[Problem]:
     for field, setting in overrides.settings.items():
         if field not in schema():
-            text = f"{field}: none of the Megatron-Bridge settings known here; what it changes is"
+            text = f"{field}: not a Megatron-Bridge setting known here; its effect is"
             yield Problem("unknown-option", f"{text} not counted", "warning", (setting.place,))
         elif field != "model.pipeline_model_parallel_layout" and not (
             setting.unknown or re.fullmatch(schema()[field], str(setting.value))

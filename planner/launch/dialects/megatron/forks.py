@@ -58,11 +58,11 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
         text = f"{setting.key}: {parser} has no such option and refuses it"
         severity: Severity = "error"
         if parser != RELEASE:
-            text = f"{setting.key}: no option that is known of {parser}"
+            text = f"{setting.key}: not a known option of {parser}"
             if hidden := _hidden_by(setting, close):
                 severity, text = "missing", f"{text}: {hidden} is not known"
         if not setting.key.startswith("--"):
-            text = f"{setting.key!r} stands where an option should"
+            text = f"{setting.key!r} is in the place of an option"
             close = ""
         sure = close and close not in arguments.settings and is_slip(_plain(setting), close)
         yield Problem(
@@ -80,10 +80,10 @@ def _hidden_by(setting: Setting, close: str) -> str:
     its name; empty if it decides nothing or is off.
     """
     if any(f"--{close}" == row.key for row in FLAGS):
-        return "what it does to the model"
+        return "its effect on the model"
     if str(setting.value).lower() in ("0", "1", "false", "none"):
         return ""
-    decides = {"trains": "what is trained", "parallel": "how the model is divided"}
+    decides = {"trains": "its effect on training", "parallel": "the way it divides the model"}
     return decides.get(effect_of(setting.key), "")
 
 
@@ -134,7 +134,7 @@ _DIALECTS = {
     "pai": Dialect("pai", "Pai-Megatron-Patch"),
     "older": Dialect("older", "an older Megatron-LM"),
     "fork": Dialect("fork", "a fork of Megatron-LM"),
-    "program": Dialect("program", "another program than pretrain_gpt.py"),
+    "program": Dialect("program", "a program other than pretrain_gpt.py"),
 }
 _OF_2022 = known_names("megatron", "of-2022")
 _2022 = Dialect("older", "Megatron-LM of 2022", framework="megatron-lm-2022")

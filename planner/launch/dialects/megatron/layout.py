@@ -218,7 +218,7 @@ def unusual_splits(
     if uneven or (forks and pp > 1):
         text = "uneven stages of DeepSpeed's pipeline are not modelled"
         if forks:
-            text = f"{forks[0]}: a split of the layers that is not read"
+            text = f"{forks[0]}: its split of the layers is not modelled"
         return [Problem(rule, text, "missing") for rule in ("layers-split", "chunks-have-layers")]
     counted = arguments.has(_EMBEDDING) or arguments.has(_LOSS)
     if counted and split.blocks and 0 in split.blocks:
@@ -239,5 +239,5 @@ def grouped_micro_batches(
     micro_batches = gbs // (degrees["mbs"] * dp) if group and gbs and dp else 0
     if not group or micro_batches % degrees["pp"] == 0 or micro_batches % group:
         return []
-    text = f"--{name} {group}: groups of other than pp micro-batches are not modelled"
+    text = f"--{name} {group}: only groups of pp micro-batches are modelled"
     return [arguments.problem("interleaving-microbatches", text, name, severity="missing")]

@@ -80,7 +80,7 @@ def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> 
     tables = 1 if shape.tied_embeddings else 2
     more = (_LARGE_VOCABULARY - _GPT2_VOCABULARY) * shape.hidden * tables
     if more > _DECIDES * parameter_count(shape).total:
-        text = f"the tokenizer {name} says the vocabulary, and its size is not known"
+        text = f"the tokenizer {name} decides the vocabulary, and its size is not known"
         places = arguments.place(*_TOKENIZERS)
         yield Problem("vocabulary-unknown", text, "missing", places, "--vocab N")
 

@@ -318,7 +318,7 @@ class MegatronReader:
         text = text_beside(str(setting.value), self.launch.folder)
         if found := re.search(r'"stage"\s*:\s*([0-3])\b', text):
             return int(found[1])
-        text = f"{setting.value or setting.key} says the ZeRO stage, and is not there to read"
+        text = f"{setting.value or setting.key} states the ZeRO stage, but is not there to read"
         fix = "give --zero-stage in the script too"
         problem = Problem("zero-unknown", text, "missing", (setting.place,), fix)
         self.problems += [] if problem in self.problems else [problem]
@@ -379,7 +379,7 @@ class MegatronReader:
         if not self.arguments.has("sft"):
             return {}
         if not self.hints.lengths:
-            text = "--sft: packs of samples of unstated length; --lengths says how long they are"
+            text = "--sft: the lengths of the packed samples are not stated; give --lengths"
             self._unpredictable(text, "sft")
         if not self.arguments.has(_BY_SAMPLE):
             return {"packing": "pack-varlen"}

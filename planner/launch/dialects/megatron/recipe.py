@@ -185,7 +185,7 @@ def _chosen(
     wanted = hints.environment.get(CHOICE)
     if wanted is not None and wanted not in functions:
         raise CannotTellError(
-            f"{path}: holds no function {wanted}; it has {', '.join(names) or 'no recipe'}"
+            f"{path}: has no function {wanted}; it has {', '.join(names) or 'no recipe'}"
         )
     preferred = sorted(
         names, key=lambda name: ("pretrain" not in name, bool(_ADAPTERS.search(name)))
@@ -194,7 +194,7 @@ def _chosen(
         result = functions[name].call()
         if isinstance(result, Record) and (_STATED & result.fields.keys() or _shipped(result)):
             return name, result, [other for other in names if other != name]
-    raise CannotTellError(f"{path}: no function of it returns a recipe that can be read")
+    raise CannotTellError(f"{path}: none of its functions returns a readable recipe")
 
 
 class _Recipe:
@@ -285,7 +285,7 @@ class _Recipe:
                 sizes = ", ".join(self.missing)
                 text = f"{name} has no sizes of its own, and the recipe leaves {sizes} to overrides"
             found = replace(found, problems=(*found.problems, model_unknown(text, (self.path,))))
-        why = "not there to read, it may recompute or offload: less memory than predicted"
+        why = "not there to read; it may recompute or offload: less memory than predicted"
         hidden = ((Setting(self.unseen, "", self.path), why),) if self.unseen else ()
         train, why = self._train(found)
         tuned = () if not why else (not_predictable(why, self.path),)
@@ -303,13 +303,13 @@ class _Recipe:
 
     def _problems(self) -> Iterator[Problem]:
         for field in sorted(self.unknown & _DEGREES):
-            text = f"{field} is worked out by code that is not read"
+            text = f"{field} is computed by code that is not followed"
             yield Problem("unresolved", text, "missing", (self.path,), "a file with its value")
         if self.unseen and "train.global_batch_size" not in self.values:
             text = f"the recipe {self.unseen} is not beside the file: its settings are not seen"
             yield Problem("recipe-unseen", text, "missing", (self.path,), "give its folder")
         if _HYBRIDS.search(f"{self.name} {self.model_name}"):
-            text = f"{self.model_name}: Megatron-Bridge's provider of hybrids is not read"
+            text = f"{self.model_name}: hybrid models of Megatron-Bridge are not read"
             yield not_predictable(text, self.path)
 
     def _train(self, found: Found) -> tuple[str, str]:
@@ -347,7 +347,7 @@ class _Recipe:
         if self.others:
             yield chosen_words(self.name, self.others, "recipes", CHOICE)
         if self.unseen:
-            yield f"what {self.unseen} sets besides is not beside the file: NeMo's usual settings"
+            yield f"{self.unseen} is not beside the file: other settings are NeMo's usual ones"
         if self.shipped is not None:
             yield f"the recipe {self.shipped.name}, which is not beside the file, as in {RELEASE}"
 

@@ -145,7 +145,7 @@ def _connections(facts: MegatronFacts) -> Iterator[Problem]:
     shards = arguments.has(MEGATRON["fsdp"].name) or arguments.has("use-torch-fsdp2")
     rule, places = "cuda-device-max-connections", (facts.command_place,)
     if shards and value == "1":
-        text = f"{CONNECTIONS}=1 is refused with FSDP: its collectives must run beside compute"
+        text = f"{CONNECTIONS}=1 is refused with FSDP: its collectives must overlap with compute"
         yield Problem(rule, text, "error", places, f"unset {CONNECTIONS}")
     elif not shards and max(facts.degrees["tp"], facts.degrees["cp"]) > 1 and value != "1":
         seen = f"is {value}" if value else "is not set in the files"

@@ -56,7 +56,7 @@ def _level_sizes(arguments: Arguments, kind: str, cp: int) -> tuple[int, ...]:
     if not texts and (kind != _TWO_LEVELS or cp == 1):
         return ()
     if not texts:
-        text = f"--{_TYPE} {_TWO_LEVELS}: --{_SIZES} is missing, the ranks of its two levels"
+        text = f"--{_TYPE} {_TWO_LEVELS}: --{_SIZES} is missing (the ranks of its two levels)"
     elif 0 in sizes:
         arguments.refuse("option-value", f"{given}: whole numbers of at least 1", _SIZES)
         return ()
@@ -127,7 +127,10 @@ def read_sharp(arguments: Arguments, environment: Mapping[str, str], command_pla
         )
         refuse(text, _GROUP, "dp_replica", severity="warning")
     if not on and environment.get(COLLNET) == "1":
-        text = f"{COLLNET}=1: Megatron removes it before the first communicator is made; no SHARP"
+        text = (
+            f"{COLLNET}=1: Megatron removes it before the first communicator is made, so SHARP is "
+            "not used"
+        )
         edits = (Edit(f"--{_USE}", ""),)
         note = Problem("sharp-collnet", text, "warning", (command_place,), edits=edits)
         arguments.problems.append(note)

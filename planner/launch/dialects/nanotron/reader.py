@@ -201,7 +201,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
             other = of_the_checkout or (not misspelt and _is_of_another_release(document))
             says = "nanotron has no such key and refuses it"
             if of_the_checkout:
-                says = "a key of the checkout around the file; what it does is not read"
+                says = "a key of the checkout around the file; its effect is not modelled"
             elif other:
                 says += " (another release may have it)"
             decides = _OF_THE_MODEL.search(key) or effect_of(key)

@@ -107,7 +107,7 @@ class OpenRlhfReader(RlReader):
         gpus = self._gpus_of("actor")
         engines = self._engine_gpus() if self.separate else 0
         if self._others():
-            self.left_out("roles on GPUs of their own are costed on the trainer's",
+            self.left_out("roles with their own GPUs are costed on the trainer's GPUs",
                           "ref.num_nodes", "critic.num_nodes", "reward.num_nodes")  # fmt: skip
         mbs = self.hints.mbs or self.whole(*self.places["mbs"]) or 1
         again = self.flag("actor.gradient_checkpointing_enable")

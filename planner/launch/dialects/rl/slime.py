@@ -213,7 +213,7 @@ class SlimeReader(RlReader):
 
     def _engine(self) -> EngineFound:
         if _IN_FOUR_BITS.search(self.named_model.lower()):
-            text = "an engine with weights of four bits is not modelled"
+            text = "an engine with 4-bit weights is not modelled"
             self.unpredictable(text, "hf-checkpoint")
         gpus = self.whole("rollout-num-gpus-per-engine") or 1
         dp = self.whole("sglang-dp-size", "sglang-data-parallel-size") or 1

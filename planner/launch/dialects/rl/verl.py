@@ -158,7 +158,7 @@ class VerlReader(RlReader):
     def trainer(self) -> Mapping[str, Any]:
         """Degrees, precision and recomputation, by field of `Found`."""
         if other := _OTHER.search(self.program):
-            text = f"{self.program} is a program of its own ({other[1]}), which is not modelled"
+            text = f"{self.program} is another kind of program ({other[1]}), which is not modelled"
             self.problems.append(not_predictable(text))
         strategy, trainers = self.strategy, find_rl_framework("verl").trainers
         if strategy not in trainers:
@@ -271,7 +271,7 @@ class VerlReader(RlReader):
             between = self.whole("trainer.v1.separate_async.parameter_sync_step") or 1
             return prompts * between, steps * between, 1
         if self.trainer_mode == "colocate_async":
-            why = "samples of the step before fill up a step: less time than predicted"
+            why = "samples of the previous step complete a step: less time than predicted"
             self.left_out(why, "trainer.v1.trainer_mode")
         return prompts, steps, behind
 
@@ -292,7 +292,9 @@ class VerlReader(RlReader):
             return "gspo"
         key = "algorithm.adv_estimator"
         if self.text(key) == "remax":
-            self.left_out("each prompt has one more, greedy, answer: more time than predicted", key)
+            self.left_out(
+                "each prompt has one additional greedy answer: more time than predicted", key
+            )
         return self.algorithm(key, "gae", "algorithm.filter_groups.enable")
 
     def _critic(self, algorithm: str, trainer: Mapping[str, Any]) -> str | None:
@@ -332,7 +334,7 @@ class VerlReader(RlReader):
     def _weights(self) -> str:
         for key in (f"{_ACTOR}.qat.enable", f"{_FSDP}.qat.enable", f"{_MEGATRON}.qat.enable"):
             if self.flag(key):
-                self.unpredictable("training aware of quantisation is not modelled", key)
+                self.unpredictable("quantisation-aware training is not modelled", key)
                 return "bf16"
         return self.precision(f"{_ROLLOUT}.quantization")
 

@@ -84,7 +84,7 @@ def sections(launch: contract.Launch) -> tuple[SettingsSection, ...]:
         **mesh,
         "offloaded": contract.OFFLOADED,
         "parts": parts_of(launch),
-        "replicas": f"HSDP: {mesh['replicate']} replicas of a group that shards"
+        "replicas": f"HSDP: {mesh['replicate']} replicas of a sharded group"
         if launch.plan.degrees.zero
         else "plain data parallelism: every rank holds all parameters of its stage",
         "resharding": contract.RESHARDING[launch.plan.degrees.zero],

@@ -68,7 +68,7 @@ def read_torchtitan_python(source: Source) -> Found:
     function = _chosen(functions, wanted)
     if function is None:
         asked = f" named {wanted}" if wanted else ""
-        raise UsageError(f"{path}: holds no function{asked} that returns a Trainer.Config")
+        raise UsageError(f"{path}: has no function{asked} that returns a Trainer.Config")
     settings = _Settings(function, source)
     with evaluating(path):
         result = Function(function, module).call()
@@ -84,7 +84,7 @@ def read_torchtitan_python(source: Source) -> Found:
     titan.problems += list(_unread(document))
     made_by = result.name.rpartition(".")[2] if isinstance(result, Record) else ""
     if made_by in _imported(module.tree):
-        why = f"{made_by}, of another registry, is not there to read: what it sets is not seen"
+        why = f"{made_by}, from another registry, is not there to read: its settings are not seen"
         titan.problems.append(Problem("recipe-unseen", why, "missing", (path,), "give its folder"))
     others = [item.name for item in functions if item is not function]
     if others and wanted is None:
@@ -212,7 +212,7 @@ class _Settings:
             node = assigned((*module.tree.body, *local)).get(node.id, node)
         spans = [span for span in (self._span(module.path, node),) if span]
         key_too = self._span(module.path, whole) if whole is not node and node else None
-        unknown = "" if _is_literal(value) else f"{written(node)}, which is no literal"
+        unknown = "" if _is_literal(value) else f"{written(node)}, which is not a literal"
         self.found[key] = Setting(
             key,
             None if unknown else value,
@@ -262,5 +262,5 @@ def _model_package(module: PythonFile) -> str:
 def _unread(document: Document) -> Iterator[Problem]:
     for setting in document.settings.values():
         if setting.unknown:
-            text = f"{setting.key} is {setting.unknown}: its default is taken"
+            text = f"{setting.key} is {setting.unknown}: the default is used"
             yield Problem("unresolved", text, "warning", (setting.place,))

@@ -288,7 +288,7 @@ class TorchtitanReader(DocumentReader):
         if isinstance(listed, str):
             listed = re.split(r"[,\s]+", listed)
         if not isinstance(listed, list):
-            self.problems.append(self.document.wrong(f"{key}: {listed!r} is no list", key))
+            self.problems.append(self.document.wrong(f"{key}: {listed!r} is not a list", key))
             return ()
         return tuple(str(item) for item in listed)
 
@@ -300,7 +300,7 @@ class TorchtitanReader(DocumentReader):
             if value == "float16":
                 self.unpredictable(f"{key} = float16 is not modelled", key)
             elif value not in ("float32", "bfloat16"):
-                text = f"{key} = {value!r}: float32 or bfloat16 (found out at the start)"
+                text = f"{key} = {value!r}: float32 or bfloat16 (refused only at the start)"
                 close = nearest(value, ("bfloat16", "float32"), 0.4)
                 fix = f'"{close}"' if close else ""
                 self.problems.append(self.document.wrong(text, key, fix, late=True))

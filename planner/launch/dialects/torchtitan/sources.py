@@ -84,7 +84,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
     if others:
         more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
         text = (
-            "read as of another release of torchtitan, or of a fork; 0.2.2 refuses "
+            "read as keys of another release of torchtitan, or of a fork; 0.2.2 refuses "
             f"{', '.join(others[:_MOST_NAMED])}{more}"
         )
         yield document.problem("dialect", text, others[0], severity="warning")
@@ -99,7 +99,7 @@ def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
         asked = document.settings.get(key)
         name = re.sub(r"\.enabled?$", "", key)
         if asked is not None and asked.value and not _new_name(key) and effect_of(name):
-            text = f"{key}: not of torchtitan 0.2; what it does to memory and training is not known"
+            text = f"{key}: not a key of torchtitan 0.2; its effect on training is not known"
             yield document.problem("own-option", text, key, severity="missing")
 
 
@@ -153,10 +153,10 @@ def stage_count(
     if rest:
         wrong = f"not a multiple of pipeline_parallel_degree {pp}"
     elif single and chunks != 1:
-        wrong = f"{chunks} a rank: this schedule takes one"
+        wrong = f"{chunks} per rank: this schedule needs one"
         fix = f"{last(TORCHTITAN['layers'])} = {-(-counted // pp)}"
     elif not single and chunks < 2:
-        wrong = f"{chunks} a rank: this schedule takes two or more"
+        wrong = f"{chunks} per rank: this schedule needs two or more"
     text = (
         f"{layers} layers and {sum(less_layers)} for the ends, {per_stage} a stage: {stages} stages"
     )

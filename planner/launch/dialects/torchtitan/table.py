@@ -76,7 +76,7 @@ def _registered(model: ModelSpec) -> str | None:
     """A refusal if gpt-oss does not have one of the sizes in torchtitan's registry; else None."""
     if flavor_of(model) is not None:
         return None
-    return "torchtitan 0.3 builds gpt-oss in its own sizes, 20b and 120b, only"
+    return "torchtitan 0.3 builds gpt-oss only in its own sizes, 20b and 120b"
 
 
 _LOSS = "moe.score_correction_bias moe.bias_update_rate moe.aux_loss moe.aux_loss_over"

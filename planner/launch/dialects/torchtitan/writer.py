@@ -153,7 +153,7 @@ def choices(launch: contract.Launch) -> Iterator[contract.ExplainedSetting]:
         "model_spec()",
         f"torchtitan's own {size.module} {size.name}"
         if size
-        else "written out: no size of torchtitan's registry is this model in every setting",
+        else "written out: no size in torchtitan's registry equals this model in every setting",
     )
     if launch.job.precision in _WORDS["converters"]:
         yield contract.ExplainedSetting(

@@ -368,7 +368,7 @@ class _Walk(Branches):
         what = "false, under set -e," if fails else name
         rest = self.source.value[node.end_byte :].splitlines()
         if any(line.strip() and not line.strip().startswith("#") for line in rest):
-            self.note(node, f"{what} ends the script; what stands below is never reached")
+            self.note(node, f"{what} ends the script; nothing below it is reached")
         raise EndedError
 
     @contextmanager
@@ -422,8 +422,8 @@ class _Walk(Branches):
         return True
 
     def _source(self, words: list[Word]) -> None:
-        """Read the file in `source config.sh`. A missing one is not reported if the user gives a
-        file of that name.
+        """Read the file in `source config.sh`. A missing one is not reported if it only prepares a
+        shell (`.bashrc`) or the user gives a file of that name.
         """
         if not words:
             return

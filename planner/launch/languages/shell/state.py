@@ -27,7 +27,7 @@ MOST_NOTES = 50
 # Reasons why a variable or an argument is unknown.
 NOT_SET, NO_ARGUMENT = "which the files do not set", "an argument of the script"
 # How the reason for an unknown count ends.
-OF_THE_MACHINE = "which counts what the machine has"
+OF_THE_MACHINE = "which depends on the machine"
 # The name under which a user gives all arguments of a script.
 _EVERY_ARGUMENT = "@"
 
