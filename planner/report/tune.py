@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,10 @@ def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
     yield Facts(tuple(_facts(study)))
     if study.trials:
         yield trials_table(study.trials)
-        yield Notes(tuple(f"{one.number}: {one.learnt}" for one in study.trials), "Learnt")
+        untold = [one for one in study.trials if one.measured_s is None]
+        if untold:
+            lines = tuple(f"{one.number}: {one.learnt}" for one in untold)
+            yield Notes(lines, "Trials without a step time")
     told = (take_text(study), _ended(study))
     # Trouble is reported before the result known so far.
     first = told[::-1] if study.reason in ("setup", "failures") else told
@@ -80,18 +84,19 @@ def best_text(study: TunedStudy) -> str:
     """The recommended plan, in a sentence."""
     sure = percent_sure(study.best_probability)
     return (
-        f"Take {study.best_name} ({study.best}): the fastest with {sure}, at "
-        f"{seconds(study.best_s)} a step as far as is known now."
+        f"Take {study.best_name} ({study.best}): {seconds(study.best_s)} a step as far as is "
+        f"known now, {sure} sure to be the fastest."
     )
+
+
+def why_text(study: TunedStudy) -> str:
+    """Why the study ended or goes on, without the plan to take, which `best_text` names."""
+    return re.sub(r"[^;]* is the fastest with (?:over )?\d+ %; ", "", study.sentence).strip()
 
 
 def _ended(study: TunedStudy) -> str:
     going_on = study.reason == "running"
-    return (
-        f"The study goes on: {study.sentence}."
-        if going_on
-        else f"The study ended: {study.sentence}."
-    )
+    return f"The study {'goes on' if going_on else 'ended'}: {why_text(study)}."
 
 
 def _notes(study: TunedStudy) -> Iterator[str]:
