@@ -7,6 +7,7 @@ disk (permissions, read errors) stay an OSError, which includes the path.
 from __future__ import annotations
 
 import csv
+import difflib
 import errno
 import json
 import math
@@ -47,12 +48,22 @@ def is_name_at_fault(error: OSError) -> bool:
     return error.errno in _NAME_AT_FAULT
 
 
+def _nearest(path: Path) -> str:
+    """`; did you mean plans.json?`: the likeliest file of the same folder, if there is one."""
+    try:
+        names = [one.name for one in path.parent.iterdir()]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f"; did you mean {path.with_name(close[0])}?" if close else ""
+
+
 def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """The text of a user's file, without byte order mark. Raises HardwareError or OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
-        raise HardwareError(f"{path} does not exist") from None
+        raise HardwareError(f"{path} does not exist{_nearest(path)}") from None
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and not is_name_at_fault(error):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
@@ -160,12 +161,35 @@ def refusing() -> Iterator[None]:
     except (click.exceptions.Exit, click.Abort):
         raise
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            _rank(error)
         error.message = shortened(error.message)  # type: ignore[misc]
         raise
     except (Exception, KeyboardInterrupt) as error:
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exception(error)
         raise refusal(error) from error
+
+
+# An option that is less alike than the likeliest by more is not what was meant.
+_LESS_ALIKE = 0.15
+
+
+def _rank(error: click.NoSuchOption) -> None:
+    """Name the likeliest options in the message, likeliest first: click sorts by the alphabet."""
+    given = error.option_name
+    alike = {
+        name: difflib.SequenceMatcher(None, given, name).ratio()
+        for name in error.possibilities or ()
+    }
+    least = max(alike.values(), default=0.0) - _LESS_ALIKE
+    near = [name for name, ratio in alike.items() if ratio >= least]
+    # What was given with letters too many, then what goes on where it ends.
+    near.sort(key=lambda one: (not given.startswith(one), not one.startswith(given), -alike[one]))
+    error.possibilities = None  # type: ignore[misc]
+    if near:
+        meant = " or ".join(map(repr, near))
+        error.message = f"{error.message} Did you mean {meant}?"  # type: ignore[misc]
 
 
 def flush_output() -> int:

@@ -140,7 +140,9 @@ def buy(
     owned: tuple[CostBasis, ...] = ("owned",) if or_owned else ()
     kinds = tuple(dict.fromkeys((chosen.basis, *owned)))
     _check(runs, offers, chosen)
-    each = ((run, entry) for run in runs for entry in _entries(run, offers, how.prepare, chosen))
+    told = how.progress or _silent
+    told("preparing the jobs", 0, len(runs))
+    each = [(run, entry) for run in runs for entry in _entries(run, offers, how.prepare, chosen)]
     cases = [_Case(run, entry, chosen, kinds) for run, entry in each]
     rows: list[BuyRow | None] = [None] * len(cases)
 
@@ -155,6 +157,7 @@ def buy(
     def fill(kept: ChoiceLimits, pool: Pool | None) -> Buying:
         """Search the clusters whose bounds keep these limits, most promising first, then choose."""
         for number, case in enumerate(cases):
+            told("ruling out clusters by their fastest possible time", number, len(cases))
             row = rows[number]
             if row is None or not row.searched:
                 rows[number] = case.ruled_out(kept, objective)
@@ -278,6 +281,10 @@ def _entries(
         raise UsageError(f"{run.name}: {problems[0]}") from problems[0]
     check_currencies(entries, settings)
     return entries
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    """Nobody hears of the progress."""
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:

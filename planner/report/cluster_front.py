@@ -7,13 +7,24 @@ from collections.abc import Iterator, Sequence
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.job.quantities import number_ranges, plural, share
 from planner.predict.plan import OPTIMAL_WITHIN, Plan
+from planner.predict.plan_text import plan_name
 from planner.report.differences import is_mixture, ties
 from planner.report.plan_table import plan_table, techniques_row
 from planner.report.said import described, notes, table_of
 from planner.report.search import KEEP, error_note
 from planner.report.tables import Block, Column, Facts, Notes, TableData, as_report
+from planner.report.verdict import headline_of
 
 Numbered = Sequence[tuple[int, ClusterPoint]]
+
+
+def front_headline(front: ClusterFront) -> str:
+    """The fastest plan of all clusters, as a sentence."""
+    numbered = enumerate(front.points, start=1)
+    number, point = min(numbered, key=lambda one: one[1].step_time_s)
+    plan = front.plan_of(point)
+    said = f"Fastest of {plural(len(front.clusters), 'cluster')} is plan {number} on "
+    return headline_of(plan, f"{said}{point.cluster}, {plan_name(plan)}")
 
 
 @as_report

@@ -24,6 +24,7 @@ from planner.report.charts.front import (
 from planner.report.charts.heat import heat_chart, heat_map
 from planner.report.charts.plan import stage_bars, stages_chart, waterfall, waterfall_chart
 from planner.report.charts.schedule import schedule_chart, schedule_gantt
+from planner.report.cluster_front import front_headline
 from planner.report.plan_table import plan_table
 from planner.report.search import front_table, printed
 from planner.report.tables import TableData
@@ -94,7 +95,8 @@ def plot_cluster_front(front: ClusterFront) -> Any:
     shown = front_plans(plans, end_labels(plans), names)
     limit = limits.pop() if len(limits) == 1 else None
     chart = front_chart(shown, (), (), limit)
-    return in_file(chart, f"{results[0].job.model} on {len(results)} clusters")
+    title = f"{results[0].job.model} on {len(results)} clusters"
+    return in_file(chart, title, front_headline(front))
 
 
 def _front(result: SearchResult) -> Specification:
@@ -136,7 +138,10 @@ def _card(result: SearchResult) -> str:
     if not result.recommended:
         return ""
     verdict = Verdict(result)
-    listed = (f"{one.words}: plan {one.number or '-'}, {one.name}" for one in verdict.alternatives)
+    listed = (
+        f"{one.words}: {f'plan {one.number}, ' if one.number else ''}{one.name}"
+        for one in verdict.alternatives
+    )
     others = "".join(f"<li>{escape(text)}</li>" for text in listed)
     risk = f"<p>Risk: {escape(verdict.risk)}</p>"
     return f"<p><b>{escape(verdict.headline)}</b></p>{risk}<ul>{others}</ul>"

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from planner.job.quantities import gib, percent_sure, seconds, share, short_count, signed_share
+from planner.job.quantities import (
+    gib,
+    percent_sure,
+    plural,
+    seconds,
+    share,
+    short_count,
+    signed_share,
+)
 from planner.predict.plan_text import LIKELY_TO_FIT, plan_name
 from planner.predict.rl.plan import Phase
 from planner.report.said import table_of
@@ -17,11 +25,13 @@ from planner.search.rl.result import RlPlan, RlResult
 
 # Kind of work of each phase, with its mark in a bar; all other phases move tensors.
 _KINDS = {
-    "generation": ("samples", "█"), "reward": ("judges", "▚"), "old_logprobs": ("reads", "▓"),
-    "reference": ("reads", "▓"), "values": ("reads", "▓"), "critic_update": ("trains", "▒"),
+    "generation": ("samples", "█"), "reward": ("judges", "▚"), "old_logprobs": ("scores", "▓"),
+    "reference": ("scores", "▓"), "values": ("scores", "▓"), "critic_update": ("trains", "▒"),
     "update": ("trains", "▒"),
 }  # fmt: skip
-_MOVES = ("moves", "░")
+_MOVES = ("moves weights", "░")
+# Smallest wait of a side, as a share of the step, that is worth a word.
+_LEAST_WAIT = 0.01
 _MARKS = dict((*_KINDS.values(), _MOVES))
 
 
@@ -51,7 +61,7 @@ class RlVerdict:
             f"{seconds(plan.step_s)} a step "
             f"({seconds(plan.low_s)} to {seconds(plan.high_s)}), "
             f"{short_count(plan.samples_per_gpu_hour)} samples an hour and GPU; "
-            f"{self.memory_text}, fits with {percent_sure(plan.fit_probability)}."
+            f"{self.memory_text}, {percent_sure(plan.fit_probability)} sure to fit."
         )
 
     @property
@@ -72,26 +82,43 @@ class RlVerdict:
         return min(1.0, self.plan.peak_share)
 
     @cached_property
-    def kinds(self) -> dict[str, float]:
-        """Seconds by kind of work, over both sides. Sides on separate GPUs overlap, so
-        the sum may exceed the step."""
-        sums: dict[str, float] = {}
-        for phase in self.plan.phases:
-            kind = _KINDS.get(phase.name, _MOVES)[0]
-            sums[kind] = sums.get(kind, 0.0) + phase.seconds
-        return {kind: size for kind, size in sums.items() if size > 0.0}
-
-    @property
-    def time_bar(self) -> str:
-        """The seconds of all phases by kind of work, with the 80 % interval of the step."""
+    def sides(self) -> dict[str, dict[str, float]]:
+        """Seconds by kind of work: of both sides together, as `step`, where one waits for the
+        other; of each alone where both work at once, so that neither exceeds the step."""
         plan = self.plan
-        ends = f"{seconds(plan.low_s)} to {seconds(plan.high_s)}"
-        return f"{stacked(self.kinds, _MARKS)} {seconds(plan.step_s)}, {ends}"
+        at_once = plan.placement == "separate" and plan.staleness > 0
+        found: dict[str, dict[str, float]] = {}
+        for phase in plan.phases:
+            sums = found.setdefault(f"{phase.side}s" if at_once else "step", {})
+            kind = _KINDS.get(phase.name, _MOVES)[0]
+            if phase.seconds > 0.0:
+                sums[kind] = sums.get(kind, 0.0) + phase.seconds
+        return found
 
     @property
-    def time_legend(self) -> str:
-        """The legend of the time bar."""
-        return legend(self.kinds, _MARKS)
+    def time_text(self) -> str:
+        """`55.7 s, 51.5 s to 63.9 s`."""
+        plan = self.plan
+        return f"{seconds(plan.step_s)}, {seconds(plan.low_s)} to {seconds(plan.high_s)}"
+
+    def amount(self, side: str) -> str:
+        """What stands behind the bar of a side."""
+        if side == "step":
+            return self.time_text
+        waits = max(0.0, self.plan.step_s - sum(self.sides[side].values()))
+        return f"of {seconds(self.plan.step_s)}" + (
+            f"; waits {seconds(waits)}" if waits > _LEAST_WAIT * self.plan.step_s else ""
+        )
+
+    @property
+    def time_rows(self) -> tuple[tuple[str, str], ...]:
+        """A bar of the seconds of each side by what they go to, each with its legend."""
+        rows: list[tuple[str, str]] = []
+        for side, sums in self.sides.items():
+            whole = None if side == "step" else self.plan.step_s
+            rows.append((side, f"{stacked(sums, _MARKS, whole)} {self.amount(side)}"))
+            rows.append(("", legend(sums, _MARKS)))
+        return tuple(rows)
 
     @property
     def risk(self) -> str:
@@ -99,11 +126,11 @@ class RlVerdict:
         plan = self.plan
         if plan.fit_probability < LIKELY_TO_FIT:
             missing = percent_sure(1.0 - plan.fit_probability)
-            return f"{missing} that it does not fit; a lighter plan below avoids it."
-        wide = max(plan.high_s / plan.step_s, plan.step_s / plan.low_s) - 1.0
+            return f"{missing} risk that it does not fit; a lighter plan below avoids it."
+        longer, shorter = plan.high_s / plan.step_s - 1.0, 1.0 - plan.low_s / plan.step_s
         return (
-            f"The step may take {share(wide, 0)} more or less: lengths of answers decide it, and "
-            "planner calibrate learns them from one log of yours."
+            f"The step may take {share(longer, 0)} more or {share(shorter, 0)} less: lengths of "
+            "answers decide it, and planner calibrate learns them from one log of yours."
         )
 
     def next(self, saved_as: str | None) -> str:
@@ -158,7 +185,7 @@ def name(plan: RlPlan) -> str:
         if value > 1
     )
     engines = f"{engine.replicas} × {degrees or 'one GPU'}"
-    behind = f", {plan.staleness} behind" if plan.staleness else ""
+    behind = f", samples {plural(plan.staleness, 'update')} old" if plan.staleness else ""
     trains = f"{plan.trainer_gpus} GPUs train by {plan_name(plan.trainer)}"
     same = plan.placement == "colocated"
     samples = "and sample" if same else f"and {plan.engine_gpus} sample"

@@ -31,7 +31,7 @@ class Pair:
 
 
 # Bars that are sums of others.
-_SUMS = ("step", "total", "peak")
+_SUMS = ("whole step", "total", "peak")
 Panels = Mapping[str, tuple[Sequence[Pair], str]]
 
 
@@ -57,7 +57,10 @@ def pairs_verdict(panels: Panels) -> tuple[str, tuple[tuple[str, str], ...]] | N
     known = furthest.predicted is not None
     far, far_unit = (furthest, furthest_unit) if known else (None, "")
     rows = fact_rows(f"traced.verdict.{'memory' if unit == 'GiB' else 'time'}", far)
-    return words_of("traced.headline", largest, far=far, unit=unit, far_unit=far_unit), rows
+    whole = next((pair.measured for pairs, _ in panels.values() for pair in pairs
+                  if pair.label in _SUMS), None)  # fmt: skip
+    words = words_of("traced.headline", largest, far=far, unit=unit, far_unit=far_unit, whole=whole)
+    return words, rows
 
 
 def _off(pair: Pair) -> float:
@@ -134,7 +137,11 @@ def _lines(
 def trace_pairs(ranks: Sequence[RankTrace], plan: Plan | None) -> tuple[Pair, ...]:
     """The terms that make up a step of the median rank, ms."""
     return tuple(
-        Pair(name, None if predicted is None else predicted * 1e3, traced * 1e3)
+        Pair(
+            "whole step" if name == "step" else name,
+            None if predicted is None else predicted * 1e3,
+            traced * 1e3,
+        )
         for name, traced, predicted in _lines(ranks, plan)
         if (traced or predicted) and not name.startswith("  ")
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,10 @@ def tune_report(study: TunedStudy, folder: Path | None) -> Iterator[Block]:
     yield Facts(tuple(_facts(study)))
     if study.trials:
         yield trials_table(study.trials)
-        yield Notes(tuple(f"{one.number}: {one.learnt}" for one in study.trials), "Learnt")
+        untold = [one for one in study.trials if one.measured_s is None]
+        if untold:
+            lines = tuple(f"{one.number}: {one.learnt}" for one in untold)
+            yield Notes(lines, "Trials without a step time")
     told = (take_text(study), _ended(study))
     # Trouble is reported before the result known so far.
     first = told[::-1] if study.reason in ("setup", "failures") else told
@@ -80,25 +84,26 @@ def best_text(study: TunedStudy) -> str:
     """The recommended plan, in a sentence."""
     sure = percent_sure(study.best_probability)
     return (
-        f"Take {study.best_name} ({study.best}): the fastest with {sure}, at "
-        f"{seconds(study.best_s)} a step as far as is known now."
+        f"Take {study.best_name} ({study.best}): {seconds(study.best_s)} a step as far as is "
+        f"known now, {sure} sure to be the fastest."
     )
+
+
+def why_text(study: TunedStudy) -> str:
+    """Why the study ended or goes on, without the plan to take, which `best_text` names."""
+    return re.sub(r"[^;]* is the fastest with (?:over )?\d+ %; ", "", study.sentence).strip()
 
 
 def _ended(study: TunedStudy) -> str:
     going_on = study.reason == "running"
-    return (
-        f"The study goes on: {study.sentence}."
-        if going_on
-        else f"The study ended: {study.sentence}."
-    )
+    return f"The study {'goes on' if going_on else 'ended'}: {why_text(study)}."
 
 
 def _notes(study: TunedStudy) -> Iterator[str]:
     if any(one.measured_s is not None for one in study.trials):
         yield (
             "predicted: before the trial. measured: median of the steps after warm-up, ± its "
-            "standard error. off: how much longer, or shorter, than measured the prediction is. "
+            "standard error. off: how much longer or shorter the prediction is than measured. "
             "peak: predicted total → as the log counts it."
         )
     yield from study.notes
@@ -108,10 +113,10 @@ def _next(study: TunedStudy, folder: Path) -> Iterator[str]:
     study_folder = shlex.quote(str(folder))
     if study.cluster_file:
         cluster = shlex.quote(str(folder / study.cluster_file))
-        yield (f"planner search --cluster {cluster} ...: what the runs taught of this cluster")
+        yield (f"planner search --cluster {cluster} ...: search with the results of these runs")
     untold = [one.number for one in study.trials if one.outcome not in (None, *TELLING)]
     if untold:
-        yield f"{folder / 'trials'}/{untold[-1]:03d}/: the last trial that told nothing"
+        yield f"{folder / 'trials'}/{untold[-1]:03d}/: the last trial without a result"
     yield f"planner report {study_folder} -o study.html: the study as a page"
     yield f"planner tune --resume {study_folder} --trials N: go on"
 
@@ -129,5 +134,5 @@ def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) 
     ]  # fmt: skip
     titles = "# | ~plan | ~configuration | saves GPU-h | costs GPU-h"
     if rows:
-        yield table(titles, rows, "Trials that would run, if each came out as it is predicted")
+        yield table(titles, rows, "Trials that would run if each result were as predicted")
     yield Notes((*(one.sentence for one in trials if one.key is None), note))

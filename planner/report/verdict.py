@@ -80,14 +80,12 @@ class PlanBars:
         return f"{drawn(((used, _USED), (used + may, _MAY)), 1.0)} {self.memory_text}"
 
     @property
-    def time_bar(self) -> str:
-        """The step time by kind of work, with the 80 % interval of the sum."""
-        return f"{stacked(kinds_of_time(self.plan), _KINDS)} {self.time_text}"
-
-    @property
-    def time_legend(self) -> str:
-        """The legend of the time bar."""
-        return legend(kinds_of_time(self.plan), _KINDS)
+    def time_rows(self) -> tuple[tuple[str, str], ...]:
+        """The step time by kind of work, with the 80 % interval of the sum; then the legend of
+        that bar."""
+        kinds = kinds_of_time(self.plan)
+        bar = f"{stacked(kinds, _KINDS)} {self.time_text}"
+        return ("step", bar), ("", legend(kinds, _KINDS))
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def headline_of(plan: Plan, name: str) -> str:
     """`TP 2 × DP 8: 3.42 s a step (…), …`: time and memory of a plan in a sentence."""
     return words_of(
         "verdict.headline", plan, name=name, low=plan.step_time.low, high=plan.step_time.high,
-        usable=plan.limit_bytes,
+        usable=plan.limit_bytes, over=plan.peak_bytes > plan.limit_bytes,
     )  # fmt: skip
 
 
@@ -136,12 +134,8 @@ class Bars(Protocol):
         """The fullest GPU against its memory."""
 
     @property
-    def time_bar(self) -> str:
-        """The step time by kind of work."""
-
-    @property
-    def time_legend(self) -> str:
-        """The legend of the time bar."""
+    def time_rows(self) -> tuple[tuple[str, str], ...]:
+        """The step time by kind of work, then the legend of that bar."""
 
 
 def card_facts(bars: Bars, risk: str, following: str) -> Facts:
@@ -149,8 +143,7 @@ def card_facts(bars: Bars, risk: str, following: str) -> Facts:
     return Facts(
         (
             ("memory", bars.memory_bar),
-            ("step", bars.time_bar),
-            ("", bars.time_legend),
+            *bars.time_rows,
             ("risk", risk),
             ("next", following),
         )
@@ -287,10 +280,10 @@ def features(plan: Plan) -> int:
     return sum(map(int, used)) + len(plan.techniques)
 
 
-def stacked(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:
-    """A bar of several parts, each drawn with its own mark."""
+def stacked(sums: Mapping[str, float], marks: Mapping[str, str], whole: float | None = None) -> str:
+    """A bar of several parts, each drawn with its own mark, out of `whole` or of their sum."""
     ends = zip(accumulate(sums.values()), map(marks.__getitem__, sums), strict=True)
-    return drawn(list(ends), sum(sums.values()))
+    return drawn(list(ends), sum(sums.values()) if whole is None else whole)
 
 
 def legend(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:

@@ -105,7 +105,7 @@ def test_a_surer_plan_that_is_not_surely_slower_is_named() -> None:
     doubtful = plan(fit_probability=0.82)
     taken = {"recommended": 1}
     verdict = Verdict(result(doubtful, surer).model_copy(update=taken))
-    assert verdict.risk.startswith("18 % that it does not fit; plan 2 avoids it")
+    assert verdict.risk.startswith("18 % risk that it does not fit; plan 2 avoids it")
     first = verdict.alternatives[0]
     assert first.number == 2 and first.words.startswith("surer to fit")
     assert first.than.startswith("1.4 % slower, ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -51,6 +52,16 @@ def test_plans_are_plotted(result: SearchResult, figure: PlanFigure) -> None:
     titles = {"memory": "Memory of each", "time": "Time of a step", "schedule": "Schedule of"}
     for name, title in titles.items():
         assert (title in drawing) == (figure in ("all", name))
+
+
+def test_every_stage_has_its_bar(result: SearchResult) -> None:
+    """A bar whose width a renderer cannot work out is not drawn at all."""
+    plan = result.plans[0]
+    drawing = svg(plan.plot("memory"))
+    widths = [
+        float(one) for one in re.findall(r'stage \d+, weights[^>]*? d="M[^h]*h([\d.]+)', drawing)
+    ]
+    assert len(widths) == plan.degrees.pp and min(widths) > 10.0
 
 
 def test_searches_are_plotted(result: SearchResult) -> None:

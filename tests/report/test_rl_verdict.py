@@ -36,9 +36,10 @@ def test_the_answer_comes_first(plans: tuple[Path, str]) -> None:
 def test_parts_of_the_bar_are_the_phases(plans: tuple[Path, str]) -> None:
     result, _ = read_rl_plan(plans[0])
     verdict = RlVerdict(result)
-    assert sum(verdict.kinds.values()) == pytest.approx(
-        sum(phase.seconds for phase in verdict.plan.phases)
-    )
+    drawn = sum(size for sums in verdict.sides.values() for size in sums.values())
+    assert drawn == pytest.approx(sum(phase.seconds for phase in verdict.plan.phases))
+    for side, sums in verdict.sides.items():
+        assert side == "step" or sum(sums.values()) <= verdict.plan.step_s * (1 + 1e-9)
     assert verdict.memory_share == pytest.approx(min(1.0, verdict.plan.peak_share))
     numbers = [number for number, *_ in verdict.alternatives]
     assert len(numbers) == len(set(numbers)) and result.recommended not in numbers

@@ -23,7 +23,7 @@ from planner.report.said import ranged
 from planner.report.study_words import budget_headline, headline, taken_text
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
-_FRONT, _DOMINATED = "none is both faster and cheaper", "others"
+_FRONT, _DOMINATED = "no other is both faster and cheaper", "others"
 # The chart spans this factor on either side of the answer and the optimum, with this many sizes.
 _SPAN, _STEPS = 6.0, 24
 # Number of parts into which a line between two points is divided.
@@ -105,7 +105,7 @@ def scaling_figure(scaling: Scaling) -> CurvesFigure:
         Panel("Cost against time", "days", unit, in_time),
     )
     return CurvesFigure(
-        f"{scaling.model} on {scaling.gpu}: {scaling.tokens / 1e12:g} T tokens",
+        f"{scaling.model} on {scaling.gpu}: {short_count(scaling.tokens)} tokens",
         f"Bars: 80 % interval of step time and of published failure rates. {_knee(scaling)}"
         "Dashed: perfect scaling.",
         tuple(panel for panel in panels if panel.points),
@@ -116,8 +116,8 @@ def scaling_figure(scaling: Scaling) -> CurvesFigure:
 def _knee(scaling: Scaling) -> str:
     """The meaning of the ring, or a note that there is none."""
     if any(scaling.knees.values()):
-        return "Ring: knee, beyond which speed costs more than it brings. "
-    return "No knee up to the largest number. "
+        return "Ring: knee, beyond which more speed is not worth its cost. "
+    return "Speed is worth its price up to the largest number. "
 
 
 def comparison_figure(comparison: Comparison) -> CurvesFigure:
@@ -128,7 +128,7 @@ def comparison_figure(comparison: Comparison) -> CurvesFigure:
                row.on_front)
         for row in comparison.rows if row.run is not None
     )  # fmt: skip
-    title = f"{comparison.model}: {comparison.tokens / 1e12:g} T tokens"
+    title = f"{comparison.model}: {short_count(comparison.tokens)} tokens"
     return _offers_figure(title, comparison, found)
 
 

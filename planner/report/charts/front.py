@@ -143,6 +143,8 @@ def end_labels(plans: Sequence[Plan]) -> dict[int, str]:
     """Labels for the fastest and the lightest plan, used if no plan is recommended."""
     numbered = list(enumerate(plans, start=1))
     fastest, _ = min(numbered, key=lambda one: one[1].step_time_s)
+    if len(numbered) == 1:
+        return {1: "this plan"}
     lightest, _ = min(numbered, key=lambda one: one[1].peak_bytes)
     return {lightest: f"{lightest} lightest"} | {fastest: f"{fastest} fastest"}
 

@@ -127,6 +127,8 @@ def _groups(rank: int, degrees: Degrees) -> tuple[int, ...]:
 
 
 _GPU_HEIGHT = 26
+# A stage's bar as a share of the picture's width, at most.
+_MOST_BAR = 0.18
 _CLUSTER_COLOURS = tuple(colour for colour in PALETTE if colour != GREY)
 _GROUP_LABELS = {
     "pp": "pipeline stage", "tp": "tensor group", "cp": "context group", "ep": "expert group",
@@ -141,6 +143,8 @@ def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
     return filled(
         "stages",
         bars=table(_bar_rows(bars)),
+        # One or two stages would else be as wide as the picture.
+        band=min(0.9, _MOST_BAR * len({bar.label for bar in bars})),
         groups=names,
         colours=colours(used, [PALETTE[names.index(name)] for name in used]),
         limit=limit_line(limit_bytes, "y"),

@@ -19,6 +19,7 @@ from planner.compare.interval import Range
 from planner.compare.results import Choice, Comparison, Decision
 from planner.compare.settings import BASIS_NAMES
 from planner.job.errors import UsageError
+from planner.job.quantities import short_count
 from planner.report.charts.drawing import Specification, table
 from planner.report.charts.templates import BLUE, GREY, filled
 from planner.report.said import days_text, energy, money
@@ -174,7 +175,7 @@ def _head(study: Comparison | Buying, decision: Decision) -> Iterator[_Words]:
 
 def _job(study: Comparison | Buying) -> str:
     if isinstance(study, Comparison):
-        return f"{study.model}, {study.tokens / 1e12:g} T tokens. Bars: 80 % intervals."
+        return f"{study.model}, {short_count(study.tokens)} tokens. Bars: 80 % intervals."
     jobs = ", ".join(dict.fromkeys(row.job for row in study.rows))
     return f"{jobs}. Bars: 80 % intervals."
 

@@ -11,17 +11,18 @@ from planner.compare.buying import Buying
 from planner.compare.cluster_front import ClusterFront, ClusterPoint
 from planner.compare.results import Comparison, Decision, Scaling
 from planner.evidence.runs.predict import Prediction
-from planner.job.quantities import gib, percent_sure, plural, seconds
+from planner.job.quantities import gib, percent_sure, seconds
 from planner.predict.plan import Plan
 from planner.predict.plan_text import plan_name
 from planner.report.charts.memory import MemoryFigure
+from planner.report.cluster_front import front_headline
 from planner.report.evidence import validation_headline
 from planner.report.pages.page import Bar, Card
 from planner.report.rl_verdict import RlVerdict
 from planner.report.rl_verdict import name as rl_name
 from planner.report.study_words import budget_headline, decision_facts, headline, verdict_text
 from planner.report.traced import Panels, pairs_verdict
-from planner.report.tune import best_text
+from planner.report.tune import best_text, why_text
 from planner.report.verdict import PlanBars, PlanCard, Verdict, headline_of, kinds_of_time
 from planner.search.result import SearchResult
 from planner.tune.outcome import TunedStudy
@@ -67,10 +68,9 @@ def front_card(front: ClusterFront, saved_as: Path | None) -> Card:
     ends.append(("the lightest", min(numbered, key=lambda one: front.plan_of(one[1]).peak_bytes)))
     plan, name = front.plan_of(fastest[1]), shlex.quote(str(saved_as or "plans.json"))
     then = f"planner explain {name} {fastest[0]}"
-    said = f"Fastest of {plural(len(front.clusters), 'cluster')} is plan {fastest[0]} on "
-    card = PlanCard(plan, f"{said}{fastest[1].cluster}, {plan_name(plan)}", then)
+    card = PlanCard(plan, plan_name(plan), then)
     return Card(
-        headline_of(plan, card.name),
+        front_headline(front),
         _bars(card),
         (("risk", card.risk), ("next", then)),
         [
@@ -105,27 +105,33 @@ def _memory_bar(peak: float, high: float, limit: float, usable: float = 0.0) -> 
 
 
 # CSS classes by kind of work in a step of reinforcement learning.
-_STYLES = {"samples": "samples", "reads": "exchange", "trains": "trains"}
+_STYLES = {"samples": "samples", "scores": "exchange", "trains": "trains"}
 
 
 def rl_card(verdict: RlVerdict, saved_as: Path | None) -> Card:
     """The card of a search for reinforcement learning."""
-    whole, plan = sum(verdict.kinds.values()), verdict.plan
-    parts = [
-        (size / whole, _STYLES.get(kind, "waiting"), f"{kind} {seconds(size)}")
-        for kind, size in verdict.kinds.items()
-    ]
-    amount = f"{seconds(plan.step_s)}, {seconds(plan.low_s)} to {seconds(plan.high_s)}"
     held = [(verdict.memory_share, "used", "held")]
+    times = (_side_bar(verdict, side) for side in verdict.sides)
     return Card(
         verdict.headline,
-        (Bar("memory", verdict.memory_text, held, 1.0), Bar("step", amount, parts)),
+        (Bar("memory", verdict.memory_text, held, 1.0), *times),
         (("risk", verdict.risk), ("next", verdict.next(str(saved_as) if saved_as else None))),
         [
             (number, words, f"{rl_name(plan)}: {verdict.than(plan)}")
             for number, words, plan in verdict.alternatives
         ],
     )
+
+
+def _side_bar(verdict: RlVerdict, side: str) -> Bar:
+    """What the seconds of a side go to, out of the step."""
+    sums = verdict.sides[side]
+    whole = sum(sums.values()) if side == "step" else verdict.plan.step_s
+    parts = [
+        (size / whole, _STYLES.get(kind, "waiting"), f"{kind} {seconds(size)}")
+        for kind, size in sums.items()
+    ]
+    return Bar(side, verdict.amount(side), parts)
 
 
 def tune_card(study: TunedStudy) -> Card:
@@ -136,9 +142,9 @@ def tune_card(study: TunedStudy) -> Card:
     return Card(
         best_text(study),
         facts=(
-            ("risk", f"with {percent_sure(doubt)} another plan that can be tried is faster"),
+            ("risk", f"{percent_sure(doubt)} that another plan that can be tried is faster"),
             ("spent", spent),
-            ("state", study.sentence),
+            ("state", why_text(study)),
             ("next", "planner tune --resume STUDY --trials N goes on"),
         ),
     )
@@ -178,7 +184,7 @@ def decision_card(study: Comparison | Buying | Scaling) -> Card | None:
 def _next_of(study: Comparison | Buying | Scaling, decision: Decision) -> str:
     if decision.best is None:
         return (
-            "give more time, money or power, or other GPUs: the tables say what would have to give"
+            "give more time, money or power, or other GPUs: the tables show how much more is needed"
         )
     cluster = decision.best.choices[0].cluster
     if isinstance(study, Buying):

@@ -260,10 +260,11 @@ def _page(front: Front, card: Card, selected: int = 0, notes: Sequence[str] = ()
     """
     job = front.results[0].job
     numbered = list(enumerate(front.entries, start=1))
-    pick = ". Pick a plan in the list, the picture or the table." if len(numbered) > 1 else ""
+    method = "".join(f", {words}" for words in (job.tuning, job.objective) if words)
     return Page(
         f"{job.model} on {job.num_gpus:,} × {job.gpu}",
-        f"{job.framework} {job.framework_version}, {job.precision}, sequences of {job.seq:,}{pick}",
+        f"{job.framework} {job.framework_version}, {job.precision}{method}, sequences of "
+        f"{job.seq:,}",
         [*front.sections(notes)],
         [(number, f"{number}: {entry.prefix}{plan_name(entry.plan)}, {_figures(entry.plan)}")
          for number, entry in numbered],
