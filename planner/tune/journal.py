@@ -328,7 +328,8 @@ def _demanded(folder: Path, *, anew: bool) -> Path:
 
 def _tables(path: Path) -> set[str]:
     """Names of the tables in a database; empty if the file is damaged or not a database."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
+    # Not `mode=ro`, which cannot roll back the journal that a killed process leaves.
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as base:
         try:
             return {name for (name,) in base.execute("SELECT name FROM sqlite_master")}
         except sqlite3.DatabaseError:

@@ -138,7 +138,8 @@ def _refuse_foreign(path: Path, lock_file: Path) -> None:
 
 def _tables(path: Path) -> set[str]:
     """Names of the tables in a database; empty if the file is damaged or not a database."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as base:
+    # Not `mode=ro`, which cannot roll back the journal that a killed process leaves.
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as base:
         try:
             return {
                 name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE sql > ''")
@@ -163,7 +164,8 @@ def read_only(folder: Path, file: Path) -> Journal:
         raise UsageError(
             f"--report: no sweep of {file} has run in {folder} yet; leave --report out"
         )
-    return Journal(path, sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True))
+    # Not `mode=ro`, which cannot roll back the journal that a killed process leaves.
+    return Journal(path, sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True))
 
 
 # Column -> its Arrow type, unit and meaning: for results, and for their provenance.
