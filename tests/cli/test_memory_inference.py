@@ -182,7 +182,7 @@ def test_advice_of_serving(run: Run) -> None:
     words = ("memory", "--inference", "--model", "llama-2-7b", "--gpus", "2xA100", "--advise")
     result = run(*words)
     assert result.exit_code == 0, result.stderr
-    assert "holds most" in result.stdout and "a model with 8 KV heads" in result.stdout
+    assert "largest" in result.stdout and "a model with 8 KV heads" in result.stdout
     assert "tp1 dp2" in result.stdout and "least latency" in result.stdout
     document = json.loads(run(*words, "--json").stdout)
     assert [one["tp"] for one in document["splits"]] == [2, 1]
