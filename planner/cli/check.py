@@ -60,7 +60,7 @@ def _checked(paths: tuple[str, ...], style: str, options: dict[str, Any]) -> Non
 
     given = read_given(paths, hints, options["plan"], options["gpus"], options["cluster"])
     if options["output"] and not options["fix"]:
-        raise UsageError("-o says where --fix writes: give --fix too")
+        raise UsageError("-o is the file that --fix writes: give --fix as well")
     for path in given.paths if options["fix"] else ():
         _fixed_path(path, options)
     check_plot(options["plot"], options["force"])

@@ -46,8 +46,8 @@ def build_limits(options: dict[str, Any]) -> ChoiceLimits:
         raise UsageError("--deadline 0: give a time above 0, as 90d")
     if options["certainty"] < 0.5:
         raise UsageError(
-            f"--certainty {share(options['certainty'], 0)}: under 50 % more plans would break "
-            "the limits than keep them; give 50% or more"
+            f"--certainty {share(options['certainty'], 0)}: below 50 %, most plans would "
+            "break the limits; give 50% or more"
         )
     return ChoiceLimits(
         deadline_days=None if deadline_s is None else deadline_s / DAY_S,

@@ -123,7 +123,7 @@ def run_calibrate(paths: tuple[str, ...], **options: Any) -> None:
 
 def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
     if options["plan_file"] is None:
-        raise UsageError("--suggest: give the decision at hand, --plan-file plans.json")
+        raise UsageError("--suggest: give the plans to choose from: --plan-file plans.json")
     if options["output"] is not None:
         raise UsageError("--suggest writes no file; leave -o out")
     result = read_plan_file(Path(options["plan_file"]))
@@ -140,7 +140,9 @@ def _suggest(paths: tuple[str, ...], options: dict[str, Any]) -> None:
 def _configuration(options: dict[str, Any]) -> Configured:
     """The configuration of each log: from --launch, from --plan-file, or from the log itself."""
     if options["launch"] and options["plan_file"]:
-        raise UsageError("say what ran by --launch FILES or by --plan-file FILE, not both")
+        raise UsageError(
+            "give the configuration by --launch FILES or by --plan-file FILE, not both"
+        )
     if options["plan_file"]:
         planned = plan_configuration(Path(options["plan_file"]))
         return lambda _: planned
@@ -209,9 +211,7 @@ def _machine(options: dict[str, Any], fits: list[FigureFit]) -> Cluster:
         return parse_one_type(options["gpus"])
     found = [run.job.cluster for fit in fits for run in fit.runs]
     if not found:
-        raise UsageError(
-            "--from: benchmarks do not say what machine they ran on; give --gpus or --cluster"
-        )
+        raise UsageError("--from: benchmarks do not name their machine; give --gpus or --cluster")
     return max(found, key=lambda cluster: cluster.num_gpus)
 
 
@@ -222,9 +222,9 @@ def _say_refused(worse: list[str], output: Path | None, *, left: bool) -> None:
     what = " and ".join({"time": "step times", "memory": "peak memory"}[one] for one in worse)
     kept = f"; {output} was not written" if output is not None and not left else ""
     click.echo(
-        f"The runs do not agree on a calibration of {what}: each as the others correct it, they "
-        f"are not predicted better than without, so it is left out{kept}. More runs, or runs of "
-        "one software version, may help; --accept-worse takes it all the same.",
+        f"The runs do not agree on a calibration of {what}: predicted from the other runs, they "
+        f"do not become more accurate, so it is left out{kept}. More runs, or runs of "
+        "one software version, may help; --accept-worse uses it nevertheless.",
         err=True,
     )
     if not left:
@@ -263,7 +263,7 @@ def _write(
     held = fit_figure(runs, "memory")
     notes = [f"{len(benches):,} benchmarks", f"{len(steps)} small models trained, for their memory"]
     if held is not None and held.is_refused:
-        notes.append("their memory is predicted no better by each other: not calibrated")
+        notes.append("their memory does not help to predict each other: not calibrated")
     elif held is not None:
         fits.append(held)
     calibration = calibration_of(fits, names)

@@ -68,7 +68,9 @@ def _explain_two(path: Path, number: int, other: int, options: dict[str, Any]) -
         if options[name]:
             raise UsageError(f"{spelled} needs a single plan: give one number, or leave it out")
     if number == other:
-        raise UsageError(f"plan {number} beside itself: give the numbers of two plans")
+        raise UsageError(
+            f"plan {number} cannot be compared with itself: give the numbers of two plans"
+        )
     beside = _beside(path, number, other)
     show(options["as_json"], beside.record, lambda: beside_report(beside))
 

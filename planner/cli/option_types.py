@@ -310,7 +310,7 @@ class Whole(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not _DIGITS.fullmatch(value.strip()):
             tokens = "; a batch in tokens: --gbs-tokens" if param and param.name == "gbs" else ""
-            self.fail(f"{value!r} is not a valid integer: write digits alone{tokens}", param, ctx)
+            self.fail(f"{value!r} is not a valid integer: write only digits{tokens}", param, ctx)
         return super().convert(value, param, ctx)
 
 

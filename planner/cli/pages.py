@@ -49,7 +49,7 @@ def _listening(port: int) -> socket.socket:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         raise UsageError(
-            f"--port {port} cannot be had ({error.strerror}); give another one, or 0 for any"
+            f"--port {port} is not available ({error.strerror}); give another one, or 0 for any"
         ) from None
     return listening
 

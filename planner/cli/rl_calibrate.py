@@ -53,7 +53,7 @@ def is_rl_evidence(paths: Sequence[Path]) -> bool:
         other = paths[found.index(False)]
         raise UsageError(
             f"--from: {other} is of other training than {paths[found.index(True)]}; give runs of "
-            "reinforcement learning to a command of their own"
+            "reinforcement learning in a separate command"
         )
     return any(found)
 
@@ -184,7 +184,7 @@ def _machine(options: Mapping[str, Any], found: Cluster | None) -> Cluster:
     if options["gpus"]:
         return parse_one_type(options["gpus"])
     if found is None:
-        raise UsageError("--from: no run says what machine it ran on; give --gpus or --cluster")
+        raise UsageError("--from: no run names its machine; give --gpus or --cluster")
     return found
 
 

@@ -55,7 +55,7 @@ def _demand_alone(tables: Sequence[Path], given: Sequence[str], options: Mapping
     if others:
         raise UsageError(
             f"--data: {tables[0]} has runs of reinforcement learning and {others[0]} has others; "
-            "give them to commands of their own"
+            "give them in separate commands"
         )
     for name, option in (("plot", "--plot"), ("learn", "--learn")):
         if options[name] is not None:

@@ -145,7 +145,7 @@ def _header(
 ) -> dict[str, Any]:
     """The facts about a study that its journal keeps."""
     if options["run_command"] and options["runs_on"]:
-        raise UsageError("give --on or --run COMMAND, not both: either starts a trial")
+        raise UsageError("give --on or --run COMMAND, not both: each of them starts trials")
     return {
         "planner": __version__,
         "name": study_name(folder, secrets.token_hex(3)),
@@ -189,7 +189,7 @@ def _demand_processes(begun: _Begun) -> None:
     """Raise UsageError if the system cannot list processes."""
     if begun.header["on"] in ("local", "run") and not Path("/proc/self/environ").exists():
         raise UsageError(
-            "--on local and --run find their processes by /proc, which this system has not: run "
+            "--on local and --run find their processes through /proc, which this system lacks: run "
             "the driver on Linux, or give --on slurm or --on kubernetes"
         )
 
@@ -220,7 +220,7 @@ def _read_study(plan_file: str | None, folder: Path, journal: Journal) -> _Begun
     """The study. Raises UsageError if another version of the planner or other plans began it."""
     header = journal.header
     if not header:
-        raise UsageError(f"{folder}: the study was never begun; remove the folder and begin anew")
+        raise UsageError(f"{folder}: the study was never begun; remove the folder and start again")
     if header["planner"] != __version__:
         raise UsageError(
             f"{folder} was begun with planner {header['planner']}, this is {__version__}: they may "
@@ -368,6 +368,6 @@ def _replay(paths: Sequence[Path], options: dict[str, Any], style: str) -> None:
     from planner.tune.replay import replay
 
     with watched(options["quiet"], "nothing is written") as progress:
-        progress("recorded sweeps are played", 0, 1)
+        progress("recorded sweeps are replayed", 0, 1)
         found = replay(paths)
     show(style == "json", found.document, lambda: replay_report(found))

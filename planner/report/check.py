@@ -231,7 +231,7 @@ def _changes(assessment: Assessment, changes: Sequence[LaunchChange]) -> Block:
 
 
 # The best of many predictions tends to be too good (`planner.predict.uncertainty.selection`).
-_EXPECT = "expect: what the best of so many brings, its luck taken off, with the 80 % interval"
+_EXPECT = "expect: 80 % interval of the gain, corrected for choosing the best of many predictions"
 
 
 def _change_title(assessment: Assessment, changes: Sequence[LaunchChange]) -> str:

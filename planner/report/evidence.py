@@ -303,7 +303,7 @@ def _means(name: str, runs: int, found: Sequence[Learnt]) -> dict[str, object]:
 def suggestion_report(found: Sequence[Suggestion], runs: int) -> Iterator[Block]:
     """The runs to make next, in order, and what each leaves of the error bars."""
     if not found:
-        yield Notes(("No short run would tell more than is known already.",))
+        yield Notes(("No short run would add to what is known already.",))
         return
     rows = ({"number": number, "run": one} for number, one in enumerate(found, start=1))
     yield table_of("calibration.next", rows)

@@ -281,7 +281,7 @@ _BAR_CELLS = 8
 def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
     """Binding constraints, then the changes by effect."""
     constraints = tuple((each.name, _constraint(each, found)) for each in found.constraints)
-    title = "Constraints (binding: the step shortens when it is lifted)"
+    title = "Constraints (binding: without it the step would be shorter)"
     shown = (Facts(constraints, title),) if constraints else ()
     return *shown, tornado_table(found, plan), Notes(_what_if_notes(found))
 
@@ -323,7 +323,7 @@ def tornado_table(found: WhatIf, plan: Plan) -> TableData:
     rows = [("now", f"{seconds(found.best_s)} {error}", "", "", "", now)]
     rows += (_tornado_row(row, largest) for row in found.rows)
     titles = "~change | step time | effect | < | this\nplan | ~best plan then"
-    return table(titles, rows, "What if: the best plan after one change, solved again")
+    return table(titles, rows, "What if: the best plan after a single change, solved again")
 
 
 def _tornado_row(row: WhatIfRow, largest: float) -> tuple[str, str, str, str, str, str]:

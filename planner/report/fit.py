@@ -45,7 +45,7 @@ def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
     largest, base_s = advice.largest, advice.base.step_time_s
     text = f"{gib(largest.size_bytes)} of {gib(largest.total_bytes)} GiB are {largest.label}"
     if largest.move is None:
-        text += "; no single change that was tried shrinks that by much"
+        text += "; no single change that was tried shrinks it much"
     else:
         text += f": {_outcome(largest.move, base_s)}"
     facts = [("largest", text)]
@@ -68,7 +68,7 @@ def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
     """Tables of at most `most` changes; the last line says which changes were examined."""
     makes = "Changes that make it fit"
     if advice.base.fit_probability >= SAFE_PROBABILITY:
-        makes = "It fits as it stands; changes that free memory"
+        makes = "It fits without changes; changes that free memory"
     order = "easiest first"
     closest = () if advice.closest is None else (advice.closest,)
     for title, moves in (
@@ -216,7 +216,7 @@ def nothing_fits_report(why: WhyNothingFits) -> Iterator[Block]:
 @as_report
 def verdict_report(why: WhyNothingFits) -> Iterator[Block]:
     """That nothing fits, and which rules conflict."""
-    surely = " as surely as was asked" if why.riskier else ""
+    surely = " with the required probability" if why.riskier else ""
     none_fits = f"No configuration fits{surely}."
     none = "No configuration was found that fits, but not all were decided."
     if why.proven:
@@ -237,7 +237,7 @@ def remedies_report(why: WhyNothingFits) -> Iterator[Block]:
     """Changes that would make the job fit."""
     if why.relaxations:
         found = [(relaxation.change, relaxation.plan) for relaxation in why.relaxations]
-        title = "What would make it fit (searched), easiest first"
+        title = "Changes that would make it fit (searched), easiest first"
         yield fitting_table(title, "change", "plan", found)
         yield Notes(_relaxation_notes(why))
     elif why.in_vain or not why.untried:

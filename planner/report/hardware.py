@@ -67,7 +67,7 @@ def _formats(gpu: Gpu) -> Iterator[tuple[str, NumberFormat]]:
 
 
 def _format_note(found: NumberFormat) -> str:
-    scaled = f"a scale of {found.scale_bits} bits for each {found.block} values"
+    scaled = f"one scale of {found.scale_bits} bits for each {found.block} values"
     return "; ".join(part for part in (scaled if found.block else "", found.note) if part)
 
 

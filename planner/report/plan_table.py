@@ -235,7 +235,7 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         times = f"{full_s / plan.step_time_s:.1f} times as long"
         slowly = f"; a step then takes {seconds(full_s)}, {times}"
     sentence = (
-        f"{percent_sure(risk.probability)} chance that the memory does not suffice: torch then "
+        f"{percent_sure(risk.probability)} chance that memory runs out: torch then "
         f"frees its cache and tries again, or stops with an out-of-memory error{slowly}. "
         f"Measured: {risk.note}. {CURE}"
     )

@@ -30,15 +30,15 @@ def _of_table(found: Table, which: str, *, whole: bool) -> Iterator[Block]:
         yield Notes(("No group without doubtful runs is large enough.",))
         return
     where = f"{plural(count, 'group')} of {plural(sources, 'source')}{which}"
-    yield _means_table(found, f"Mean regret after so many trials, {where}")
+    yield _means_table(found, f"Mean regret by number of trials, {where}")
     yield table(
-        f"<way of choosing | {_COUNTS}",
+        f"<strategy | {_COUNTS}",
         [(one.name, *(share(one.worst[trials], 1) for trials in TRIALS)) for one in found.means],
         "Regret of the worst group",
     )
     levels = " | ".join(share(level, 1) for level in LEVELS)
     yield table(
-        f"<way of choosing | {levels}",
+        f"<strategy | {levels}",
         [(one.name, *_hours(one)) for one in found.means],
         "GPU-hours of trials until the mean regret is and stays below",
     )
@@ -50,7 +50,7 @@ def _of_table(found: Table, which: str, *, whole: bool) -> Iterator[Block]:
 
 def _means_table(found: Table, title: str) -> Block:
     rows = [(one.name, *(share(one.regret[trials], 2) for trials in TRIALS)) for one in found.means]
-    return table(f"<way of choosing | {_COUNTS}", rows, title)
+    return table(f"<strategy | {_COUNTS}", rows, title)
 
 
 def _hours(one: Means) -> Iterator[str]:

@@ -173,7 +173,7 @@ def _searched_rows(result: RlResult) -> Iterator[Row]:
         proof = f"not proven: a step shorter by up to {share(result.gap)} may exist"
     yield (
         "proof",
-        f"bounds left {counts.costed:,} trainers to be costed in full, {counts.pairs:,} of them "
+        f"bounds left {counts.costed:,} trainers to be costed in full and {counts.pairs:,} of them "
         f"with an engine; {'CP-SAT finds no better pair: ' if result.proven else ''}{proof}",
     )
 

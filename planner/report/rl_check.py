@@ -30,7 +30,7 @@ def rl_verdict(check: RlCheck) -> str:
 
 def _depends() -> str:
     return (
-        "CANNOT TELL: it fits with short samples, and not where every sample is as long as is "
+        "CANNOT TELL: it fits with short samples, but not if every sample is as long as is "
         "allowed; give --lengths"
     )
 

@@ -20,7 +20,7 @@ def rl_clusters_report(found: RlComparison, limits: ChoiceLimits) -> Iterator[Bl
     """The clusters with their plans, best first, and the recommended cluster."""
     yield facts(
         "rl_front.clusters", found, aim=_BEST_BY[found.minimise], kind=BASIS_NAMES[found.basis],
-        taken=found.best or "none: no cluster keeps the limits",
+        taken=found.best or "none: no cluster meets the limits",
     )  # fmt: skip
     planned = [row for row in found.rows if row.plan is not None]
     if planned:

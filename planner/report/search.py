@@ -146,11 +146,11 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
         faster = f"up to {share(worst)} faster plans"
         fastest = max(result.plans, key=lambda plan: plan.tokens_per_s)
         if fastest.status == "optimal":
-            proven = "the fastest is proven optimal, not all lighter ones"
-            return f"{count}{more}; {proven}: {faster} as light may exist"
+            proven = "the fastest is proven optimal, but not every lighter plan"
+            return f"{count}{more}; {proven}: {faster} with as little memory may exist"
         if fastest.gap is not None and fastest.gap < worst:
             near = f"the fastest is at most {share(fastest.gap)} from the best"
-            return f"{count}{more}; not proven: {near}; of lighter ones {faster} may exist"
+            return f"{count}{more}; not proven: {near}; among lighter plans, {faster} may exist"
         return f"{count}{more}; not proven: {faster} may exist"
     return (
         f"{count}{more}. Each proven optimal to {share(OPTIMAL_WITHIN)} within the cost model; "
@@ -195,7 +195,9 @@ def riskier_table(
     """Plans that may fit, but with a lower probability than was asked for. `told`: see
     `plan_table`.
     """
-    return plan_table(plans, usable_bytes, title=f"{title}: less surely than was asked", told=told)
+    return plan_table(
+        plans, usable_bytes, title=f"{title}: less likely to fit than required", told=told
+    )
 
 
 def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:

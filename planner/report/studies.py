@@ -153,7 +153,7 @@ def _verdicts(scaling: Scaling) -> Iterator[str]:
         if knee is None:
             yield f"{name}: no knee up to {points[-1].num_gpus:,} GPUs"
         else:
-            yield f"{name}: knee at {knee:,} GPUs, the most efficiency times speedup"
+            yield f"{name}: knee at {knee:,} GPUs, where efficiency times speedup is largest"
     yield from _limit(scaling)
 
 

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from planner.compare.results import Decision, Objective, Run, RunnerUp, Taken
 
 _PROVEN = " (proven among all below)"
-_AIMS = {"cost": "the cheapest", "time": "the fastest", "energy": "the one of least energy"}
+_AIMS = {
+    "cost": "the cheapest",
+    "time": "the fastest",
+    "energy": "the one that takes the least energy",
+}
 _LIMIT_NAMES = {"time": "deadline", "cost": "budget", "power": "power", "racks": "racks"}
 
 
@@ -59,7 +63,7 @@ def _rows(decision: Decision, currency: str) -> Iterator[tuple[str, str]]:
             alone = decision.alone.get(name)
             yield f"{_LIMIT_NAMES[name]} needed", _least_text(name, value, alone, currency)
         return
-    sure = f"if each figure is taken where it is {share(decision.limits.certainty, 0)} certain"
+    sure = f"if each figure is at the bound that is {share(decision.limits.certainty, 0)} certain"
     yield "take", verdict_text(best)
     for cluster, basis, provider in dict.fromkeys(
         (one.cluster, one.basis, one.provider) for one in best.choices if one.cost is not None
@@ -89,7 +93,7 @@ def _next_text(other: RunnerUp, objective: Objective) -> str:
     more, less = _WORSE[objective]
     word = more if other.ratio.value >= 1.0 else less
     size = share(abs(other.ratio.value - 1.0))
-    sure = "" if other.ratio.is_sure else "; which is better is not sure"
+    sure = "" if other.ratio.is_sure else "; either may be better"
     return f"{other.cluster}: {size} {word}, {ends_text(other.ratio)}{sure}"
 
 

@@ -103,7 +103,7 @@ def _notes(study: TunedStudy) -> Iterator[str]:
     if any(one.measured_s is not None for one in study.trials):
         yield (
             "predicted: before the trial. measured: median of the steps after warm-up, ± its "
-            "standard error. off: how much longer, or shorter, than measured the prediction is. "
+            "standard error. off: how much longer or shorter the prediction is than measured. "
             "peak: predicted total → as the log counts it."
         )
     yield from study.notes
@@ -113,10 +113,10 @@ def _next(study: TunedStudy, folder: Path) -> Iterator[str]:
     study_folder = shlex.quote(str(folder))
     if study.cluster_file:
         cluster = shlex.quote(str(folder / study.cluster_file))
-        yield (f"planner search --cluster {cluster} ...: what the runs taught of this cluster")
+        yield (f"planner search --cluster {cluster} ...: search with the results of these runs")
     untold = [one.number for one in study.trials if one.outcome not in (None, *TELLING)]
     if untold:
-        yield f"{folder / 'trials'}/{untold[-1]:03d}/: the last trial that told nothing"
+        yield f"{folder / 'trials'}/{untold[-1]:03d}/: the last trial without a result"
     yield f"planner report {study_folder} -o study.html: the study as a page"
     yield f"planner tune --resume {study_folder} --trials N: go on"
 
@@ -134,5 +134,5 @@ def dry_run_report(trials: Sequence[Next], names: Mapping[str, str], note: str) 
     ]  # fmt: skip
     titles = "# | ~plan | ~configuration | saves GPU-h | costs GPU-h"
     if rows:
-        yield table(titles, rows, "Trials that would run, if each came out as it is predicted")
+        yield table(titles, rows, "Trials that would run if each result were as predicted")
     yield Notes((*(one.sentence for one in trials if one.key is None), note))

@@ -29,7 +29,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (changed("--gpus", "-8xH100"), ("from 1 to",)),
     (changed("--gbs-tokens", "4Q"), ("'4Q'", "4M", "4Mi")),
     (changed("--gbs-tokens", "4096"), ("less than one sequence of 8,192",)),
-    ((*MAIN, "--gbs", "4M"), ("'4M'", "digits alone", "--gbs-tokens")),
+    ((*MAIN, "--gbs", "4M"), ("'4M'", "only digits", "--gbs-tokens")),
     ((*MAIN, "--gbs", "512"), ("--gbs-tokens 4M, or --gbs 512",)),
     (("--model", "70b", "--gpus", "64xH100"), ("--gbs-tokens 4M, or --gbs 512",)),
     (("--model", "70b", "--gbs", "512"), ("--gpus 64xH100, or --cluster FILE.toml",)),

@@ -150,7 +150,7 @@ def test_runs_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     path, target = runs.write(tmp_path / "odd.csv", found), tmp_path / "a.toml"
     result = invoke("calibrate", "-q", "--from", path, "-o", target)
     assert result.exit_code == 1
-    assert "not predicted better than without" in result.stderr
+    assert "do not become more accurate" in result.stderr
     assert not target.exists()
     done("calibrate", "-q", "--from", path, "-o", target, "--accept-worse")
     assert target.exists()
@@ -342,7 +342,7 @@ def test_what_to_run_next(plan_folder: Path, measured: Path) -> None:
         (["--suggest"], "--plan-file plans.json"),
         ([], "give the runs to learn from"),
         (["--from", "x.csv", "--gpus", "8xH100", "--cluster", "a.toml"], "give the GPUs by"),
-        (["--from", "x.log", "--launch", "a.sh", "--plan-file", "b.json"], "say what ran"),
+        (["--from", "x.log", "--launch", "a.sh", "--plan-file", "b.json"], "give the conf"),
         (["--from", "none.csv"], "does not exist"),
     ],
 )  # fmt: skip

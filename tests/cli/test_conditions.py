@@ -106,7 +106,7 @@ def test_nothing_fits_as_json_and_csv_with_status_1(run: Run) -> None:
 def test_what_if_as_text_and_as_data(run: Run, asked: Path) -> None:
     text = run("explain", str(asked), "1", "--what-if", "--no-neighbours")
     assert text.exit_code == 0, text.stderr
-    assert "What if: the best plan after one change" in text.stdout
+    assert "What if: the best plan after a single change" in text.stdout
     assert "without --fix" in text.stdout
     assert lines_are_short(text.stdout)
     document = json.loads(run("explain", str(asked), "1", "--what-if", "--json").stdout)

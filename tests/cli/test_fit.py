@@ -68,8 +68,8 @@ def test_the_answer_is_no_with_what_would_help_and_status_1(run: Run) -> None:
     result = run("fit", "--model", "8b", "--gpus", "1xRTX4090", "--seq", "2048")
     assert result.exit_code == 1
     for words in (
-        "NO, as asked: none of",
-        "What would make it fit",
+        "NO, not as requested: none of",
+        "Changes that would make it fit",
         "At most",
         "largest model",
         "8 a GPU",

@@ -31,7 +31,7 @@ def test_a_search_is_written_explained_and_evaluated(run: Run, tmp_path: Path) -
     for words in (
         "generation",
         "policy's update",
-        "Why not its neighbours",
+        "How its neighbours compare",
         "Where the seconds go",
     ):
         assert words in told.stdout
@@ -63,7 +63,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
     asked = (*JOB, *FEW, "--placement", "colocated", "--kv-share", "0.4", "--rollout-tp", "1")
     assert run("search", *asked, "-q", "-o", str(file)).exit_code == 0
     told = run("explain", str(file), "--what-if", "--no-neighbours", "-q").stdout
-    assert "What would change it" in told
+    assert "Effect of other changes" in told
     for words in ("no --kv-share", "--staleness 1", "--gpus 8xH100"):
         assert words in told
 
@@ -89,7 +89,7 @@ def test_what_would_change_it(run: Run, tmp_path: Path) -> None:
         (("search", *JOB, "--kv-share", "0.01", *FEW), "give --kv-share"),
         (("search", *JOB, "--rollout-tp", "3"), "leave them out"),
         (("search", *JOB, "--rollout-precision", "foo"), "--rollout-precision"),
-        (("search", *JOB, "--sort", "peak"), "sorted by the step"),
+        (("search", *JOB, "--sort", "peak"), "sorted by step time"),
         (
             ("search", *JOB[:2], "--gpus", "4xH100+4xA100", *JOB[4:]),
             "--gpus 4xH100 --rollout-gpus 4xA100",
@@ -156,7 +156,7 @@ def test_clusters_are_compared_and_bought_in_samples_a_dollar(run: Run, tmp_path
     assert len(json.loads(file.read_text())["rows"]) == 2
     bought = run("buy", *CLUSTERS, "--gpus", "2xH100", "--samples", "1M", "--deadline", "1h", "-q")
     assert bought.exit_code == 1
-    assert "no cluster keeps the limits" in bought.stdout and "beyond deadline" in bought.stdout
+    assert "no cluster meets the limits" in bought.stdout and "beyond deadline" in bought.stdout
     rows = run("compare", *CLUSTERS, "--gpus", "2xH100", "-q", "--csv").stdout.splitlines()
     assert rows[0].startswith("cluster,rollout,gpus")
 

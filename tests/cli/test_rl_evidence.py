@@ -47,7 +47,7 @@ def test_they_go_to_a_command_of_their_own(run: Run, runs: Path, tmp_path: Path)
     other = table(tmp_path / "other.csv", {"layers": "2", "hidden": "64"})
     result = run("validate", "--data", str(runs), "--data", str(other))
     assert result.exit_code == BAD_INPUT
-    assert "commands of their own" in result.stderr
+    assert "in separate commands" in result.stderr
     unnamed = run("validate", "--data", str(runs), "--unnamed")
     assert "framework's name" in unnamed.stderr
 

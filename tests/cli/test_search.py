@@ -154,7 +154,7 @@ def test_quiet_says_nothing_on_stderr(run: Run) -> None:
 def test_a_batch_past_the_critical_one_is_said_in_one_sentence(run: Run) -> None:
     """Surely past at the best number of tokens for the size: 16 M tokens for 1.2 B parameters."""
     job = ("search", "--model", "llama-3.2-1b", "--gpus", "8xH100", "--recompute", "none", "-q")
-    said = "past the critical one of trainings on fewer than about 5.0"
+    said = "exceeds the critical batch for trainings on fewer than about 5.0"
     assert said in " ".join(run(*job, "--gbs-tokens", "16M").stdout.split())
     assert "critical" not in run(*job, "--gbs-tokens", "512K").stdout
 

@@ -69,7 +69,7 @@ def test_a_small_batch_limits_many_gpus(study: Scaling) -> None:
 
 def test_the_report_and_the_frame(study: Scaling) -> None:
     text = "\n".join(str(block) for block in scaling_report(study).blocks)
-    assert "The batch limits from 64 GPUs on" in text
+    assert "The batch is a limit from 64 GPUs on" in text
     assert "Strong scaling" in text and "Weak scaling" in text
     frame = study.to_frame()
     assert list(frame["num_gpus"]) == [8, 16, 64] * 2
@@ -84,10 +84,10 @@ def test_a_batch_past_the_critical_one_is_said_with_its_price(study: Scaling) ->
     assert list(runs_note([run], study.tokens)) == []
     large = run.model_copy(update={"batch_price": price_of(3e7, 30_000_000, study.tokens)})
     (note,) = runs_note([run, large], study.tokens)
-    assert "30.00 M tokens lies past the critical one, about 2.55 M" in note
+    assert "30.00 M tokens exceeds the critical batch, about 2.55 M" in note
     assert "extrapolated" in note and "235 % (" in note
     text = "\n".join(str(block) for block in scaling_report(study).blocks)
-    assert "more tokens" in text and "past the critical" not in text
+    assert "more tokens" in text and "the critical batch, about" not in text
     assert {"critical_batch_tokens_low", "extra_tokens_share"} <= set(study.to_frame())
 
 

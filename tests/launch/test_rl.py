@@ -147,8 +147,8 @@ def test_nothing_that_a_name_holds_is_run(tmp_path: Path) -> None:
     ("framework", "change", "says"),
     [
         ("verl", {"staleness": 0, "placement": "separate"}, "synchronous step"),
-        ("trl", {"trainer_leaves": True}, "leaves the GPU"),
-        ("trl", {"staleness": 1}, "behind"),
+        ("trl", {"trainer_leaves": True}, "moved off the GPU"),
+        ("trl", {"staleness": 1}, "older weights"),
     ],
 )
 def test_what_a_framework_cannot_run_is_refused(

@@ -296,7 +296,7 @@ class TestTrouble:
         done = tune(plans, *words, "--trials", 1)
         assert done.exit_code == 3
         assert "its last line is: no such partition" in " ".join(done.stdout.split())
-        assert "study/trials/000/: the last trial that told nothing" in done.stdout
+        assert "study/trials/000/: the last trial without a result" in done.stdout
 
     def test_a_folder_of_something_else(self, plans: Path) -> None:
         Path("study").mkdir()
@@ -328,7 +328,7 @@ class TestRefused:
         [
             ("", "give the plans to try"),
             ("PLANS", "give the folder of the study"),
-            ("PLANS -o study --on slurm --run 'x {folder}'", "either starts a trial"),
+            ("PLANS -o study --on slurm --run 'x {folder}'", "each of them starts trials"),
             ("PLANS -o study --run 'x'", "say where the folder of a trial goes"),
             ("PLANS -o study --on pbs", "is not one of"),
             ("PLANS -o study --trials 0", "--trials"),

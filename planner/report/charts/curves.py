@@ -23,7 +23,7 @@ from planner.report.said import ranged
 from planner.report.study_words import budget_headline, headline, taken_text
 
 SERIES_NAMES = {"fixed": "fixed batch (strong)", "scaled": "batch grows (weak)"}
-_FRONT, _DOMINATED = "none is both faster and cheaper", "others"
+_FRONT, _DOMINATED = "no other is both faster and cheaper", "others"
 # The chart spans this factor on either side of the answer and the optimum, with this many sizes.
 _SPAN, _STEPS = 6.0, 24
 # Number of parts into which a line between two points is divided.
@@ -116,7 +116,7 @@ def scaling_figure(scaling: Scaling) -> CurvesFigure:
 def _knee(scaling: Scaling) -> str:
     """The meaning of the ring, or a note that there is none."""
     if any(scaling.knees.values()):
-        return "Ring: knee, beyond which speed costs more than it brings. "
+        return "Ring: knee, beyond which more speed is not worth its cost. "
     return "Speed is worth its price up to the largest number. "
 
 

@@ -211,7 +211,9 @@ def _with_shape(pair: tuple[str, str], places: tuple[int, int], shapes: _Shapes,
         said = f"fastest that fits: {speed:,.0f} tokens/s a GPU, {size:.1f} GiB ({text})"
         return Cell(*pair, *places, "fits", speed, f"{speed:,.0f}", said)
     kind: Kind = "may fit" if size <= shapes.costed.job.hbm_limit_bytes / GIB else "too large"
-    why = "may fit, but less surely than was asked" if kind == "may fit" else "too large"
+    why = (
+        "may fit, but with a lower probability than required" if kind == "may fit" else "too large"
+    )
     said = f"{why}, with layers spread evenly: the lightest takes {size:.1f} GiB ({text})"
     return Cell(*pair, *places, kind, 0.0, f"{size:.0f} GiB", said)
 
@@ -220,7 +222,7 @@ def _without_shape(
     pair: tuple[str, str], places: tuple[int, int], rules: tuple[ShapeRule, ...], tried: _Tried
 ) -> Cell:
     if not rules:
-        said = "not tried: of no use, as too few or too many tokens or layers are left to a GPU"
+        said = "not tried: useless, because a GPU would get too few or too many tokens or layers"
         return Cell(*pair, *places, "not tried", 0.0, "", said)
     said = "forbidden: " + "; ".join(
         f"{rule.explain(tried.context)} [{rule.name}]" for rule in rules

@@ -184,7 +184,7 @@ def decision_card(study: Comparison | Buying | Scaling) -> Card | None:
 def _next_of(study: Comparison | Buying | Scaling, decision: Decision) -> str:
     if decision.best is None:
         return (
-            "give more time, money or power, or other GPUs: the tables say what would have to give"
+            "give more time, money or power, or other GPUs: the tables show how much more is needed"
         )
     cluster = decision.best.choices[0].cluster
     if isinstance(study, Buying):

@@ -34,9 +34,9 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Data with which a page describes a clicked candidate. `command`: evaluates it, up to its
-    degrees. `plans`: number, GiB and tokens/s per GPU of every plan. `options`: for each degree its
-    name, its option, and the value at which the option is not needed, or -1.
+    """Data with which a page describes a clicked candidate. `command`: the command that evaluates
+    it, without the degrees. `plans`: number, GiB and tokens/s per GPU of every plan. `options`: for
+    each degree its name, its option, and the value at which the option is not needed, or -1.
     """
 
     command: str

@@ -52,7 +52,7 @@ def _read(path: Path) -> list[Row]:
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     if rows and not set(FIGURES) <= set(rows[0]):
-        raise UsageError(f"{path} is no result of planner sweep: it lacks columns of one")
+        raise UsageError(f"{path} is no result of planner sweep: some of its columns are missing")
     return rows
 
 
@@ -83,7 +83,7 @@ def _card(rows: Sequence[Row], planned: Sequence[Row], labels: Sequence[str]) ->
     found = [_best(model, planned, labels) for model in _models(planned)]
     missing = len(rows) - len(planned)
     risk = f"{plural(missing, 'row')} without a plan; the column reason says why" if missing else (
-        "points whose bars overlap are not ranked surely"
+        "the order of points whose bars overlap is uncertain"
     )  # fmt: skip
     return Card(
         " ".join(found) or "No point of the grid has a plan.",

@@ -196,7 +196,7 @@ def _failed(_request: Request, error: Exception) -> Response:
         case UsageError() | HardwareError() | ConstraintError():
             return _refused(_said(error), _WRONG_INPUT)
         case _:
-            return _refused("a crash of the planner itself: its terminal says where", 500)
+            return _refused("the planner crashed: its terminal shows where", 500)
 
 
 def _said(error: ValueError) -> str:

@@ -71,9 +71,9 @@ def test_a_launch_that_does_not_fit(write: Write) -> None:
         ("will not fit", 0.35, "PROBABLY WILL NOT FIT (probability to fit 35 %)"),
         ("will not fit", 0.05, "WILL NOT FIT (probability to fit 5 %)"),
         ("cannot tell", 0.05, "CANNOT TELL whether it fits (probability to fit 5 % as predicted): "
-         "something that saves memory is left out: see Problems"),
+         "the prediction leaves out something that saves memory; see Problems"),
         ("cannot tell", 0.51, "CANNOT TELL whether it fits (probability to fit 51 % as predicted): "
-         "something that saves memory is left out: see Problems"),
+         "the prediction leaves out something that saves memory; see Problems"),
     ],
 )  # fmt: skip
 def test_a_verdict_is_as_sure_as_the_prediction(told: str, probability: float, said: str) -> None:
@@ -301,7 +301,7 @@ def test_the_recommended_plan_of_a_file_is_checked(tmp_path: Path) -> None:
     [
         (("--measured-step-time", "0.5"), "above the 80 % interval"),
         (("--measured-memory", "75"), "peak memory"),
-        (("--measured-mfu", "20%"), "What the stated MFU means"),
+        (("--measured-mfu", "20%"), "Meaning of the stated MFU"),
     ],
 )
 def test_measured(write: Write, arguments: tuple[str, ...], words: str) -> None:

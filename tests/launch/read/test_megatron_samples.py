@@ -59,4 +59,4 @@ def test_without_samples_there_is_nothing_to_lay(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
     file.write_text(RUN.replace("--sft", "") + HYBRID + "\n")
     found = assess(read_launch([str(file)], Hints()), "8xH100", None)
-    assert "there are none" in texts(found)
+    assert "--sft is not given" in texts(found)
