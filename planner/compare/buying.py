@@ -141,9 +141,11 @@ def buy(
     kinds = tuple(dict.fromkeys((chosen.basis, *owned)))
     _check(runs, offers, chosen)
     told = how.progress or _silent
-    told("preparing the jobs", 0, len(runs))
-    each = [(run, entry) for run in runs for entry in _entries(run, offers, how.prepare, chosen)]
-    cases = [_Case(run, entry, chosen, kinds) for run, entry in each]
+    cases = [
+        _Case(run, entry, chosen, kinds)
+        for run in runs
+        for entry in _entries(run, offers, how.prepare, chosen, told)
+    ]
     rows: list[BuyRow | None] = [None] * len(cases)
 
     # If jobs share a cluster, they cannot be moved from it one at a time, so no cluster is beaten
@@ -270,12 +272,19 @@ def _check(runs: Sequence[TrainingRun], offers: Sequence[Offer], settings: Setti
 
 
 def _entries(
-    run: TrainingRun, offers: Sequence[Offer], prepare: Prepare | None, settings: Settings
+    run: TrainingRun,
+    offers: Sequence[Offer],
+    prepare: Prepare | None,
+    settings: Settings,
+    told: Progress,
 ) -> list[EnteredOffer]:
     """The job on each cluster. Raise UsageError if every cluster has a problem, since it then lies
     with the job."""
     base, _ = with_batch(run.request)
-    entries = [enter(offer, base, None, prepare) for offer in offers]
+    entries = []
+    for number, offer in enumerate(offers):
+        told("preparing the clusters on offer", number, len(offers))
+        entries.append(enter(offer, base, None, prepare))
     problems = [entry.problem for entry in entries if entry.problem is not None]
     if len(problems) == len(entries):
         raise UsageError(f"{run.name}: {problems[0]}") from problems[0]

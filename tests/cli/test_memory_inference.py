@@ -203,7 +203,7 @@ def test_an_option_of_training_names_what_serving_has(
     result = run("memory", "--inference", "--model", "8b", option, value)
     assert result.exit_code == 2
     assert f"--inference does not go with {option}" in result.stderr
-    assert result.stderr.rstrip().endswith(f"give {instead} for {option}" if instead else "has")
+    assert result.stderr.rstrip().endswith(f"give {instead} for {option}" if instead else "that")
 
 
 def test_a_checkpoint_states_its_own_format(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
     "split": ("qwen3-vl-8b", {"freeze": ("vision_tower", "projector")}, {"cp": 2, "pp": 1}),
     "experts": ("qwen3-vl-30b-a3b", {}, {"ep": 4, "tp": 1, "pp": 1}),
     "adapters": ("qwen2.5-vl-7b", {"train": "lora"}, {"pp": 1}),
-    "beside both": ("qwen3-vl-8b", {"train": "lora"}, {"pp": 1}),
+    "apply to both": ("qwen3-vl-8b", {"train": "lora"}, {"pp": 1}),
     "text": ("qwen3-vl-8b", {"images": "none"}, {}),
     "usual": ("qwen2.5-vl-3b", {"images": None, "seq": 8192}, {}),
 }
@@ -69,8 +69,8 @@ def test_the_parts_and_the_step_are_said() -> None:
     ("model", "more", "reason"),
     [
         ("gemma-3-4b", {}, "written for Qwen2.5-VL and Qwen3-VL, not for gemma-3-4b"),
-        ("qwen2.5-vl-7b", {"freeze": ("embeddings",)}, "freezes parts, not embeddings"),
-        ("qwen3-vl-8b", {"train": "lora", "freeze": ("vision_tower",)}, "beside both"),
+        ("qwen2.5-vl-7b", {"freeze": ("embeddings",)}, "freezes whole parts, not embeddings"),
+        ("qwen3-vl-8b", {"train": "lora", "freeze": ("vision_tower",)}, "apply to both"),
         ("qwen2.5-vl-7b", {"lengths": "mean=900"}, "rows of one length"),
     ],
 )
