@@ -102,7 +102,7 @@ class RlVerdict:
         return f"{seconds(plan.step_s)}, {seconds(plan.low_s)} to {seconds(plan.high_s)}"
 
     def amount(self, side: str) -> str:
-        """What stands behind the bar of a side."""
+        """The text after the bar of a side."""
         if side == "step":
             return self.time_text
         waits = max(0.0, self.plan.step_s - sum(self.sides[side].values()))
@@ -112,7 +112,7 @@ class RlVerdict:
 
     @property
     def time_rows(self) -> tuple[tuple[str, str], ...]:
-        """A bar of the seconds of each side by what they go to, each with its legend."""
+        """A bar of the seconds of each side by purpose, each with its legend."""
         rows: list[tuple[str, str]] = []
         for side, sums in self.sides.items():
             whole = None if side == "step" else self.plan.step_s

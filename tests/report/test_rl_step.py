@@ -33,7 +33,7 @@ def test_sides_that_wait_for_each_other_are_said():
     _, synchronous = shown("separate")
     assert "--staleness" in synchronous
     _, behind = shown("separate", 1)
-    assert "of 1 update ago" in behind
+    assert "from 1 update ago" in behind
     assert "GPUs that train wait 50 %" in behind
 
 
