@@ -46,6 +46,17 @@ def test_every_pair_of_values_has_one_cell(found: HeatMap) -> None:
     assert found.first == ("tp", "pp")
 
 
+def test_one_open_degree_makes_no_map() -> None:
+    request = Request(
+        model="llama-3-8b", gpus="1xH100", gbs=1, seq=1024, recompute=("none",), train="qlora",
+        framework="hf-transformers",
+    )  # fmt: skip
+    result = find_plans(request)
+    costed, _ = costed_or_reason(result)
+    assert costed is not None
+    assert heat_map(costed, result) is None
+
+
 def test_a_cell_is_the_fastest_of_its_shapes_that_fit(
     found: HeatMap, costed: CostedJob, result: SearchResult
 ) -> None:

@@ -128,13 +128,15 @@ class _Tried:
 
 
 def heat_map(costed: CostedJob, result: SearchResult) -> HeatMap | None:
-    """The cells for the shapes and plans of a search. Plans are included because uneven splits of
-    the layers may fit where even ones do not.
+    """The cells for the shapes and plans of a search; None if fewer than two degrees have several
+    values. Plans are included because uneven splits of the layers may fit where even ones do not.
     """
     job, tried = costed.job, _Tried.of(costed.job)
     shapes = _shapes(costed, result)
     values = {name: _values(name, shapes, tried) for name in _NAMES}
     values = {name: found for name, found in values.items() if len(found) > 1}
+    if len(values) < 2:
+        return None
     cells = [
         cell for pair in combinations(values, 2) for cell in _cells(pair, values, shapes, tried)
     ]
