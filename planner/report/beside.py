@@ -159,12 +159,14 @@ def beside_report(beside: TwoPlans) -> Iterator[Block]:
 
 
 def compared(plan: Plan) -> dict[str, Any]:
-    """The values with which a page compares a plan: its name, its settings, the seconds of a step,
-    and the GiB of the fullest stage.
+    """The values with which a page compares a plan: its name, its settings, and the seconds of a
+    step and the GiB of the fullest stage, each in total and by term.
     """
     fullest = plan.stages[plan.heaviest_stage]
     return {
         "name": plan_name(plan),
+        "step_s": plan.step_time_s,
+        "gib": plan.peak_bytes / GIB,
         "settings": _settings(plan),
         "time": _terms(TIME_WORDS, plan.time, 1.0),
         "memory": _terms(MEMORY_WORDS, fullest, GIB),

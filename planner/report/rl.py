@@ -89,8 +89,8 @@ def plan_rows(plan: RlPlan) -> tuple[Row, ...]:
 
 
 def placement_text(plan: RlPlan) -> str:
-    """`colocated`, `separate`, `separate, 1 behind`."""
-    behind = f", {plan.staleness} behind" if plan.staleness else ""
+    """`colocated`, `separate`, `separate, 1 update old`."""
+    behind = f", {plural(plan.staleness, 'update')} old" if plan.staleness else ""
     return f"{plan.placement}{behind}"
 
 

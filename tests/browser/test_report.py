@@ -141,6 +141,7 @@ def test_two_plans_stand_side_by_side(opened: Opened) -> None:
     opened.page.select_option("#other", last)
     beside = opened.page.locator("#beside")
     assert f"Plan {first} beside plan {last}" in beside.inner_text()
+    assert beside.locator("p").inner_text().startswith(f"A step of plan {last} takes ")
     assert beside.locator("table").count() == 3
     opened.page.select_option("#other", first)
     assert not beside.is_visible()

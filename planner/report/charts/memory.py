@@ -109,7 +109,7 @@ def memory_figure(footprint: Footprint, stages: Sequence[StageAccount]) -> Memor
         f"{total_sentence(footprint)}",
         tuple(memory_panel(footprint, account) for account in stages),
         f"Whisker: 80 % interval of the total, from {footprint.interval.family}. "
-        "Beside the tensors: as at the peak.",
+        "Memory outside tensors is drawn as it is at the peak.",
     )
 
 

@@ -82,7 +82,8 @@ def _beside(plan: RlPlan) -> Mapping[str, object]:
         memory[words] = round(phase.peak_bytes / GIB, 4)
     times = {PHASE_WORDS[one.name]: round(one.seconds, 4) for one in plan.phases}
     return {
-        "name": name(plan), "settings": dict(plan_rows(plan)), "time": times, "memory": memory,
+        "name": name(plan), "step_s": plan.step_s, "gib": max(memory.values(), default=0.0),
+        "settings": dict(plan_rows(plan)), "time": times, "memory": memory,
     }  # fmt: skip
 
 

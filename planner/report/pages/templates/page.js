@@ -65,13 +65,28 @@ function compare() {
   if (place.hidden) return;
   const title = document.createElement("h2");
   title.textContent = `Plan ${selected} beside plan ${number}`;
+  const answer = document.createElement("p");
+  answer.textContent = verdict(one, another, number);
   const differ = Object.keys(one.settings).filter((key) => one.settings[key] !== another.settings[key]);
   place.replaceChildren(
     title,
+    answer,
     rows("setting", differ, (key) => [one.settings[key], another.settings[key]], number),
     rows("seconds of a step", terms(one.time, another.time), pair(one.time, another.time), number, true),
     rows("GiB of the fullest stage", terms(one.memory, another.memory), pair(one.memory, another.memory), number, true),
   );
+}
+
+// Which plan is faster and which is lighter, and the term of the time that differs most.
+function verdict(one, another, number) {
+  const more = (another.step_s / one.step_s - 1) * 100;
+  const step = Math.abs(more) < 0.05 ? "as long as" : `${figure(Math.abs(more))} % ${more > 0 ? "longer" : "shorter"} than`;
+  const gib = another.gib - one.gib;
+  const memory = Math.abs(gib) < 0.05 ? "as much memory" : `${figure(Math.abs(gib))} GiB ${gib > 0 ? "more" : "less"}`;
+  const gap = (key) => (another.time[key] || 0) - (one.time[key] || 0);
+  const most = terms(one.time, another.time).sort((a, b) => Math.abs(gap(b)) - Math.abs(gap(a)))[0];
+  const why = most && Math.abs(gap(most)) > 0 ? ` The largest difference is ${most}: ${figure(Math.abs(gap(most)))} s ${gap(most) > 0 ? "more" : "less"}.` : "";
+  return `A step of plan ${number} takes ${figure(another.step_s)} s, ${step} plan ${selected}. Its fullest GPU holds ${figure(another.gib)} GiB, ${memory}.${why}`;
 }
 
 const terms = (one, another) => [...new Set([...Object.keys(one), ...Object.keys(another)])];
