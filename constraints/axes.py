@@ -112,7 +112,6 @@ def product_of(names: Iterable[str], degrees: Mapping[str, Any]) -> Any:
 
 def within(axis: str) -> tuple[str, ...]:
     """The axes that vary faster than `axis`: their product is the rank distance of its
-    neighbours.
-    """
+    neighbours."""
     grid = EXPERTS if axis in EXPERTS else WORLD
     return tuple(grid[: grid.index(axis)])

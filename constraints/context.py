@@ -56,8 +56,7 @@ class RuleContext:
 
     def named(self, degree: str) -> tuple[int, ...]:
         """Values of a degree that the user's limit and conditions name. The search tries all of
-        them.
-        """
+        them."""
         limit = self.limits.get(degree)
         numbers = [*(limit.named if limit else ())]
         for condition in self.conditions:

@@ -66,8 +66,7 @@ def inner_ranks(
 
 def exchange_kind(cp: int, inner: int) -> tuple[ContextKind | Literal[""], tuple[int, ...]]:
     """The kind of exchange, and the ranks of its two levels if it has two, from its inner ranks;
-    empty if cp is 1.
-    """
+    empty if cp is 1."""
     if cp == 1:
         return "", ()
     if inner == GATHERS:

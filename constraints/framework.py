@@ -93,8 +93,7 @@ def zero_with_tensor(columns: Columns, ctx: RuleContext) -> Mask | bool:
 def _plain_stages(ctx: RuleContext) -> list[int]:
     """The ZeRO stages to keep if nothing is replicated and all stages are equal: the lowest one
     that the user allows, and the lowest ones that send gradients to the host or fetch weights from
-    it, if the job does that.
-    """
+    it, if the job does that."""
     limit = ctx.limits.get("zero")
     offered = sorted(ctx.framework.zero_stages)
     allowed = [

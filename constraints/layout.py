@@ -49,8 +49,7 @@ class LinearRule:
 
 def layout_rule() -> Callable[[Relations], LinearRule]:
     """Decorator that turns a function into the relations of the rule of that name in
-    `rules.toml`.
-    """
+    `rules.toml`."""
 
     def build(relations: Relations) -> LinearRule:
         name = relations.__name__.replace("_", "-")
@@ -75,8 +74,7 @@ def blocks_not_empty(layers: Sequence[Any], ctx: LayoutContext, standalone: bool
 @layout_rule()
 def mtp_expressible(layers: Sequence[Any], ctx: LayoutContext, standalone: bool) -> Iterator[Any]:
     """Multi-token prediction has a block of its own only if the framework can do that, and then no
-    layer follows it.
-    """
+    layer follows it."""
     if standalone:
         yield ctx.may_part
         yield layers[-1] == 0
@@ -85,8 +83,7 @@ def mtp_expressible(layers: Sequence[Any], ctx: LayoutContext, standalone: bool)
 @layout_rule()
 def split_expressible(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
     """The blocks equal the framework's split, or the chunks of a stage and the middle stages are
-    equal.
-    """
+    equal."""
     if ctx.layouts in ("even", "greedy"):
         for count, wanted in zip(layers, ctx.usual_split, strict=True):
             yield count == wanted
@@ -99,8 +96,7 @@ def split_expressible(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Ite
 @layout_rule()
 def chunks_balanced(layers: Sequence[Any], ctx: LayoutContext, _: bool) -> Iterator[Any]:
     """Chunks of a stage differ by at most one layer, except that the last block may have fewer. The
-    time model of interleaved schedules assumes this; frameworks do not require it.
-    """
+    time model of interleaved schedules assumes this; frameworks do not require it."""
     for stage in range(ctx.pp):
         for one, other in combinations(ctx.stage_blocks(stage), 2):
             yield layers[one] - layers[other] <= ctx.fewer_layers(other)
@@ -139,8 +135,7 @@ class RecomputeExpressible:
 
     def _add_free(self, model: CpModel, variables: LayoutVariables, ctx: LayoutContext) -> None:
         """At least one layer recomputes; a later chunk of a stage only after the earlier ones are
-        full.
-        """
+        full."""
         taken, layers = variables.recomputed, variables.layers
         model.add(sum(taken) >= 1)
         for count, most in zip(taken, layers, strict=True):
@@ -172,8 +167,7 @@ LAYOUT_RULES: tuple[AnyLayoutRule, ...] = (*EXPRESSIBLE_RULES, chunks_balanced, 
 
 def broken_but_memory(layout: Layout, ctx: LayoutContext) -> list[str]:
     """Sentences of the rules that a layout breaks, except the memory rule. Its figures are rounded;
-    the caller compares memory with the exact peak.
-    """
+    the caller compares memory with the exact peak."""
     return [
         rule.sentence
         for rule in LAYOUT_RULES

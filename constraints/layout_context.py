@@ -59,14 +59,12 @@ class LayoutContext:
     @property
     def may_part(self) -> bool:
         """Whether multi-token prediction may have its own block, which excludes the embedding's
-        stage.
-        """
+        stage."""
         return self.mtp_standalone and self.standalone_vocab and self.pp > 2
 
     def least_layers(self, block: int, standalone: bool = False) -> int:
         """Fewest layers of a block. `standalone`: multi-token prediction is in the second-last
-        block.
-        """
+        block."""
         alone = self.standalone_vocab and self.blocks > 1 and block in (0, self.blocks - 1)
         usual = 0 if alone or (standalone and block == self.blocks - 2) else 1
         return max(usual, self.first_block) if block == 0 else usual
@@ -102,8 +100,7 @@ class LayoutContext:
     @cached_property
     def period(self) -> int:
         """Number of layers after which the sequence of kinds repeats; all of them if it does
-        not.
-        """
+        not."""
         for period in range(1, self.layers // 2 + 1):
             if all(kind == self.kinds[at % period] for at, kind in enumerate(self.kinds)):
                 return period
@@ -154,8 +151,7 @@ class LayoutContext:
 
 def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ...] | None:
     """[n][block]: layers that use one of the first n + 1 modes; None if the framework cannot
-    express it.
-    """
+    express it."""
     if not set(layout.recomputed) <= set(ctx.modes):
         return None
     if not ctx.modes:
@@ -171,8 +167,7 @@ def block_taken(layout: Layout, ctx: LayoutContext) -> tuple[tuple[int, ...], ..
 
 def shared_count(layout: Layout) -> int | None:
     """The smallest N such that every block recomputes min(N, its layers) in the layout's one mode;
-    None if there is no such N.
-    """
+    None if there is no such N."""
     for count in range(1, max(layout.block_layers) + 1):
         taken = layout.per_stage([min(count, layers) for layers in layout.block_layers])
         if [taken] == list(layout.recomputed.values()):
@@ -187,8 +182,7 @@ def running_sums(rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
 
 def _filled(layout: Layout, modes: Sequence[str]) -> tuple[tuple[int, ...], ...] | None:
     """Each stage's counts, filling its chunks in order; None if nothing recomputes, or a count is
-    too large.
-    """
+    too large."""
     if not any(map(any, layout.recomputed.values())):
         return None
     rows = (layout.recomputed.get(mode, (0,) * layout.pp) for mode in modes)

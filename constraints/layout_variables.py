@@ -45,8 +45,7 @@ class LayoutVariables:
         self, model: CpModel, what: str, stage: int, kind: int, count: Expression, most: int
     ) -> BoolVarT:
         """A literal that is true if `count` is positive: the stage has layers of this kind. Created
-        once.
-        """
+        once."""
         key = (what, stage, kind)
         if key not in self._present:
             self._present[key] = model.new_bool_var("")
@@ -55,8 +54,7 @@ class LayoutVariables:
 
     def hold(self, model: CpModel, constraint: Constraint, name: str) -> None:
         """Make a constraint depend on a literal with the rule's name, so that it can be switched
-        off when conflicts are explained.
-        """
+        off when conflicts are explained."""
         if self.assumed is None:
             return
         if name not in self.assumed:
@@ -107,8 +105,7 @@ class _OneKind:
 
 class _KindRuns:
     """Models with one run of layers per kind (dense, then MoE): each kind starts where the last
-    ended.
-    """
+    ended."""
 
     def __init__(self, model: CpModel, layers: list[IntVar], ctx: LayoutContext) -> None:
         self.model, self.ctx = model, ctx
@@ -145,8 +142,7 @@ class _KindRuns:
 
     def _first(self, int_vars: list[IntVar], count: Expression) -> list[Expression]:
         """Kinds among the first `count` layers of a block; a kind starts after the previous one is
-        used up.
-        """
+        used up."""
         model, totals = self.model, self.ctx.totals
         part = [model.new_int_var(0, most, "") for most in totals]
         model.add(sum(part) == count)

@@ -82,8 +82,7 @@ class _Held:
 
     def spared(self, phase: PhaseNumbers, limit: int) -> Expression:
         """Units by which a stage with at most one layer may exceed the limit in a phase that it
-        does not have.
-        """
+        does not have."""
         fewest = sum(map(self.ctx.least_layers, self.ctx.stage_blocks(self.index)))
         if fewest > 1 or not phase.two_layers:
             return 0
@@ -113,8 +112,7 @@ class _Held:
 
     def _surely_present(self, what: str, kind: int, count: Expression) -> BoolVarT:
         """A literal that implies that the stage has such layers, so that it cannot be set without
-        them.
-        """
+        them."""
         present = self._present(what, kind, count)
         if (what, kind) not in self.surely:
             self.surely.add((what, kind))

@@ -34,8 +34,7 @@ class PhaseNumbers:
 
     def size(self, stage: int, layers: Sequence[int], recomputed: Sequence[int]) -> int:
         """Units in use on one stage with `layers[kind]` layers, `recomputed[kind]` of which
-        recompute.
-        """
+        recompute."""
         kept: int = sum(map(mul, layers, self.layer[stage]))
         kept -= sum(map(mul, recomputed, self.freed[stage]))
         working = (*compress(self.working, layers), *compress(self.working_recomputed, recomputed))
@@ -60,8 +59,7 @@ class PhaseNumbers:
 
     def never_exceeds(self, other: PhaseNumbers) -> bool:
         """Whether no layout uses more memory in this phase than in `other`, compared term by term.
-        Each layout that has this phase has the other too.
-        """
+        Each layout that has this phase has the other too."""
         return self.two_layers >= other.two_layers and all(map(le, self._terms, other._terms))
 
     @cached_property

@@ -63,8 +63,7 @@ def resident_counts(
     layout: Layout, ctx: LayoutContext, groups: Sequence[int]
 ) -> tuple[list[list[int]], list[list[int]]]:
     """[stage][kind]: layers with any group of activations on the GPU, and layers with all of them
-    there. `groups[kind]`: offloaded modules per layer.
-    """
+    there. `groups[kind]`: offloaded modules per layer."""
     counts = ctx.counts(layout)
     leaving = leaving_blocks(layout, ctx, groups)
     whole, some = (ctx.first_layers(layout, blocks) for blocks in leaving)

@@ -30,8 +30,7 @@ def most_chunks(ctx: RuleContext) -> int:
 
 def _may_be_alone(ctx: RuleContext) -> bool:
     """Whether embedding and head may have chunks without layers. Not with offloaded activations,
-    which need layers in every chunk, nor with a schedule that puts both on one stage.
-    """
+    which need layers in every chunk, nor with a schedule that puts both on one stage."""
     plain = ctx.schedule in (None, "1f1b", "interleaved")
     return ctx.framework.standalone_vocab and plain and not ctx.offload_modules
 

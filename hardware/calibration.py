@@ -89,8 +89,7 @@ class LearntFactor(Frozen):
 
 class LearntRun(Frozen):
     """A measured configuration. `pull` is the weight of its remaining error when a similar
-    configuration is predicted (`planner.predict.calibrated`).
-    """
+    configuration is predicted (`planner.predict.calibrated`)."""
 
     hidden: _Count
     vocab: _Count
@@ -112,8 +111,7 @@ class LearntPhase(Frozen):
     """Result of reinforcement-learning runs for one kind of phase (`generation`, `training`,
     `reading`, `transfer`, `moves`, `reward`): the factor on its predicted seconds, the standard
     deviation of ln(measured / predicted) to expect of the next run after that factor, and the
-    number of runs.
-    """
+    number of runs."""
 
     name: str
     value: _Factor
@@ -182,8 +180,7 @@ class Calibration(Frozen):
 
     def of(self, framework: str) -> dict[str, float]:
         """Factors that apply to jobs of a framework. Software factors apply only if its runs were
-        used.
-        """
+        used."""
         told = {parameter.name for parameter in PARAMETERS if not parameter.software}
         return {
             factor.name: factor.value

@@ -52,8 +52,7 @@ class AttentionCurve(Curve):
 @declared(*FIGURES, "architecture")
 class ArchitectureCurves(Curve):
     """Curves of one architecture. A table with `gpus` applies only to GPUs whose names start with
-    one of those words.
-    """
+    one of those words."""
 
     name: str
     gpus: tuple[str, ...] = ()
@@ -87,8 +86,7 @@ class ComputeCurves(Frozen):
     def max_share(self, dtype: str) -> float:
         """Share of the datasheet peak that a short benchmark reaches: in `dtype` if known, else in
         bf16 or fp8 (whichever is closer to it), else in 16 bits, else the share reached by other
-        GPUs of the architecture.
-        """
+        GPUs of the architecture."""
         for name in (dtype, "bf16" if dtype in _WIDE else "fp8", "bf16", "fp16"):
             measured = self.gpu.measured_matmul_flop_per_s.get(name)
             if measured is not None and name in self.gpu.peak_flop_per_s:
@@ -110,8 +108,7 @@ class ComputeCurves(Frozen):
 
 def _over(base: Table, fields: Table) -> Table:
     """Complete `fields` from the architecture it is `like`; kernels of the same name are merged
-    field by field. The list of GPUs is not copied.
-    """
+    field by field. The list of GPUs is not copied."""
     kernels = fields.get("attention", {})
     chosen = {
         kernel: base["attention"].get(fields.get("like", kernel), {}) | fields
@@ -125,8 +122,7 @@ def _over(base: Table, fields: Table) -> Table:
 @cache
 def architecture_curves() -> dict[str, ArchitectureCurves]:
     """All tables of `efficiency/compute.toml` by architecture, completed from the table for every
-    GPU.
-    """
+    GPU."""
     file = _compute_toml()
     tables, every_gpu = file["architectures"], file["every_gpu"]
     return {
@@ -177,8 +173,7 @@ def inherit(
     name: str, tables: dict[str, Table], over: Callable[[Table, Table], Table] = or_
 ) -> Table:
     """Table `name` completed from the table it is `like`, if any. `over` merges its fields into the
-    copy.
-    """
+    copy."""
     fields = dict(tables[name])
     origin = fields.pop("like", None)
     if origin is None:
@@ -190,8 +185,7 @@ def inherit(
 
 def as_extrapolated(entry: Any, origin: str) -> Any:
     """A figure copied from another table, relabelled as extrapolated; assumptions stay
-    assumptions.
-    """
+    assumptions."""
     if not isinstance(entry, dict):
         return entry
     if "value" not in entry:

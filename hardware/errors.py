@@ -47,8 +47,7 @@ def first_error(error: ValidationError) -> tuple[str, str]:
 
 def invalid_file(origin: str, error: ValidationError, known: Collection[str] = ()) -> HardwareError:
     """Error that names the file and every missing or wrong field. `known` lists the valid fields,
-    from which a misspelt field gets its suggestion.
-    """
+    from which a misspelt field gets its suggestion."""
     problems = []
     for entry in error.errors(include_url=False):
         field = ".".join(str(part) for part in entry["loc"]) or "the file"

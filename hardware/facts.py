@@ -1,6 +1,5 @@
 """Catalogue entries that are not machines: GPU generations, number formats, costs of ownership, and
-sources.
-"""
+sources."""
 
 from __future__ import annotations
 
@@ -110,8 +109,7 @@ class Figure(Frozen):
 
 class Capex(Frozen):
     """Purchase price per GPU. `scope`: for the card alone, as part of a node, or of a whole
-    cluster.
-    """
+    cluster."""
 
     price: Figure
     scope: CapexScope
@@ -159,8 +157,7 @@ def load_economics() -> Economics:
 
 class CatalogSource(Frozen):
     """One entry of `catalog/sources.toml`. `accessed` is empty if the publication was not reopened
-    while the catalogue was written.
-    """
+    while the catalogue was written."""
 
     title: str
     url: str = ""

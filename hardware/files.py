@@ -94,8 +94,7 @@ def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
 
 def demand_file(path: Path, found: os.stat_result) -> None:
     """Raise HardwareError unless the path is a regular file with content or a command's input.
-    Folders, devices and pipes that may never deliver anything are refused.
-    """
+    Folders, devices and pipes that may never deliver anything are refused."""
     if stat.S_ISDIR(found.st_mode):
         raise HardwareError(f"{path} is a folder; give the name of a file")
     if _is_empty(found):
@@ -107,8 +106,7 @@ def demand_file(path: Path, found: os.stat_result) -> None:
 
 def _is_empty(found: os.stat_result) -> bool:
     """Whether the file has size 0. That includes kernel files such as /proc/kmsg, which may block
-    forever.
-    """
+    forever."""
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 

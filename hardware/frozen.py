@@ -18,8 +18,7 @@ class Frozen(BaseModel):
 
 class Named(Frozen):
     """A record whose text fields are names. Names reach scripts, so control characters are
-    rejected.
-    """
+    rejected."""
 
     @model_validator(mode="after")
     def _demand_plain_names(self) -> Self:

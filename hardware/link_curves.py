@@ -104,8 +104,7 @@ class LinkCurves(_AnyLink):
 
 class CurveTable(_AnyLink):
     """The whole file. `channel_bytes_per_s`: rate that one ring channel uses of a GPU's links
-    inside a node.
-    """
+    inside a node."""
 
     channel_bytes_per_s: Coefficient
     scale_up: dict[str, ScaleUpCurve]

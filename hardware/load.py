@@ -320,8 +320,7 @@ def _user_gpu(path: Path, given: Any) -> Gpu:
 
 def _name_of_like(origin: str, table: dict[str, Any]) -> str | None:
     """Remove `like = "dgx-h100"` from a user's table and return it. HardwareError if it is not a
-    name.
-    """
+    name."""
     like = table.pop("like", None)
     if like is not None and (not isinstance(like, str) or not like.strip()):
         raise HardwareError(f"{origin}: field 'like' must be a catalogue name, not {like!r}")

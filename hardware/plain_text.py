@@ -25,8 +25,7 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 
 def guarded_cell(cell: object) -> object:
     """A cell for a CSV file. Text that a spreadsheet would run as a formula gets a leading
-    apostrophe; numbers stay numbers.
-    """
+    apostrophe; numbers stay numbers."""
     is_text = isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
     return f"'{cell}" if is_text else cell
 

@@ -142,8 +142,7 @@ class Cluster(Named):
 
     def with_nodes(self, nodes: int, per_node: int) -> Cluster:
         """The cluster with `nodes` nodes and `per_node` GPUs in each. A domain that spans nodes
-        shrinks accordingly; each GPU keeps its share of its node's NICs.
-        """
+        shrinks accordingly; each GPU keeps its share of its node's NICs."""
         domain = self.scale_up_domain_gpus
         if domain > self.gpus_per_node:
             domain = max(1, domain // self.gpus_per_node) * per_node

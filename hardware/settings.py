@@ -27,8 +27,7 @@ def pairs(table: object) -> object:
 
 class Coefficient(Frozen):
     """A figure with its unit and provenance. `fitted_on` names the rows that it was fitted on, if
-    any.
-    """
+    any."""
 
     value: Annotated[float, Field(ge=0.0)]
     unit: Literal["1", "s", "1/s", "element", "B", "B/s", "FLOP/s"]

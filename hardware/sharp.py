@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 class Generation(NamedTuple):
     """A generation of switches that reduce large messages, the NIC rate it is made for, and the
-    number of ports of one switch at that rate (QM8700, QM9700, Q3400).
-    """
+    number of ports of one switch at that rate (QM8700, QM9700, Q3400)."""
 
     name: str
     switches: str
@@ -85,8 +84,7 @@ def why_not(cluster: Cluster) -> str:
 
 def with_sharp(cluster: Cluster, name: str = "") -> Cluster:
     """The cluster with reductions in its switches, of the named generation or the one that matches
-    its NICs. HardwareError if its switches cannot reduce.
-    """
+    its NICs. HardwareError if its switches cannot reduce."""
     reason = why_not(cluster)
     if reason:
         raise HardwareError(f"no SHARP: {reason}")

@@ -65,8 +65,7 @@ class _Row(NamedTuple):
 @dataclass(frozen=True)
 class SkypilotPrices:
     """The prices read, in the cheapest region of each instance. `skipped`: accelerators that are
-    not in the catalogue or have no price, with their numbers of rows.
-    """
+    not in the catalogue or have no price, with their numbers of rows."""
 
     prices: tuple[Price, ...]
     skipped: Mapping[str, int]

@@ -71,8 +71,7 @@ class TransportSettings(Frozen):
 @dataclass(frozen=True)
 class TransportChange:
     """One effect of variables on a cluster: the variables, the effect in words, and the changed
-    cluster.
-    """
+    cluster."""
 
     variables: tuple[str, ...]
     words: str
@@ -133,8 +132,7 @@ def read_transport(values: Mapping[str, str]) -> TransportSettings:
 
 def _choices(text: str) -> set[str]:
     """Algorithms or protocols that a value allows. Empty if it allows all, or uses a form that is
-    not modelled (`^Tree`, lists by collective).
-    """
+    not modelled (`^Tree`, lists by collective)."""
     if not text or text.startswith("^") or ":" in text:
         return set()
     return {name.strip().upper() for name in text.split(",")}
@@ -149,8 +147,7 @@ def _protocol(text: str) -> Protocol:
 
 def _named_nics(text: str) -> int:
     """Number of NICs that a list names one by one: `mlx5_0,mlx5_1:1`. A prefix (`mlx5`) or an
-    exclusion (`^mlx5_2`) gives 0, because the number then depends on the node.
-    """
+    exclusion (`^mlx5_2`) gives 0, because the number then depends on the node."""
     if not text or text.startswith("^"):
         return 0
     names = {name.partition(":")[0].strip() for name in text.lstrip("=").split(",")} - {""}
@@ -272,8 +269,7 @@ def _scale_out(cluster: Cluster) -> float:
 
 def over_sockets(cluster: Cluster, node_bytes_per_s: float) -> Cluster:
     """The cluster with TCP sockets between its nodes, at `node_bytes_per_s` per node and direction,
-    spread over as many fast ports as that takes.
-    """
+    spread over as many fast ports as that takes."""
     ports = max(1, round(node_bytes_per_s / FAST_PORT_BYTES_PER_S))
     return cluster.model_copy(
         update={
@@ -298,7 +294,6 @@ def with_nics(cluster: Cluster, nics: int) -> Cluster:
 def without_gpu_direct(cluster: Cluster) -> Cluster:
     """The cluster without GPUDirect RDMA. Data from a GPU goes up its host link and down the NIC's,
     so each direction of a link carries every byte sent and every byte received. GPU and NIC share
-    the link below one PCIe switch.
-    """
+    the link below one PCIe switch."""
     link = cluster.gpu.host_link_bytes_per_s_per_direction / cluster.gpus_per_host_link
     return cluster.model_copy(update={_SCALE_OUT: min(_scale_out(cluster), link / 2.0)})

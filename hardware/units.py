@@ -21,8 +21,7 @@ _SHORTHAND = re.compile(r"^\s*([0-9.eE+_]+)\s*([A-Za-z/]+)\s*$")
 
 class Quantity(Frozen):
     """`{ value = 450, unit = "GB/s", source = "..." }`. A user's file may also say "450 GB/s"
-    or 8.
-    """
+    or 8."""
 
     value: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     unit: str

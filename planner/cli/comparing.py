@@ -60,8 +60,7 @@ def build_limits(options: dict[str, Any]) -> ChoiceLimits:
 
 def build_settings(options: dict[str, Any]) -> Settings:
     """Prices, rates and economic figures. Raises UsageError or HardwareError if one of them is
-    wrong.
-    """
+    wrong."""
     names = ("basis", "providers", "currency", "spares", "asynchronous")
     return Settings(
         **{name: options[name] for name in names},
@@ -161,8 +160,7 @@ def study_text(study: BaseModel) -> str:
 
 def begin_study(options: dict[str, Any]) -> Shown:
     """The output format and the output file. Raises an error before any work is done if the file
-    cannot be written.
-    """
+    cannot be written."""
     return output_format(options["as_json"], options["as_csv"]), check_files(options)
 
 

@@ -32,8 +32,7 @@ FIRST = frozenset(_ROWS["first"]["names"])
 
 class GroupedCommand(click.Command):
     """A command with many options. `first`: names of options that `--help` shows in addition to
-    those of `FIRST`.
-    """
+    those of `FIRST`."""
 
     def __init__(self, *args: Any, first: Sequence[str] = (), **more: Any) -> None:
         super().__init__(*args, **more)
@@ -67,8 +66,7 @@ _RANGE = re.compile(
 
 def help_row(option: click.Option, ctx: click.Context) -> tuple[str, str] | None:
     """An option and its help text. The range of its numbers is left out, because the error message
-    for a wrong number gives it.
-    """
+    for a wrong number gives it."""
     record = option.get_help_record(ctx)
     if record is None:
         return None
@@ -114,8 +112,7 @@ def commands() -> Mapping[str, Row]:
 @cache
 def option_rows() -> Mapping[str, Mapping[str, Any]]:
     """The tables of `options.toml`, plus two options for every axis: its value in one
-    configuration, and its limits in a search.
-    """
+    configuration, and its limits in a search."""
     rows: Mapping[str, Mapping[str, Any]] = shipped_toml("planner.cli", "options.toml")
     given = {axis.spelled: {"given": axis} for axis in AXES.values()}
     limits = {axis.spelled: {"limited": axis} for axis in AXES.values() if axis.limited}

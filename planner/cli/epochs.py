@@ -53,8 +53,7 @@ def trainings_of(
     options: dict[str, Any], request: Request, why: WhyNothingFits | None, *others: tuple[str, Plan]
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
     """How much is trained, and the hours and cost of training after each change that makes the job
-    fit, and with the plans in `others`. Empty without --samples.
-    """
+    fit, and with the plans in `others`. Empty without --samples."""
     plans = [(one.change, one.plan) for one in why.relaxations] if why else []
     if options["samples"] is None or not (plans or others):
         return "", ()

@@ -56,8 +56,7 @@ def _status(answer: FitAnswer) -> ExitStatus:
 
 def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
     """The memory of the lightest configuration and changes that would make it fit, if no plan fits
-    on GPUs of one type.
-    """
+    on GPUs of one type."""
     lightest = answer.why and answer.why.lightest
     if not lightest:
         return None

@@ -1,6 +1,5 @@
 """`planner memory`: what fills a GPU's memory in each phase of a step, or in serving with
-`--inference`.
-"""
+`--inference`."""
 
 from __future__ import annotations
 
@@ -135,8 +134,7 @@ def _train(options: dict[str, Any]) -> int:
 
 def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options for serving; None for those not given. Raises UsageError for options of
-    training.
-    """
+    training."""
     of_serving = names_of("serving")
     stated = {name for name in options if given(name)}
     strange = sorted(stated - of_serving - set(_SHARED))
@@ -168,8 +166,7 @@ def _spelled(names: list[str]) -> str:
 
 def _complete(options: dict[str, Any]) -> list[str]:
     """Fill in the GPUs, dp and the batch if they are not given. Returns notes on what was filled
-    in.
-    """
+    in."""
     notes = []
     profile = load_framework(profile_named(options["framework"]))
     experts = load_model(options["model"]).spec.moe is not None
@@ -225,8 +222,7 @@ def _draw(plot: Path, figure: MemoryFigure) -> None:
 
 def _instead(options: dict[str, Any], footprint: Footprint) -> str:
     """A plan that fits, found by a search with the same GPUs and batch. Empty if the user gave
-    degrees.
-    """
+    degrees."""
     if any(given(name) for name in _CHOICES) or not given("gpus"):
         return ""
     stated = any(given(name) for name in ("gbs", "gbs_tokens", "grad_acc"))

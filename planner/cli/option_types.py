@@ -116,8 +116,7 @@ def measured_share(text: str) -> float:
 
 def ramp(text: str) -> str:
     """The text of a batch ramp, after a check of its syntax. Megatron's form is checked with a
-    batch that suits it, because another option gives the real batch.
-    """
+    batch that suits it, because another option gives the real batch."""
     from planner.job.batch_ramp import read_ramp
 
     words = text.split()
@@ -160,8 +159,7 @@ def length(text: str) -> int:
 
 class Length(Parsed):
     """A sequence length in tokens. `8K` means 8,192. A message on stderr says this, because batches
-    count in powers of ten.
-    """
+    count in powers of ten."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         given = super().convert(value, param, ctx)
@@ -304,8 +302,7 @@ _DIGITS = re.compile("[-+]?[0-9]+")
 
 class Whole(click.IntRange):
     """A whole number in a range, written with digits only. Python would also read `1_000`, and the
-    error message would then quote 1000, a number that the user did not write.
-    """
+    error message would then quote 1000, a number that the user did not write."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not _DIGITS.fullmatch(value.strip()):

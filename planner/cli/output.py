@@ -186,8 +186,7 @@ def limited(time_limit_s: float | None) -> Iterator[Until]:
 @contextmanager
 def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
     """A progress callback: a bar on a terminal, otherwise a line on stderr every few seconds. After
-    Ctrl-C it says how far the command came, and what was `kept`.
-    """
+    Ctrl-C it says how far the command came, and what was `kept`."""
     state = "starting"
     drawn = not quiet and sys.stderr.isatty()
     lines = nullcontext() if quiet or drawn else _lines(lambda: state)

@@ -22,8 +22,7 @@ def validate_rl(
     tables: Sequence[Path], given: Sequence[str], options: Mapping[str, Any], style: str
 ) -> None:
     """Print measured runs next to their predictions, and whether runs stay within their upper
-    bounds.
-    """
+    bounds."""
     _demand_alone(tables, given, options)
     compile_if_first_run(options["quiet"])
     cluster = load_cluster_file(Path(options["cluster"])) if options["cluster"] else None

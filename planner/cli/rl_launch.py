@@ -46,8 +46,7 @@ def run_launch(plan_file: Path, number: int | None, options: dict[str, Any]) -> 
 
 def _demand_framework(given: str | None, planned: str) -> None:
     """Raise UsageError if --framework differs from the plan's framework, because the plan's costs
-    would not apply.
-    """
+    would not apply."""
     own = find_rl_framework(planned).name
     if given and find_rl_framework(given).name != own:
         other = find_rl_framework(given).name

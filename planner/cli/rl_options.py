@@ -95,8 +95,7 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
 
 def _batch_problems(framework: RlFramework) -> Iterator[tuple[str, str]]:
     """Options that would set the sequence length of a row or the micro-batch a second time, with
-    advice.
-    """
+    advice."""
     lengths = "--lengths says how long samples are"
     if framework.token_batches:
         whole = f"{framework.name} fills micro-batches up to a number of tokens"
@@ -119,8 +118,7 @@ def _one_cluster(texts: tuple[str, ...]) -> str | None:
 
 def _trainer(options: dict[str, Any], framework: RlFramework) -> str:
     """The profile of the trainer, found by our name or by the RL framework's name. Raises
-    UsageError for an unknown name.
-    """
+    UsageError for an unknown name."""
     from planner.job.frameworks.profile import load_framework
 
     if not given("framework"):

@@ -69,8 +69,7 @@ DOCUMENTS: Mapping[str, Document] = {
 
 def schema_of(name: str) -> Record:
     """The JSON schema of a document. For an unknown name, raises a UsageError that lists the known
-    ones.
-    """
+    ones."""
     if name not in DOCUMENTS:
         raise unknown_name("document", name, DOCUMENTS, f"known are {', '.join(DOCUMENTS)}")
     document = DOCUMENTS[name]

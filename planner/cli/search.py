@@ -140,8 +140,7 @@ def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) 
 
 def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
     """Number of plans in the table; None if the whole front is needed, because it is written to a
-    file or sorted differently.
-    """
+    file or sorted differently."""
     written = options["output"] or options["plot"] or style != "text"
     if options["whole"] or written or options["sort"] in ("peak", "fit"):
         return None

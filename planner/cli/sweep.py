@@ -1,6 +1,5 @@
 """`planner sweep`: a search at every point of a grid. It can be resumed, and several machines can
-share it.
-"""
+share it."""
 
 from __future__ import annotations
 
@@ -126,8 +125,7 @@ class _File:
 
     def refuse(self, key: str, text: str) -> NoReturn:
         """Raise a UsageError that names the last line in which the field occurs, because [grid]
-        comes last.
-        """
+        comes last."""
         spelled = re.compile(rf"^\s*\[?[\"']?{re.escape(key)}[\"']?\s*[\]=]")
         lines = [
             number

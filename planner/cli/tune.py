@@ -174,8 +174,7 @@ def _usual_tokens(result: SearchResult | RlResult) -> float:
 
 def _short_of(result: SearchResult | RlResult, options: dict[str, Any]) -> dict[str, Any]:
     """Steps and time limit of a trial. They differ for reinforcement learning, because a step takes
-    minutes.
-    """
+    minutes."""
     usual = RL_SHORT if isinstance(result, RlResult) else ShortRun()
     shipped = {"steps": usual.steps, "trial_limit": usual.limit_s}
     return {name: options[name] if given(name) else value for name, value in shipped.items()}
@@ -304,8 +303,7 @@ def _show(study: TunedStudy, folder: Path, style: str) -> None:
 
 def _status(study: TunedStudy, records: Sequence[TrialRecord]) -> ExitStatus:
     """3 if trouble ended the study or no trial gave a result; 1 if every trial ran out of memory
-    and another would not pay.
-    """
+    and another would not pay."""
     kinds = {one.ended.kind for one in counted(records) if one.ended}
     if study.reason in ("setup", "failures") or (kinds and not kinds & {*TELLING}):
         return ExitStatus.CANNOT_TELL

@@ -57,8 +57,7 @@ class Entry:
 
     def plain(self, *arguments: Any) -> Any:
         """Run the function as plain Python, on plain objects; a division by zero gives the same as
-        in compiled code.
-        """
+        in compiled code."""
         items = [
             light(value, row)
             if row is not None
@@ -75,8 +74,7 @@ class Entry:
 
     def compile_for(self, *arguments: Any) -> None:
         """Compile for arguments of these types, or load the machine code from the cache; compute
-        nothing.
-        """
+        nothing."""
         self._function_for(self._as_records(arguments))
 
     def way(self) -> Way:
@@ -103,8 +101,7 @@ class Entry:
 
     def _compiled(self, kinds: tuple[Kind, ...], items: list[Any]) -> Callable[..., float]:
         """The function in the wheel's library; otherwise our own machine code; otherwise
-        numba's.
-        """
+        numba's."""
         name = self._kept_name(kinds)
         if _ordinary.is_asked():
             return self._ordinarily(items)

@@ -32,8 +32,7 @@ from planner.cost._types import (
 
 class Expressions(Operations):
     """Translates expressions to values. A method `on_...` translates the syntax node of that name;
-    the methods for names and calls are in `planner.cost._translate`.
-    """
+    the methods for names and calls are in `planner.cost._translate`."""
 
     def any(self, node: ast.AST) -> Value | Known:
         """An expression's value, or an object known at translation."""
@@ -125,8 +124,7 @@ class Expressions(Operations):
 
     def _item_at(self, items: Sequence[Value], index: str, node: ast.expr) -> Value:
         """The item of a tuple at an index that is known only when the code runs; all items have one
-        type.
-        """
+        type."""
         kind = items[0].type
         if any(item.type != kind for item in items):
             raise unplanned(node)
@@ -228,8 +226,7 @@ class Expressions(Operations):
 
     def _joined(self, found: str, node: ast.expr, both: bool) -> str:
         """`found and node`, or `found or node`; the node is evaluated only if it decides the
-        result.
-        """
+        result."""
         known = known_number(found)
         if known is not None:
             return self.truth(node) if bool(known) == both else found

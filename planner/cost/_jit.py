@@ -68,8 +68,7 @@ def as_records(inputs: Sequence[tuple[Any, ...]]) -> NDArray[Any]:
 
 def records(table: NDArray[np.float64], row: np.dtype[Any]) -> NDArray[Any]:
     """A float64 table, columns last, as an array of records that shares its memory. A single row
-    becomes an array without axes.
-    """
+    becomes an array without axes."""
     flat = np.ascontiguousarray(table)
     return flat.view(row).reshape(flat.shape[:-1])
 

@@ -19,8 +19,7 @@ from planner.cost.build_core import LINKABLE
 
 def machine_code(symbol: str, function: Callable[..., Any], arguments: list[Any]) -> bytes:
     """The object file of a function for arguments of these types; the function is called `symbol`
-    in it.
-    """
+    in it."""
     text = translated(symbol, function, arguments)
     try:
         return _compiled(text)
@@ -47,8 +46,7 @@ def _argument_type(argument: Any) -> Type:
 
 def _called_outside(code: Code, symbol: str) -> str:
     """The function that the planner calls. It always returns a number: 0 if the core's function
-    returns none.
-    """
+    returns none."""
     given = typed(code.arguments)
     call = f"call {code.result()} @{code.name}({given})"
     if code.result() == FLOAT:
@@ -75,8 +73,7 @@ def _compiled(text: str) -> bytes:
 
 def _target_machine() -> Any:
     """LLVM's target: this processor, or the one that numba's environment variables name. The code
-    is position-independent if it is for a library (`planner.cost.build_core`).
-    """
+    is position-independent if it is for a library (`planner.cost.build_core`)."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

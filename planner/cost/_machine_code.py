@@ -33,8 +33,7 @@ _DIGEST_BYTES = 32
 @cache
 def source_hash() -> str:
     """Hash of the sources of the compiled core in file-name order, the table of axes, llvmlite's
-    version and the processor (another one if NUMBA_CPU_NAME is set).
-    """
+    version and the processor (another one if NUMBA_CPU_NAME is set)."""
     import llvmlite.binding as llvm
 
     features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
@@ -71,8 +70,7 @@ def parted(text: bytes) -> tuple[str, bytes] | None:
 
 def write_code(name: str, symbol: str, code: bytes) -> None:
     """Write an object file to the cache. If the disk is full it is not kept, and the next run
-    compiles again.
-    """
+    compiles again."""
     rest = symbol.encode() + b"\0" + code
     with suppress(OSError):
         write_mine(cache_folder() / name, hashlib.sha256(rest).digest() + rest)

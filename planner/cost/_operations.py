@@ -330,8 +330,7 @@ class Operations:
 
     def built_in(self, function: Any, values: Sequence[Value]) -> Value | None:
         """The result of a function of Python, `math` or numpy; None if this compiler does not know
-        it.
-        """
+        it."""
         one = values[0]
         if function in (min, max):
             return self._extreme("olt" if function is min else "ogt", values)

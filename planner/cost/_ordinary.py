@@ -70,8 +70,7 @@ def _plain(argument: Any) -> Any:
 
 class TwinGlobals(dict[str, Any]):
     """Globals of a twin (`_twin`): those of the module, but marked functions are replaced by their
-    twins and enumerations by modules of numbers.
-    """
+    twins and enumerations by modules of numbers."""
 
     def __init__(self, outer: dict[str, Any]) -> None:
         super().__init__(__name__=outer["__name__"], __builtins__=outer["__builtins__"])
@@ -89,8 +88,7 @@ class TwinGlobals(dict[str, Any]):
 
 def _plain_numbers(codes: EnumMeta) -> ModuleType:
     """The members of an enumeration as integers. In numba each member has a type, so every function
-    that takes one would be compiled once more.
-    """
+    that takes one would be compiled once more."""
     numbers = ModuleType(codes.__name__)
     members: dict[str, int] = dict(codes.__members__)
     vars(numbers).update((name, int(member)) for name, member in members.items())

@@ -31,8 +31,7 @@ def user() -> int | None:
 def roots() -> list[Path]:
     """Folders that may contain the cache, first choice first: the one that the user names, the
     platform's cache folder, one for temporary files. A relative XDG_CACHE_HOME is ignored, as the
-    XDG Base Directory Specification (0.8) asks.
-    """
+    XDG Base Directory Specification (0.8) asks."""
     if override := os.environ.get(CACHE_VARIABLE):
         found = [Path(override).absolute()]
     else:
@@ -55,8 +54,7 @@ def _caches_at_home() -> list[Path]:
 def private_folder(inside: Path) -> Path:
     """A private, writable folder with this relative name. If no root allows one, it is a new
     temporary folder, which is removed when the process ends. Processes that this one starts use the
-    same folder.
-    """
+    same folder."""
     for root in roots():
         why = why_not_private(root, inside)
         if why is None:
@@ -79,8 +77,7 @@ def private_folder(inside: Path) -> Path:
 
 def why_not_private(root: Path, inside: Path) -> str | None:
     """Why machine code cannot be kept below a root, in words; None if it can. Missing folders are
-    created.
-    """
+    created."""
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         if why := _why_not_trusted(root.parent):
@@ -100,8 +97,7 @@ def why_not_private(root: Path, inside: Path) -> str | None:
 
 def _resolved(root: Path) -> Path:
     """A root below the real path of its parent: it contains no link that could later point
-    elsewhere.
-    """
+    elsewhere."""
     return Path(os.path.realpath(root.parent)) / root.name
 
 
@@ -111,8 +107,7 @@ def _levels(root: Path, inside: Path) -> list[Path]:
 
 def _why_not_trusted(folder: Path) -> str | None:
     """Why others could exchange a folder, or a link on its path; checks every folder of the
-    path.
-    """
+    path."""
     number = user()
     if number is None:
         return None
@@ -128,8 +123,7 @@ def _why_not_trusted(folder: Path) -> str | None:
 
 def _why_not_mine(folder: Path) -> str | None:
     """Why others could write to a folder of the cache. If others may only read it, that is
-    forbidden here.
-    """
+    forbidden here."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return f"{folder} is a link, or not a folder"
@@ -168,8 +162,7 @@ def read_mine(path: Path) -> bytes | None:
 
 def _opened(path: Path) -> int:
     """A handle of a file in a folder that only this user can write to; raise OSError if there is
-    none.
-    """
+    none."""
     if os.open not in os.supports_dir_fd:
         return os.open(path, _READ)
     folder = os.open(path.parent, _READ | os.O_DIRECTORY)
@@ -187,8 +180,7 @@ def _is_mine(found: os.stat_result) -> bool:
 
 def write_mine(path: Path, content: bytes) -> None:
     """Write a file completely under a temporary name, then rename it; others cannot read it. Raise
-    OSError if that fails.
-    """
+    OSError if that fails."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -47,8 +47,7 @@ def kind_of_machine() -> str:
 @cache
 def symbols() -> dict[str, str]:
     """The symbol of each entry, by the name of its machine code; empty if there is no library for
-    these sources and this machine.
-    """
+    these sources and this machine."""
     try:
         index: dict[str, Any] = json.loads((FOLDER / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -69,8 +68,7 @@ def _library() -> ctypes.CDLL | None:
 
 def address(name: str) -> int | None:
     """The address of an entry's function, by the name of its machine code; None if the wheel has
-    none.
-    """
+    none."""
     symbol, library = symbols().get(name), _library()
     if symbol is None or library is None:
         return None

@@ -56,8 +56,7 @@ class _WiderTypeError(Exception):
 
 class Unit:
     """All functions that an entry needs, each translated once for every combination of argument
-    types.
-    """
+    types."""
 
     def __init__(self) -> None:
         self.codes: dict[tuple[FunctionType, tuple[Type, ...]], Code] = {}
@@ -156,8 +155,7 @@ class Code(Expressions):
 
     def _name(self, name: str, value: Value | Known, always: bool = False) -> None:
         """Give a name a value. The value is stored in memory if the name may get another, or if
-        `always`.
-        """
+        `always`."""
         if isinstance(value, Known):
             self.bound[-1][name] = value
         elif always or self.times[name] > 1 or name in self.kept:

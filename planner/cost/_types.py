@@ -36,8 +36,7 @@ class Record:
 @dataclass(frozen=True)
 class Array:
     """An array in C order: its address, then each of its `sizes` that is unknown at translation
-    (None).
-    """
+    (None)."""
 
     item: str | Record
     sizes: tuple[int | None, ...]
@@ -72,8 +71,7 @@ class Known:
 @cache
 def type_of(dtype: np.dtype[Any]) -> Type:
     """The type of a numpy number or record, or of a record's field that contains several
-    numbers.
-    """
+    numbers."""
     if dtype.subdtype is not None:
         item = type_of(dtype.subdtype[0])
         if isinstance(item, str | Record):
@@ -119,8 +117,7 @@ def _alike(one: Array, other: Array) -> bool:
 
 def constant(value: Any) -> Value | Known:
     """A constant of a module or of the code: a value if it is a number or a tuple of numbers,
-    otherwise the object.
-    """
+    otherwise the object."""
     if isinstance(value, bool | np.bool_):
         return Value(TRUTH, (str(int(value)),))
     if isinstance(value, int | np.integer):

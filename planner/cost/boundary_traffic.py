@@ -31,8 +31,7 @@ from planner.cost.tables import FrameworkInputs
 @jit
 def taken_seconds(window: Window, stream: Stream) -> float:
     """Seconds by which hidden traffic on its links prolongs a stream: the stream ends no sooner
-    than max(T, B + H) over the classes of links.
-    """
+    than max(T, B + H) over the classes of links."""
     inside = stream.inside + window.hidden_inside
     between = stream.between + window.hidden_between
     return max(0.0, max(inside, between) - stream.seconds)
@@ -41,8 +40,7 @@ def taken_seconds(window: Window, stream: Stream) -> float:
 @jit
 def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) -> None:
     """Fill `taken_forward_s`, `taken_backward_s` and `shared_s` in the traffic of one piece
-    (`planner.cost.frame.TRAFFIC_ROW`).
-    """
+    (`planner.cost.frame.TRAFFIC_ROW`)."""
     traffic.taken_forward_s = traffic.taken_backward_s = 0.0
     traffic.shared_s = traffic.average_s
     if cost.trained + cost.gathered == 0.0:

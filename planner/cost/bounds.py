@@ -108,8 +108,7 @@ def layer_bytes(
 ) -> tuple[float, float, float]:  # fmt: skip
     """Bytes that one layer adds to a stage: (in a layer's backward, besides tensors that
     micro-batches keep; in the update; of gathered weights, if it is the largest layer). `holds`: an
-    entry of `stage_layers` without ends.
-    """
+    entry of `stage_layers` without ends."""
     fullest = fullest_pass(Held(1.0, 0.0, 1.0, 0.0, 1.0, 0.0), grid.grad_acc, framework)
     zero, one = no_maxima(), Pass(0.0, fullest.accumulates, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     empty, plain, again = holds[0], holds[2 + kind], holds[2 + job.kinds + kind]
@@ -161,8 +160,7 @@ def empty_stages(
     place: Array, machine: int, stages: Array,
 ) -> None:  # fmt: skip
     """Fill STAGE_* for every stage of a machine as if it had no layers: the cost of embedding, head
-    and MTP. `stages` is zero before.
-    """
+    and MTP. `stages` is zero before."""
     pp = int(grid.pp)
     counts = vocab_counts(pp, job, framework.schedule, 0.0)
     share = microbatch_share(framework.schedule)
@@ -201,8 +199,7 @@ def shape_parts(
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """Parts of the bounds of a shape: (terms[piece, TERM_*] on the machine where they are least,
     scalars[machine, SCALAR_*], stages[stage, STAGE_*] without layers, layers[machine, kind,
-    LAYER_*]).
-    """
+    LAYER_*])."""
     machines = frameworks.shape[0]
     lowest, scalars = np.zeros((job.pieces, TERM_COLUMNS)), np.zeros((machines, SCALAR_COLUMNS))
     stages = np.zeros((int(grid.pp), STAGE_BOUND_COLUMNS))
@@ -232,8 +229,7 @@ def fill_capacity(
     stage: Array, layer: Array, recompute: int, limit_bytes: float, capacity: Array
 ) -> None:  # fmt: skip
     """Fill CAPACITY_*, the inputs of `layers_within`, for a stage under `limit_bytes` of live
-    bytes.
-    """
+    bytes."""
     capacity[CAPACITY_LAYER_S] = layer[LAYER_SECONDS]
     flight, most = stage[STAGE_FLIGHT], np.inf
     if layer[LAYER_OPTIMIZER_BYTES] > 0.0:
@@ -337,8 +333,7 @@ def least_slowest_s(
     high_s: float, between: Array,
 ) -> float:  # fmt: skip
     """Least seconds in which all layers can be placed, at least `low_s`; infinite if `high_s` is
-    not enough. Sets `between` to the seconds between which it is.
-    """
+    not enough. Sets `between` to the seconds between which it is."""
     if not layers_fit(capacities, high_s, layers, vpp, standalone_vocab):
         return np.inf
     if layers_fit(capacities, low_s, layers, vpp, standalone_vocab):
@@ -373,8 +368,7 @@ def shape_bubble_share(
     framework: FrameworkInputs, machines: int,
 ) -> float:  # fmt: skip
     """The least `model_bubble_share` of all layouts of a shape, or less if any number of layers may
-    recompute or stages are on several machines.
-    """
+    recompute or stages are on several machines."""
     forward_s = weighted(totals, terms, TERM_FORWARD)
     weight_s = weighted(totals, terms, TERM_WEIGHT)
     lower = recompute == RECOMPUTE_SOME
@@ -398,8 +392,7 @@ def cheapest_layers(layers: Array, kinds: int) -> Array:
 @jit
 def live_room(limit_bytes: float, scalars: Array, frameworks: Rows, gpus: Rows, out: Array) -> None:
     """Fill the bytes that a limit on reserved memory, context included, leaves for live tensors on
-    each machine. The limit is given for the largest memory.
-    """
+    each machine. The limit is given for the largest memory."""
     for at in range(out.shape[0]):
         limit = limit_bytes / gpus[at].memory_scale - scalars[at, SCALAR_FIXED_BYTES]
         out[at] = limit / (1.0 + frameworks[at].fragmentation)
@@ -412,8 +405,7 @@ def layout_bounds_s(
     out: Array,
 ) -> None:  # fmt: skip
     """Fill one bound per memory limit (reserved bytes of the largest memory, context included).
-    This is quickest if the limits fall.
-    """
+    This is quickest if the limits fall."""
     framework, machines = frameworks[0], frameworks.shape[0]
     terms, scalars, stages, layers = shape_parts(
         grid, recompute, key, costs, job, frameworks, gpus, networks, place

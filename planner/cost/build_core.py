@@ -36,8 +36,7 @@ def main() -> None:
 
 def _compiled(folder: Path, processor: str, features: str) -> dict[str, tuple[str, bytes]]:
     """(symbol, object file) of every entry, by the name of its machine code. A separate process
-    compiles them as if this were a baseline machine.
-    """
+    compiles them as if this were a baseline machine."""
     environment = os.environ | {
         "NUMBA_CPU_NAME": processor,
         "NUMBA_CPU_FEATURES": features,

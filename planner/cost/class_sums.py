@@ -41,8 +41,7 @@ def sharing_ranks(sharers: float, grid: Row) -> float:
 @jit
 def divided(value: float, divides: bool, sharers: float, grid: Row) -> float:
     """A rank's share of a value if ZeRO `divides` it over its `sharers`, otherwise the whole
-    value.
-    """
+    value."""
     if value == 0.0 or not divides:
         return value
     return value / sharing_ranks(sharers, grid)
@@ -57,8 +56,7 @@ def is_sharded(grid: Row) -> bool:
 @jit
 def fetches_weights(grid: Row, framework: FrameworkInputs) -> bool:
     """Whether weights are gathered before each use, or fetched from the host if there is one
-    rank.
-    """
+    rank."""
     return is_sharded(grid) or (grid.zero > 2 and framework.host_weight_bytes > 0.0)
 
 
@@ -92,8 +90,7 @@ def resting_parameters(
 @jit
 def secondary_ranks(shards: float, framework: FrameworkInputs) -> float:
     """Number of ranks that share the second copy of weights, if `shards` ranks share the first
-    copy.
-    """
+    copy."""
     return min(framework.secondary_shards, shards)
 
 
@@ -143,8 +140,7 @@ def no_share() -> ClassShare:
 @jit
 def updated_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
     """(`ClassShare.updated`, `ClassShare.states`), summed over the parameters of a piece or a
-    stage.
-    """
+    stage."""
     updated = states = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -179,8 +175,7 @@ def trained_share(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 @jit
 def reduced_parameters(holds: Row, framework: FrameworkInputs) -> tuple[float, float]:
     """Parameters of a piece or a stage whose gradients are reduced: (over dp·cp, over the
-    expert-data group).
-    """
+    expert-data group)."""
     data = experts = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -194,8 +189,7 @@ def reduced_parameters(holds: Row, framework: FrameworkInputs) -> tuple[float, f
 @jit
 def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tuple[float, float]:
     """Parameters of a piece or a stage whose weights are gathered: (over dp·cp, over the
-    expert-data group). If every rank keeps whole weights, only updated ones are gathered.
-    """
+    expert-data group). If every rank keeps whole weights, only updated ones are gathered."""
     data = experts = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -212,8 +206,7 @@ def gathered_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tu
 @jit
 def fetched_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Bytes that one gather of a piece or a stage fetches from the host for a rank's shards, in the
-    host's number format; frozen weights have their own format there.
-    """
+    host's number format; frozen weights have their own format there."""
     total = 0.0
     if framework.host_weight_bytes == 0.0 or grid.zero < 2:
         return total

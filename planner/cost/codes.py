@@ -55,8 +55,7 @@ class OpKind(IntEnum):
 
 class CollectiveKind(IntEnum):
     """The collective that a group runs. The docstring of each kind's cost function says how bytes
-    are counted.
-    """
+    are counted."""
 
     ALL_REDUCE = 0
     ALL_GATHER = 1

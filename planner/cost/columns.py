@@ -1,6 +1,5 @@
 """Reductions over a column of a table, written as loops: numpy's would each take a second to
-compile.
-"""
+compile."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ def reduction_gain(members: float, links: LinkInputs) -> float:
 @jit
 def chain_latency_s(size: float, members: float, links: LinkInputs) -> float:
     """Latency of one pass around a ring: (D - 1) hops between domains, n - D hops inside them, and
-    the start of the pass inside.
-    """
+    the start of the pass inside."""
     domains = math.ceil(size / members)
     outer = (domains - 1.0) * links.scale_out_latency_s
     start = links.scale_up_start_s if members > 1.0 else 0.0
@@ -86,8 +85,7 @@ def two_level_time_s(
     root_groups: float,
 ) -> float:  # fmt: skip
     """Seconds of the slower level: `inner_bytes` on each scale-up link, `outer_bytes` leaving a
-    domain by the NICs of its m members.
-    """
+    domain by the NICs of its m members."""
     inner = 0.0
     if members > 1.0:
         rate = ring_rate_bytes_per_s(members, links, root_groups)
@@ -109,8 +107,7 @@ def ring_all_reduce_time_s(
     root_groups: float,
 ) -> float:
     """Seconds of a ring all-reduce: two passes, 2 S (n - 1)/n on every link (Thakur et al. 2005,
-    section 4.5).
-    """
+    section 4.5)."""
     wire_bytes = 2.0 * payload_bytes * (size - 1.0) / size
     wire_s = two_level_time_s(wire_bytes, wire_bytes, size, members, links, root_groups)
     return 2.0 * chain_latency_s(size, members, links) + wire_s
@@ -155,8 +152,7 @@ def all_reduce_time_s(
     root_groups: float = 0.0,
 ) -> float:
     """Seconds of an all-reduce of `payload_bytes` (one rank's buffer): the faster of ring and
-    tree.
-    """
+    tree."""
     if size <= 1 or payload_bytes <= 0.0:
         return 0.0
     members = min(float(members_per_domain), float(size))
@@ -252,8 +248,7 @@ def all_to_all_time_s(
 @jit
 def distinct_groups(groups: float, draws: float) -> float:
     """Expected number of distinct groups among `groups` that `draws` uniform draws hit: n (1 - (1 -
-    1/n)^k).
-    """
+    1/n)^k)."""
     return float(groups * (1.0 - (1.0 - 1.0 / groups) ** draws))
 
 
@@ -283,8 +278,7 @@ def deduplicated_bytes(
     token_bytes: float, ranks_hit: float, domains_hit: float, size: float, members: float
 ) -> tuple[float, float]:
     """Bytes (inside domains, between domains) if a token is sent once to each rank and each domain
-    that has some of its experts: see `deduplicated_exchange_time_s`.
-    """
+    that has some of its experts: see `deduplicated_exchange_time_s`."""
     member = min(members, size)
     domains = math.ceil(size / member)
     inside = token_bytes * ranks_hit * (member - 1.0) / member
@@ -329,8 +323,7 @@ def dispatch_rates_bytes_per_s(
     members: float, links: LinkInputs, root_groups: float
 ) -> tuple[float, float]:
     """Rates at which an expert-dispatch kernel sends (inside a domain of m members, by the NIC
-    share).
-    """
+    share)."""
     inner = links.scale_up_dispatch_bytes_per_s
     if math.isinf(inner) and members > 1.0:
         inner = exchange_rate_bytes_per_s(members, links, root_groups)

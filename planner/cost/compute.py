@@ -220,8 +220,7 @@ def head_width_share(head_dim: float, gpu: GpuInputs) -> float:
 @jit
 def padded(width: float, other: float, gpu: GpuInputs) -> float:
     """Width with which a kernel multiplies heads of `width`, given the `other` width: the larger of
-    both if the kernel supports only one.
-    """
+    both if the kernel supports only one."""
     return width + gpu.attention_padding * max(0.0, other - width)
 
 

@@ -35,8 +35,7 @@ def shared_stream(
     kind: int, value: float, expert_value: float, key: Row, grid: Row, network: Rows
 ) -> Stream:
     """A collective of `value` bytes over dp·cp, followed by one of `expert_value` bytes over
-    edp.
-    """
+    edp."""
     stride = expert_stride(key, grid, network)
     return after(
         sharded_stream(kind, value, key, grid, network),
@@ -60,8 +59,7 @@ def near_gather_of(
     data: float, experts: float, key: Row, grid: Row, framework: FrameworkInputs, network: Rows
 ) -> Stream:
     """All-gather of weights from their second copy, over the neighbouring ranks that share that
-    copy.
-    """
+    copy."""
     size = framework.parameter_communication_bytes
     shards = secondary_ranks(grid.shards, framework)
     expert_shards = secondary_ranks(grid.expert_shards, framework)
@@ -133,8 +131,7 @@ def average_seconds(cost: Row, key: Row, framework: FrameworkInputs, network: Ro
 @jit
 def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
     """Seconds of a collective that run at the same time as compute. `share`: the part that the
-    framework allows to overlap.
-    """
+    framework allows to overlap."""
     return min(seconds * share, window_s)
 
 

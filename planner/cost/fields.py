@@ -22,8 +22,7 @@ from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTer
 
 def record_of(*columns: str, **wide: int) -> np.dtype[Any]:
     """A record of numbers: one for each of the columns, then as many for each wide column as its
-    keyword gives.
-    """
+    keyword gives."""
     single = [(name, "f8") for name in columns]
     return np.dtype((np.record, [*single, *((name, "f8", (n,)) for name, n in wide.items())]))
 
@@ -207,8 +206,7 @@ STAGE_COLUMNS = STAGE_ALLOCATED + 8
 
 def _row(prefix: str, *wide: str) -> np.dtype[Any]:
     """The record of one row of a table: a field for each column, or a field of several numbers if a
-    name has several columns, or is `wide`.
-    """
+    name has several columns, or is `wide`."""
     columns = {
         name.removeprefix(prefix).lower(): number
         for name, number in globals().items()
@@ -257,8 +255,7 @@ def traced_columns(line: str) -> list[int]:
 
 def _pass_columns(name: str) -> list[int]:
     """Columns of a pass of a piece: compute, and exposed traffic by term, without copies to the
-    host.
-    """
+    host."""
     columns = {f"PIECE_{name}_{term.name.upper()}" for term in TRAFFIC_TERMS}
     return [globals()[f"PIECE_{name}"], *(globals()[one] for one in globals() if one in columns)]
 

@@ -23,7 +23,6 @@ def frozen_seconds(
     forward: float, data: float, op: Row, key: Row, gpu: GpuInputs
 ) -> tuple[float, float]:
     """(forward, input gradient) seconds of a product with frozen weights: copies of the weights are
-    added before each use, and the gradient is left out if nothing needs it.
-    """
+    added before each use, and the gradient is left out if nothing needs it."""
     unpacking = unpacking_seconds(op, key, gpu)
     return forward + unpacking, returned(op, key) * (data + unpacking)

@@ -36,8 +36,7 @@ def switch_tiers(domains: float, links: LinkInputs) -> float:
 @jit
 def tree_latency_s(domains: float, links: LinkInputs) -> float:
     """Latency between domains: a reduction below one leaf switch, plus the way up and down each
-    further tier.
-    """
+    further tier."""
     further = switch_tiers(domains, links) - 1.0
     return links.in_network_latency_s + 2.0 * further * links.in_network_tier_s
 
@@ -45,8 +44,7 @@ def tree_latency_s(domains: float, links: LinkInputs) -> float:
 @jit
 def serves(kind: int, size: float, members: float, groups: float, links: LinkInputs) -> bool:
     """Whether the switches take part in a collective: the group leaves its domain, each of the
-    `groups` groups of its kind gets a tree, and NCCL supports the collective.
-    """
+    `groups` groups of its kind gets a tree, and NCCL supports the collective."""
     if links.in_network_bytes_per_s <= 0.0 or size <= members:
         return False
     if groups > links.in_network_groups:
@@ -68,8 +66,7 @@ def inner_latency_s(members: float, links: LinkInputs) -> float:
 @jit
 def inner_wire_bytes(kind: int, payload_bytes: float, members: float, links: LinkInputs) -> float:
     """Bytes on each link of a domain: 2 S up and down a chain, less if the switch reduces
-    (`reduction_gain`); half of the chain's for a scatter or gather.
-    """
+    (`reduction_gain`); half of the chain's for a scatter or gather."""
     if members <= 1.0:
         return 0.0
     if kind != CollectiveKind.ALL_REDUCE:
@@ -111,8 +108,7 @@ def parameter_stream(
     kind: int, size: float, stride: float, size_bytes: float, network: Rows
 ) -> Stream:
     """A collective over gradients or weights among `size` ranks that are `stride` apart: through
-    the hosts, or through the switches if they take part and are faster.
-    """
+    the hosts, or through the switches if they take part and are faster."""
     links = network[0]
     stream = collective_stream(kind, size, stride, size_bytes, network)
     if stream.seconds <= 0.0 or links.in_network_bytes_per_s <= 0.0:

@@ -32,8 +32,7 @@ def cost_keys(
     framework: FrameworkInputs, gpu: GpuInputs, network: Rows, traffic: Rows, out: Rows,
 ) -> None:  # fmt: skip
     """Fill the piece costs of every key: out[keys, pieces], zero before. `traffic`: working array
-    for `communication_terms`.
-    """
+    for `communication_terms`."""
     for index in range(keys.shape[0]):
         for piece in range(job.pieces):
             piece_cost(
@@ -120,8 +119,7 @@ def fill_seconds(
     traffic: Rows,
 ) -> ShapeFrame:  # fmt: skip
     """Fill the seconds of each piece on each machine, and return the `ShapeFrame`. A boundary
-    between machines is as fast as the slower one.
-    """
+    between machines is as fast as the slower one."""
     exposed_s = 0.0
     for at in range(frameworks.shape[0]):
         framework = frameworks[at]
@@ -143,8 +141,7 @@ def cost_layout(
     traffic: Rows, out: Row, stages: Rows,
 ) -> None:  # fmt: skip
     """Fill the results of one given layout for the step and its stages: out, stages[pp], zero
-    before.
-    """
+    before."""
     for stage in range(stages.shape[0]):
         groups[stage].first, groups[stage].span = float(stage), 1.0
         groups[stage].machine = place[stage]

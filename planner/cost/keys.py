@@ -36,8 +36,7 @@ def shard_factor(code: int, key: Row, kv_heads: float) -> float:
 @jit
 def returned(op: Row, key: Row) -> float:
     """Whether backward computes a gradient of a row's input (1 or 0); if only checkpoints need one,
-    whether layers recompute.
-    """
+    whether layers recompute."""
     if op.returns == HOOKED:
         return 1.0 if int(key.modules) else 0.0
     return float(op.returns)
@@ -53,8 +52,7 @@ def padding_factor(vocab: float, multiple: float, tp: float) -> float:
 @jit
 def on_rank(value: float, row: Row, key: Row, job: JobInputs) -> float:
     """A rank's part of a value that belongs to some parameters, before ZeRO. `row`: of the
-    parameter table.
-    """
+    parameter table."""
     shard = int(row.shard)
     if row.pads_vocabulary > 0 and shard == ParamShard.TP:
         value *= padding_factor(job.vocab, job.vocabulary_multiple, key.tp)
@@ -70,8 +68,7 @@ def on_rank(value: float, row: Row, key: Row, job: JobInputs) -> float:
 @jit
 def local_tokens(key: Row, job: JobInputs) -> float:
     """Tokens of the longest micro-batch on a context-parallel rank: b·s/cp, or a share of it for
-    samples without padding.
-    """
+    samples without padding."""
     return key.mbs * job.seq / key.cp * key.kept
 
 

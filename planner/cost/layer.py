@@ -58,8 +58,7 @@ def most_repeats(piece: int, ops: Rows) -> float:
 @jit
 def run_again_in_backward(repeats: float, kept: float, out: Row) -> None:
     """Count the recomputation of a vision tower as backward. The tower is a part of the embedding,
-    so its layers cannot be chosen one by one. Its layers bring their tensors back one at a time.
-    """
+    so its layers cannot be chosen one by one. Its layers bring their tensors back one at a time."""
     out.again = max(0.0, out.saved - kept) / repeats
     out.backward += out.recompute
     out.backward_tp += out.recompute_tp
@@ -173,8 +172,7 @@ def piece_cost(
     out: Row,
 ) -> None:  # fmt: skip
     """Fill one row of piece costs (columns PIECE_* in `planner.cost.fields`). `traffic`: working
-    array for `communication_terms`.
-    """
+    array for `communication_terms`."""
     modules = int(key.modules)
     terms = compute_terms(piece, key, ops, job, framework, gpu)
     out.forward = terms.forward

@@ -74,8 +74,7 @@ def usual_split(
 @cache
 def filled_pipelines(layers: int, layer_cost: float, head_cost: float) -> frozenset[int]:
     """Numbers of stages, up to one stage per layer, whose greedy split leaves no stage empty; the
-    last stages are the first to be empty.
-    """
+    last stages are the first to be empty."""
     return frozenset(
         pp
         for pp in range(1, layers + 1)
@@ -87,8 +86,7 @@ def filled_pipelines(layers: int, layer_cost: float, head_cost: float) -> frozen
 def mtp_stage(pp: int, schedule: int, standalone: float) -> int:
     """Stage of multi-token prediction: the head's, or with `standalone` 1 the one before it. There
     it is in the last chunk (Megatron-Core 0.19.2,
-    PipelineParallelLayerLayout.validate_layer_layout).
-    """
+    PipelineParallelLayerLayout.validate_layer_layout)."""
     last = head_stage(schedule, pp)
     return last - 1 if standalone > 0.0 else last
 
@@ -98,8 +96,7 @@ def place_vocab_layers(
     counts: Array, pp: int, job: JobInputs, schedule: int, mtp_standalone: float = 0.0
 ) -> None:
     """Fill counts of the embedding, the head, MTP and its losses; their stages do not depend on
-    layers.
-    """
+    layers."""
     last = head_stage(schedule, pp)
     for piece in range(job.kinds, counts.shape[0]):
         for stage in range(pp):

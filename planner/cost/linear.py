@@ -109,8 +109,7 @@ def piece_terms(
 @jit
 def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
     """Parameters of a piece whose gradients are reduced, or whose weights are gathered, over dp·cp
-    or over the expert-data group.
-    """
+    or over the expert-data group."""
     if reduce:
         return float(traffic.reduced_experts if expert else traffic.reduced)
     return float(traffic.gathered_experts if expert else traffic.gathered)
@@ -167,8 +166,7 @@ def layout_terms(
 ) -> None:  # fmt: skip
     """Fill the coefficients of one shape's step time on a machine: terms[piece, TERM_*],
     scalars[SCALAR_*], zero before. Includes the stragglers of all machines
-    (`planner.cost.step.slowdown`).
-    """
+    (`planner.cost.step.slowdown`)."""
     network = networks[machine]
     traffic = np.zeros(job.pieces, TRAFFIC_ROW)
     fill_traffic(costs, key, grid, framework, network, traffic)

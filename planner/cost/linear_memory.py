@@ -70,8 +70,7 @@ def phase_bytes(
     grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Bytes of a stage in a phase, weighed as limits on reserved memory need (`weighed_bytes`).
-    `rest`: `at_rest` for its contents `holds`.
-    """
+    `rest`: `at_rest` for its contents `holds`."""
     terms = phase_terms(phase, rest, holds, most, one_pass, key, grid, job, framework)
     return weighed_bytes(terms, rest, framework)
 
@@ -93,8 +92,7 @@ def stage_layers(
 ) -> Rows:  # fmt: skip
     """Variants of a stage's contents: only its ends; its ends and two layers of the first kind; for
     each kind, its ends and one layer; for each kind, its ends and one layer that recomputes.
-    `counts`: for a pipeline without layers.
-    """
+    `counts`: for a pipeline without layers."""
     out, again = np.zeros(2 + 2 * job.kinds, GROUP_ROW), np.zeros(counts.shape)
     position = float(stage)
     fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[0])
@@ -133,8 +131,7 @@ def added_bytes(
     key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Bytes that maxima over layers add to a stage that has `bare` bytes in a phase without
-    them.
-    """
+    them."""
     return phase_bytes(phase, rest, holds, most, one_pass, key, grid, job, framework) - bare
 
 
@@ -144,8 +141,7 @@ def fill_phase(
     key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, out: MemoryPhases,
 ) -> None:  # fmt: skip
     """Fill the coefficients of one phase of one stage. `holds`: from `stage_layers`; `present`: the
-    variant that tells whether there is a second layer.
-    """
+    variant that tells whether there is a second layer."""
     empty = holds[0]
     if phase != OPTIMIZER and not exists(phase, present, one_pass, grid, framework):
         return
@@ -190,8 +186,7 @@ def memory_phases(
     gather: Array, done: Array, done_again: Array,
 ) -> None:  # fmt: skip
     """Fill the coefficients of every phase of every stage of a shape (`MemoryPhases`), zero
-    before.
-    """
+    before."""
     pp = int(grid.pp)
     out = MemoryPhases(stage_bytes, layer, freed, working, working_again, gather, done, done_again)
     counts = vocab_counts(pp, job, framework.schedule, grid.mtp_standalone)

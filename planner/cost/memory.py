@@ -18,8 +18,7 @@ COMMUNICATORS = ("tp", "cp", "dp", "pp", "ep", "embedding")
 @jit
 def divided_gradient_bytes(share: float, framework: FrameworkInputs) -> float:
     """Bytes of gradients on the GPU that ZeRO divides. `share`: number of parameters
-    (`ClassShare.trained_share`).
-    """
+    (`ClassShare.trained_share`)."""
     return framework.gradients_on_gpu * framework.gradient_bytes * share
 
 
@@ -42,16 +41,14 @@ def communicator_sizes(
     tp: float, cp: float, dp: float, pp: float, ep: float
 ) -> tuple[float, float, float, float, float, float]:
     """Number of ranks of each communicator that may have buffers (`COMMUNICATORS`). A pipeline rank
-    talks to two neighbours; the first and the last stage share embedding gradients.
-    """
+    talks to two neighbours; the first and the last stage share embedding gradients."""
     return tp, cp, dp * cp, pp, ep, pp
 
 
 @jit
 def outside_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
     """Bytes besides live tensors in every phase. Outside torch's allocator: context, communication
-    and paged states; inside it: blocks that it keeps for the update.
-    """
+    and paged states; inside it: blocks that it keeps for the update."""
     outside = framework.context_bytes + communication_bytes(key, grid, job, framework)
     return outside + set_aside_bytes(key, grid, framework) + paged_state_bytes(key, grid, framework)
 
@@ -112,8 +109,7 @@ def recorded_bytes(
 @jit
 def communication_bytes(key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs) -> float:
     """Bytes of buffers for communicators, for all-to-alls, and for overlapped tensor-parallel
-    exchanges.
-    """
+    exchanges."""
     communicators = communicator_bytes(key.tp, key.cp, grid.dp, grid.pp, key.ep, framework)
     communicators += world_bytes(key.tp * key.cp * grid.dp * grid.pp, framework)
     buffers = tensor_buffer_bytes(key.tp, key.cp, key.mbs, job, framework)
@@ -147,8 +143,7 @@ def exchange_buffer_bytes(key: Row, framework: FrameworkInputs) -> float:
 @jit
 def peer_bytes(size: float, stride: float, framework: FrameworkInputs) -> float:
     """Bytes of NCCL buffers that a rank has for all its peers in a group that runs all-to-alls:
-    `size` ranks that are `stride` apart.
-    """
+    `size` ranks that are `stride` apart."""
     if size <= 1.0:
         return 0.0
     domain, world = int(framework.domain_gpus), int(framework.job_gpus)
@@ -176,8 +171,7 @@ def communicator_bytes(
     tp: float, cp: float, dp: float, pp: float, ep: float, framework: FrameworkInputs
 ) -> float:
     """Bytes of NCCL buffers: one set for each communicator of several ranks that the rank belongs
-    to.
-    """
+    to."""
     count = 0.0
     for size in communicator_sizes(tp, cp, dp, pp, ep):
         if size > 1.0:

@@ -1,6 +1,5 @@
 """Seconds of a forward or backward pass of one piece, with the ZeRO-2/3 traffic that runs at the
-same time, and the transfer of activations to the next pipeline stage.
-"""
+same time, and the transfer of activations to the next pipeline stage."""
 
 from __future__ import annotations
 
@@ -121,8 +120,7 @@ def fsdp_seconds(
     cost: Row, traffic: Row, recomputed: bool, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch. Includes copies for the
-    traffic, and the GPU's waits for the CPU at gathers before forward and before backward.
-    """
+    traffic, and the GPU's waits for the CPU at gathers before forward and before backward."""
     if grid.zero < 2:
         return 0.0
     gather, backward = sharded_streams(traffic, grid, framework)
@@ -149,8 +147,7 @@ def transfers_met(
     network: Rows,
 ) -> float:  # fmt: skip
     """Share of the transfers between stages that run at the same time as layers' ZeRO-2/3 traffic
-    on their links: the least over the kinds of layers, because no layout has less.
-    """
+    on their links: the least over the kinds of layers, because no layout has less."""
     if grid.zero < 2 or grid.pp <= 1.0:
         return 0.0
     same_domain = stages_share_domain(key, grid, network)
@@ -188,8 +185,7 @@ def exposed_pipeline_seconds(
     network: Rows,
 ) -> float:  # fmt: skip
     """Seconds of a step that the busiest stage spends on transfers; they do not depend on its
-    layers.
-    """
+    layers."""
     transfer = transfer_seconds(costs, traffic, key, grid, job, framework, network)
     seconds = exposed_transfer_s(
         transfer, grid.pp, grid.vpp, grid.grad_acc, framework.hide_pipeline

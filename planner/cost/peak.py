@@ -54,8 +54,7 @@ def fill_known(
 @jit
 def is_dominated(phase: int, most: LayerMaxima) -> bool:
     """Whether a phase cannot be the peak because it is for layers that recompute, or for layers
-    that do not, and a stage has only layers of the other sort.
-    """
+    that do not, and a stage has only layers of the other sort."""
     if phase == LAYER:
         return most.working == 0.0 and most.working_again > 0.0
     return phase == LAYER_AGAIN and most.working_again == 0.0 and most.working > 0.0

@@ -23,8 +23,7 @@ from planner.cost.tables import FrameworkInputs
 @jit
 def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> bool:
     """Whether a stage with these contents has the phase, and no other phase always has more
-    bytes.
-    """
+    bytes."""
     inside = LAYER <= phase <= LAYER_LAST
     if (
         phase == FORWARD

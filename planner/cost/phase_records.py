@@ -172,8 +172,7 @@ def in_update(rest: PhaseTerms, aside: float) -> PhaseTerms:
 def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
     """Bytes that a stage keeps from step to step. They are allocated once, side by side, so there
     are no gaps between them. Includes gradients that have separate buffers, but not inputs. `rest`:
-    terms of the optimizer's phase.
-    """
+    terms of the optimizer's phase."""
     gradients = rest.moving.gradients if framework.persistent_gradients > 0.0 else 0.0
     return sum(rest.resting) - rest.resting.inputs + gradients
 
@@ -181,8 +180,7 @@ def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
 @jit
 def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
     """Reserved bytes of a phase over 1 + f, where f is the fragmentation: A - P f / (1 + f), with A
-    bytes of live tensors and P `packed_bytes`. This makes limits on reserved memory affine.
-    """
+    bytes of live tensors and P `packed_bytes`. This makes limits on reserved memory affine."""
     share = framework.fragmentation / (1.0 + framework.fragmentation)
     return total_bytes(terms) - share * packed_bytes(rest, framework)
 

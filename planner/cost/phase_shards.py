@@ -33,8 +33,7 @@ def hands_on_gradients(grid: Row, framework: FrameworkInputs) -> bool:
 @jit
 def root_gathered(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Bytes of weights gathered for all of forward and backward: the ends under ZeRO-3, all under
-    ZeRO-2.
-    """
+    ZeRO-2."""
     if not fetches_weights(grid, framework):
         return 0.0
     if grid.zero < 3:
@@ -49,8 +48,7 @@ def gathered_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Bytes of weights that ZeRO-2 and 3 gather: the root's, and those of layers (FSDP2: this layer
-    and the next; DeepSpeed: a fixed number of parameters).
-    """
+    and the next; DeepSpeed: a fixed number of parameters)."""
     ended = phase == EMBEDDING or (phase == FORWARD_END and grid.zero > 2)
     if ended or not fetches_weights(grid, framework):
         return 0.0
@@ -70,8 +68,7 @@ def left_gathered(
     phase: int, root: float, holds: Row, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Bytes of weights that ZeRO-2 still has, inside the layers, of the `root` gathered for a pass:
-    all except those whose backward is done.
-    """
+    all except those whose backward is done."""
     if keeps_weights(grid, framework):
         return 0.0
     if phase == LAYER_LAST:
@@ -90,8 +87,7 @@ def reduced_at_end(holds: Row, framework: FrameworkInputs) -> float:
 @jit
 def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Bytes of unsharded gradients of the ends. FSDP2 reduces the head's with the embedding's; if
-    the ends are modules like others, each is reduced by itself.
-    """
+    the ends are modules like others, each is reduced by itself."""
     if not hands_on_gradients(grid, framework) or phase <= LOSS:
         return 0.0
     if phase == HEAD:
@@ -106,8 +102,7 @@ def reduction_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
     """Bytes of gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer
-    before.
-    """
+    before."""
     if not hands_on_gradients(grid, framework):
         return 0.0
     if phase == EMBEDDING:

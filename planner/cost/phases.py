@@ -49,8 +49,7 @@ def gradient_per_parameter(framework: FrameworkInputs) -> float:
 def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
     """Bytes per parameter of a gradient that no rank has a share of yet. If gradients wait for the
     last micro-batch's reduction, it has the type in which they are added up until then. No gradient
-    waits if the optimizer updates in backward.
-    """
+    waits if the optimizer updates in backward."""
     if framework.updates_in_backward > 0.0:
         return 0.0
     if hands_on_gradients(grid, framework) and framework.unreduced_gradients > 0.0:
@@ -61,8 +60,7 @@ def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
 @jit
 def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
     """Whether gradients of a micro-batch are divided as soon as a layer has made them. A step's
-    only micro-batch is also its last.
-    """
+    only micro-batch is also its last."""
     at_once = framework.unreduced_gradients == 0.0 or grid.grad_acc == 1.0
     return at_once and hands_on_gradients(grid, framework)
 
@@ -72,8 +70,7 @@ def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) ->
     """Bytes of DDP's flat copies of the gradients, which stay if its optimizer is divided over
     ranks (torch's ZeroRedundancyOptimizer); or of the buckets of ZeRO-1 and 2. The buckets are no
     larger than the gradients and weights of an even stage, which pass through them, unless they are
-    made whole.
-    """
+    made whole."""
     divided = grid.zero == 1 and framework.bucket_bytes <= 0.0
     if (grid.zero == 0 or divided) and grid.shards > 1.0:
         value = framework.gradient_bytes * holds.trained
@@ -99,8 +96,7 @@ def logits_elements(key: Row, job: JobInputs, framework: FrameworkInputs) -> flo
 @jit
 def gives_back(grid: Row, framework: FrameworkInputs) -> bool:
     """Whether backward frees the tensors of layers one layer after the other: if there is one
-    chunk, and weight gradients are made at once.
-    """
+    chunk, and weight gradients are made at once."""
     return grid.vpp <= 1.0 and not splits_backward(framework.schedule, grid.pp)
 
 
@@ -185,8 +181,7 @@ def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
 @jit
 def resident_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Bytes of quantised copies of weights, which exist besides the weights; ZeRO-3 makes them for
-    a pass.
-    """
+    a pass."""
     if framework.weight_casts_stay == 0.0 or grid.zero > 2:
         return 0.0
     return float(holds.layer_casts + holds.mtp_casts + holds.head_casts)
@@ -195,8 +190,7 @@ def resident_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 @jit
 def cast_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
     """Bytes of low-precision copies of weights (autocast), all of which exist until forward
-    ends.
-    """
+    ends."""
     if framework.weight_casts_stay > 0.0:
         return 0.0
     if phase == FORWARD:
@@ -253,8 +247,7 @@ def table_gradient_bytes(phase: int, framework: FrameworkInputs) -> float:
 def mtp_working_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Bytes of the working set of multi-token prediction's backward, which ends in the backward of
     a lookup: the table's gradient comes after the module's tensors (by then no more than these are
-    kept). Gradients of several modules wait for each other.
-    """
+    kept). Gradients of several modules wait for each other."""
     table = 0.0
     if not hands_on_gradients(grid, framework) and framework.persistent_gradients > 0.0:
         table = table_gradient_bytes(EMBEDDING, framework) * holds.mtp_table
@@ -363,8 +356,7 @@ def bytes_of_parameters(
     framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the terms of a phase (except the optimizer's) that depend only on parameters, without
-    resting ones: gradients, and gathered or reduced shards.
-    """
+    resting ones: gradients, and gathered or reduced shards."""
     return (
         held_gradients(phase, settled, holds, one_pass, grid, framework)
         + gathered_bytes(phase, holds, most, grid, framework)
@@ -379,8 +371,7 @@ def bytes_of_activations(
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
     """Sum of the terms of a phase that are neither resting nor counted by `bytes_of_parameters`:
-    kept tensors, casts of weights, logits and working set.
-    """
+    kept tensors, casts of weights, logits and working set."""
     return (
         kept_bytes(phase, holds, one_pass, grid, framework)
         + left_by_first(phase, most, one_pass)

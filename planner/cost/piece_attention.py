@@ -104,8 +104,7 @@ def balanced_attention_seconds(
     op: Row, key: Row, job: JobInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
     """Forward and backward seconds of core attention if all ranks of context parallelism have the
-    same work.
-    """
+    same work."""
     exchange = max(1.0, key.exchange)
     queries, length, rows = job.seq * exchange / key.cp, job.seq, key.mbs
     causal = job.causal

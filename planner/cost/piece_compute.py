@@ -36,8 +36,7 @@ def cast_seconds(elements: float, framework: FrameworkInputs, gpu: GpuInputs) ->
 @jit
 def product_rate(low: bool, framework: FrameworkInputs, gpu: GpuInputs) -> tuple[float, float]:
     """(peak in FLOP/s, share that a large product sustains). `low`: in the job's precision,
-    otherwise in 16 bits.
-    """
+    otherwise in 16 bits."""
     if low:
         return gpu.matmul_flop_per_s, gpu.gemm_max_efficiency * framework.quantised_rate
     return gpu.matmul16_flop_per_s, gpu.gemm16_max_efficiency
@@ -94,8 +93,7 @@ def memory_seconds(
     op: Row, key: Row, job: JobInputs, framework: FrameworkInputs, gpu: GpuInputs
 ) -> tuple[float, float]:
     """Forward and backward seconds of a memory-bound row. In a loop over the rank's experts,
-    kernels start one by one.
-    """
+    kernels start one by one."""
     tokens = (
         local_tokens(key, job)
         * op.tokens_factor
@@ -162,8 +160,7 @@ def expert_kernels(op: Row, key: Row, framework: FrameworkInputs) -> float:
     """Number of times that a row of the experts is issued: once if their products are grouped,
     otherwise once for each expert of the rank (Megatron-Core 0.19, transformer/moe/experts.py,
     SequentialMLP). Their products take as long as grouped ones, which is an underestimate with few
-    tokens.
-    """
+    tokens."""
     if int(op.kind) != OpKind.GROUPED_GEMM or framework.sequential_experts == 0.0:
         return 1.0
     return float(op.groups / key.ep)
@@ -174,8 +171,7 @@ def issue_s(
     op: Row, kernels: float, launches: float, key: Row, job: JobInputs, framework: FrameworkInputs
 ) -> float:
     """CPU seconds to issue one pass of a row: its kernels, and `launches` for each of the rank's
-    experts in a loop over them.
-    """
+    experts in a loop over them."""
     kernels = kernels * expert_kernels(op, key, framework)
     kernels += context_kernels(op, key) + softmax_kernels(op, key, job)
     looped = launches * op.groups / key.ep if framework.sequential_experts == 0.0 else 0.0
@@ -212,8 +208,7 @@ def compute_terms(
 ) -> ComputeTerms:  # fmt: skip
     """Sum the rows of one piece. The part in a CUDA graph is replayed by one call in each
     direction, an autograd function that copies its inputs into the graph (Transformer Engine 2.12,
-    pytorch/graph.py, `Graphed`).
-    """
+    pytorch/graph.py, `Graphed`)."""
     forward = backward = recompute = 0.0
     gemm_backward = attention_forward = attention_backward = 0.0
     issue_forward = issue_backward = issue_recompute = products = gradients = 0.0

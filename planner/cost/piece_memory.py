@@ -19,8 +19,7 @@ from planner.cost.tables import FrameworkInputs, JobInputs
 @jit
 def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs) -> float:
     """Bytes that a rank keeps from forward to backward for one piece and micro-batch. `modules`:
-    bit mask of the modules that recompute.
-    """
+    bit mask of the modules that recompute."""
     tokens = local_tokens(key, job)
     total = 0.0
     for index in range(saved.shape[0]):
@@ -37,8 +36,7 @@ def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs)
 @jit
 def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
     """Bytes of one kept tensor on a rank; an `exchanged` tensor exists only if heads are
-    exchanged.
-    """
+    exchanged."""
     if row.exchanged > 0 and key.exchange <= 1.0:
         return 0.0
     size = row.bytes_per_token * shard_factor(int(row.shard), key, job.kv_heads)

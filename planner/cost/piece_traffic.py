@@ -67,8 +67,7 @@ def ring_exchange_stream(
     size_bytes: float, size: float, inside: float, links: LinkInputs
 ) -> Stream:
     """size - 1 steps, each of which passes one rank's share of `size_bytes`. A ring with `inside`
-    members in a domain, if it leaves the domain, waits for the step that does.
-    """
+    members in a domain, if it leaves the domain, waits for the step that does."""
     value, same_domain = size_bytes / size, inside >= size
     seconds = (size - 1.0) * point_to_point_time_s(value, same_domain, links, inside)
     wire = (size - 1.0) * value
@@ -94,8 +93,7 @@ def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
 @jit
 def exchange_draws(key: Row, job: JobInputs) -> float:
     """Number of random draws of a rank for a token's k experts: k, or if these are neighbours among
-    E experts the k·ep/E ranks that have them, at least one.
-    """
+    E experts the k·ep/E ranks that have them, at least one."""
     if job.neighbour_share > 0.0:
         return float(max(1.0, min(job.top_k, job.neighbour_share * key.ep)))
     return float(job.top_k)

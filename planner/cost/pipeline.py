@@ -64,8 +64,7 @@ def exposed_transfer_s(
 @jit
 def exchanges(pp: float) -> float:
     """Sends and receives of the busiest stage for one micro-batch, forward and backward: one of
-    each with its only neighbour, or with both.
-    """
+    each with its only neighbour, or with both."""
     if pp <= 1.0:
         return 0.0
     return 2.0 if pp <= 2.0 else 4.0

@@ -33,8 +33,7 @@ def dense_stride(key: Row, grid: Row, network: Rows) -> float:
 @jit
 def expert_stride(key: Row, grid: Row, network: Rows) -> float:
     """Distance in ranks between neighbours among the edp ranks that reduce the gradients of the
-    same experts.
-    """
+    same experts."""
     distance = key.expert_ranks
     return float(distance * grid.pp if network[0].pipeline_before_data > 0.0 else distance)
 

@@ -81,8 +81,7 @@ def boundary_passes(schedule: int, pp: float, vpp: float, grad_acc: float) -> fl
 @jit
 def boundary_hideable(schedule: int, vpp: float) -> float:
     """Share of the traffic at an end of the step that does not belong to the first chunk, whose
-    traffic is sent when everything has run.
-    """
+    traffic is sent when everything has run."""
     return 1.0 if schedule != SCHEDULE_1F1B or vpp <= 1.0 else 1.0 - 1.0 / vpp
 
 
@@ -169,8 +168,7 @@ def bubble_share(
 @jit
 def chunks_in_flight(stage: float, pp: float, grad_acc: float, schedule: int) -> float:
     """Chunks in flight if a stage has two: ZB-V min(2p, 2m, m+s+1), DualPipe p+1, DualPipeV
-    2p+1.
-    """
+    2p+1."""
     if schedule == SCHEDULE_ZB_V:
         return min(2.0 * pp, 2.0 * grad_acc, grad_acc + stage + 1.0)
     return pp + 1.0 if schedule == SCHEDULE_DUALPIPE else 2.0 * pp + 1.0
@@ -234,8 +232,7 @@ def last_chunk_in_flight(stage: float, pp: float, vpp: float, grad_acc: float) -
 def held_microbatches(stage: float, pp: float, vpp: float, grad_acc: float, schedule: int) -> Held:
     """The `Held` of a stage. W deferred, in chunks: ZB-H1 s, ZB-H2 2s (2401.10241, section 2.3: the
     peak is (p-s)·M_B + s·M_W and (2p-2s-1)·M_B + 2s·M_W, M_B and M_W being the memory of a
-    micro-batch for B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends.
-    """
+    micro-batch for B and for W); ZB-V, DualPipe and DualPipeV defer only as the step ends."""
     full = microbatches_in_flight(stage, pp, vpp, grad_acc, schedule)
     if pp <= 1.0:
         return Held(full, 0.0, full, 0.0, 1.0, 0.0)

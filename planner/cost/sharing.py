@@ -47,8 +47,7 @@ class Stream(NamedTuple):
 
 class Window(NamedTuple):
     """A forward or backward pass: its `seconds`, the part of them that is `compute`, and the link
-    time of its collectives by class: exposed (part of `seconds`) and hidden behind compute.
-    """
+    time of its collectives by class: exposed (part of `seconds`) and hidden behind compute."""
 
     seconds: float
     compute: float
@@ -112,8 +111,7 @@ def ring_stream(
     root_groups: float,
 ) -> Stream:  # fmt: skip
     """A ring's collective that takes `seconds` and sends `wire_bytes` over each link: x/B inside a
-    domain, x/(m B) by the NICs of a group's m members there (`planner.cost.communication`).
-    """
+    domain, x/(m B) by the NICs of a group's m members there (`planner.cost.communication`)."""
     if size <= 1.0 or seconds <= 0.0:
         return no_stream()
     member = min(members, size)
@@ -131,8 +129,7 @@ def exchange_stream(
     root_groups: float,
 ) -> Stream:  # fmt: skip
     """An all-to-all that takes `seconds` and sends `inner_bytes` inside and `outer_bytes` between
-    domains.
-    """
+    domains."""
     inside = 0.0
     if members > 1.0:
         inside = inner_bytes / exchange_rate_bytes_per_s(members, links, root_groups)
@@ -165,8 +162,7 @@ def piece_reduction(traffic: Row) -> Stream:
 @jit
 def met_share(busy: float, free: float) -> float:
     """Share of the layers' exposed traffic on a class of links that other traffic meets: B/(W -
-    H).
-    """
+    H)."""
     if busy <= 0.0:
         return 0.0
     return 1.0 if free <= busy else busy / free
@@ -188,8 +184,7 @@ def shared_seconds(window: Window, stream: Stream) -> float:
 @jit
 def outlasting_seconds(window: Window, stream: Stream) -> float:
     """Seconds of a stream for which there is no room during a pass: max(T, B + H) - W over the
-    classes.
-    """
+    classes."""
     longest = max(stream.seconds, stream.inside + window.hidden_inside)
     longest = max(longest, stream.between + window.hidden_between)
     return max(0.0, longest - window.seconds) if stream.seconds > 0.0 else 0.0

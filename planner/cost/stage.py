@@ -70,8 +70,7 @@ def layer_parts(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerParts:
     """Bytes of the layers of one kind: `plain` of them keep all tensors, `again` of them
-    recompute.
-    """
+    recompute."""
     handed_on = hands_on_gradients(grid, framework)
     gathered = 0.0
     if is_sharded(grid) and grid.zero == 2 and not keeps_weights(grid, framework):
@@ -100,8 +99,7 @@ def layer_maxima(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerMaxima:
     """The maxima for one kind with `plain` layers that keep all tensors and `again` that
-    recompute.
-    """
+    recompute."""
     parts = layer_parts(cost, plain, again, key, grid, framework)
     # The last layer in backward is the stage's first, which recomputes if any does.
     last = parts.making + (parts.remade if again > 0.0 else 0.0)
@@ -156,8 +154,7 @@ def layer_sums(
     stage: int, counts: Array, recomputed: Array, costs: Rows, key: Row, job: JobInputs
 ) -> tuple[float, float, float, float]:
     """Bytes on a stage: (kept by all layers, kept by layers that do not recompute, casts of weights
-    that still exist in backward, inputs of weight gradients).
-    """
+    that still exist in backward, inputs of weight gradients)."""
     kept = plain_kept = casts_kept = weight = 0.0
     for kind in range(job.kinds):
         count, again = counts[kind, stage], recomputed[kind, stage]
@@ -274,8 +271,7 @@ def heaviest_phase(
     framework: FrameworkInputs,
 ) -> tuple[int, int, PhaseTerms]:  # fmt: skip
     """(phase, pass, terms) in which a stage has the most bytes. Without `updates` only phases of
-    its passes count, by their bytes besides gradients.
-    """
+    its passes count, by their bytes besides gradients."""
     passes_of_stage = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
     best, where, within = rest, OPTIMIZER, 0
@@ -313,8 +309,7 @@ def stage_memory(
 ) -> None:  # fmt: skip
     """Fill the STAGE_* memory columns of a stage: terms of its heaviest phase, and memory outside
     tensors. `stage`: its column in the counts; `position`: its number in the pipeline; `holds`: its
-    contents.
-    """
+    contents."""
     held = held_microbatches(position, grid.pp, grid.vpp, grid.grad_acc, framework.schedule)
     most = stage_maxima(stage, counts, recomputed, costs, key, grid, job, framework)
     phase, _, terms = heaviest_phase(holds, most, held, True, key, grid, job, framework)

@@ -27,8 +27,7 @@ def fill_classes(
     out: Row,
 ) -> None:  # fmt: skip
     """Fill sums over the classes of a stage's parameters, including its copy of the vocabulary
-    table.
-    """
+    table."""
     total, table_class = no_share(), int(costs[job.kinds].table_class)
     copy = table_copy(stage, counts, costs, job)
     for number in range(len(framework.classes)):
@@ -51,8 +50,7 @@ def fill_ends(
     framework: FrameworkInputs, out: Row,
 ) -> None:  # fmt: skip
     """Fill the parameters of embedding, head and multi-token prediction, which have `copy` of the
-    vocabulary table, and the gradients that exist once backward is past them.
-    """
+    vocabulary table, and the gradients that exist once backward is past them."""
     first, last = job.kinds, job.kinds + 1
     mtp = min(last + 1, job.pieces - 1)
     has_first, has_last = counts[first, stage], counts[last, stage]

@@ -60,8 +60,7 @@ def slowdown(key: Row, grid: Row, network: Rows) -> float:
 def loading_seconds(key: Row, grid: Row, framework: FrameworkInputs) -> float:
     """Seconds to read the sequences of a data-parallel rank's batch. They are read during
     everything else, so a step takes at least this long. The layout solver ignores it, because it is
-    the same for all layouts.
-    """
+    the same for all layouts."""
     return framework.sample_load_s * key.mbs * grid.grad_acc
 
 
@@ -81,8 +80,7 @@ class ShapeFrame(NamedTuple):
 class StageTimes(NamedTuple):
     """The slowest stage, and seconds of one micro-batch: on that stage, of the longest forward and
     the longest backward of any stage, and summed over all stages: in total, in forward, and for
-    weight gradients.
-    """
+    weight gradients."""
 
     slowest: int
     slowest_s: float
@@ -166,8 +164,7 @@ def stage_times(
     framework: FrameworkInputs, stages: Rows,
 ) -> StageTimes:  # fmt: skip
     """Fill the step's forward and backward seconds per stage and micro-batch, and return their
-    sums.
-    """
+    sums."""
     slowest, slowest_s, total_s = 0, -1.0, 0.0
     longest_forward = longest_backward = forward_s = weight_s = 0.0
     share = microbatch_share(framework.schedule)

@@ -79,8 +79,7 @@ def step_bounds(
 def mixed_bubble_share(share: float, schedule: int) -> float:
     """Lower bound on the bubble share of layouts on several machines: the share for one machine if
     it depends only on the schedule; otherwise nothing is known about the ratio of forward and
-    backward, and it is 0.
-    """
+    backward, and it is 0."""
     return share if schedule <= SCHEDULE_ALL_FORWARD_FIRST else 0.0
 
 
@@ -120,8 +119,7 @@ def peak_bound_bytes(
 ) -> float:
     """Lower bound on the reserved bytes of the heaviest stage: the mean over stages, with the
     model's parameters and `saved` bytes of its layers, in the update and in a layer's backward, and
-    `workspace` bytes.
-    """
+    `workspace` bytes."""
     saved_bytes, accumulates = np.inf, 0.0
     # The micro-batches in flight only grow or only fall with the number of the stage.
     for end in range(2):

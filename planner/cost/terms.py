@@ -76,8 +76,7 @@ MEMORY_TERMS = (
 
 class RestingTerms(NamedTuple):
     """Bytes of live tensors that are the same in every phase, by term; those of `constant_bytes`
-    come last.
-    """
+    come last."""
 
     weights: Annotated[float, MemoryTerm("weights", "weights", "weights", "weights")]
     master_weights: Annotated[
@@ -154,8 +153,7 @@ LIVE_PLACES = tuple(sorted({*RESTING_PLACES, *MOVING_PLACES}))
 @jit
 def constant_bytes(framework: FrameworkInputs) -> tuple[float, ...]:
     """The last of `RestingTerms`: bytes that are the same for every stage of every
-    configuration.
-    """
+    configuration."""
     return (framework.workspace_bytes,)
 
 
@@ -216,6 +214,5 @@ MEMORY_WORDS = {term.field: term.words for term in MEMORY_TERMS}
 @jit
 def constant_seconds(framework: FrameworkInputs) -> tuple[float, ...]:
     """Seconds of the constant terms in their order; the first includes the time that a step waits
-    for its samples.
-    """
+    for its samples."""
     return (framework.host_step_s,)

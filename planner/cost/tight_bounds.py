@@ -62,8 +62,7 @@ RECOMPUTE_SHARED = 3
 @jit
 def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> float:
     """max over runs of consecutive layers of (n*mean - their sum), for a column of `layers`;
-    `prefix[kind, n]`: layers of a kind among the first n. At least 0 (the empty run).
-    """
+    `prefix[kind, n]`: layers of a kind among the first n. At least 0 (the empty run)."""
     most = running = 0.0
     for layer in range(prefix.shape[1] - 1):
         item = 0.0
@@ -77,8 +76,7 @@ def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> f
 @jit
 def mean_layer(layers: Array, prefix: Array) -> tuple[Array, Array]:
     """([machine, LAYER_*] means over the sequence of layers, [machine, LAYER_*] largest
-    deficits).
-    """
+    deficits)."""
     count, machines = prefix.shape[1] - 1, layers.shape[0]
     mean, deficit = np.zeros((machines, LAYER_COLUMNS)), np.zeros((machines, LAYER_COLUMNS))
     for at in range(machines):
@@ -101,8 +99,7 @@ def most_freed(layers: Array) -> float:
 @jit
 def shared_layers(layers: float, blocks: float, each: float) -> float:
     """Number of layers that recompute if `layers` are divided as evenly as possible into `blocks`,
-    and each block recomputes `each` layers or all that it has.
-    """
+    and each block recomputes `each` layers or all that it has."""
     base = float(math.floor(layers / blocks))
     larger = layers - base * blocks
     return float(larger * min(each, base + 1.0) + (blocks - larger) * min(each, base))

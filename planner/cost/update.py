@@ -76,8 +76,7 @@ def extra_update_seconds(cost: Row, grid: Row, framework: FrameworkInputs, gpu: 
 @jit
 def copies_table(stage: int, counts: Array, job: JobInputs) -> bool:
     """Whether a stage without the embedding has a copy of the vocabulary table, for a tied head or
-    for multi-token prediction (`mtp_copies_embedding`). One copy serves both.
-    """
+    for multi-token prediction (`mtp_copies_embedding`). One copy serves both."""
     if counts[job.kinds, stage] > 0.0:
         return False
     if job.tied_embeddings > 0.0 and counts[job.kinds + 1, stage] > 0.0:

@@ -23,8 +23,7 @@ class HbmReserve:
 @dataclass(frozen=True)
 class Resolution:
     """How close two plans of a complete front may be: plans within this share of the step time and
-    these bytes count as one. The default is the precision to which plans are proven.
-    """
+    these bytes count as one. The default is the precision to which plans are proven."""
 
     time: float = 0.001
     memory_bytes: float = 0.1 * 2**30

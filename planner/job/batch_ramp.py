@@ -1,6 +1,5 @@
 """Batch ramps: global batches that grow during training, each used until a given number of
-tokens.
-"""
+tokens."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ _MEGATRON = re.compile(r"^(\d{1,10}) (\d{1,10}) (\d{1,18})$", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A global batch in sequences, which is exact, or in tokens, which plans meet within a
-    tolerance.
-    """
+    tolerance."""
 
     number: int
     in_tokens: bool = False
@@ -44,8 +42,7 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class BatchRamp:
     """Growing batches. `until`: for each batch but the last, the tokens since the start of training
-    at which it ends, or sequences if `in_samples`.
-    """
+    at which it ends, or sequences if `in_samples`."""
 
     batches: tuple[Batch, ...]
     until: tuple[int, ...]
@@ -58,8 +55,7 @@ class BatchRamp:
 
 def read_ramp(text: str, gbs: int | None = None) -> BatchRamp:
     """Parse the text of a ramp. `gbs`: the last batch, which Megatron's form leaves out. Raises
-    UsageError.
-    """
+    UsageError."""
     words = " ".join(text.split())
     if match := _MEGATRON.match(words):
         start, increment, samples = (int(number) for number in match.groups())
@@ -78,8 +74,7 @@ def _linear(
     text: str, start: Batch, end: Batch, increment: int, until: int, in_samples: bool
 ) -> BatchRamp:
     """Equal increments over equal shares of the tokens, as Megatron's batch-size calculator makes
-    them.
-    """
+    them."""
     grown = end.number - start.number
     if increment < 1 or grown < 1 or grown % increment:
         raise UsageError(

@@ -10,8 +10,7 @@ from planner.job.request_fields import RequestFields
 
 def defaults_taken(request: RequestFields, job: Job) -> tuple[str, ...]:
     """The options that a request leaves out or sets to their defaults, with the job's values:
-    `--seq 8192`. Empty for a run that launch files describe, because the files decide there.
-    """
+    `--seq 8192`. Empty for a run that launch files describe, because the files decide there."""
     return () if request.overrides.launched is not None else tuple(_taken(request, job))
 
 

@@ -21,8 +21,7 @@ class NothingFitsError(Exception):
 
 class CannotTellError(Exception):
     """The input is not enough for an answer. Says what is missing and where to get it; the command
-    line exits with 3.
-    """
+    line exits with 3."""
 
 
 def demand_installed(whoever_needs: str, extra: str, *modules: str) -> None:

@@ -10,8 +10,7 @@ from planner.job.frameworks.profile import FrameworkProfile
 def demand_homes(profile: FrameworkProfile, cluster: Cluster) -> None:
     """Raise UsageError if the second copy of the weights that hpZ keeps is impossible: the weights
     must stay on the GPU, and the number of ranks that share the copy must divide a node or be a
-    multiple of it.
-    """
+    multiple of it."""
     size, node = int(profile.state.secondary_shards), cluster.gpus_per_node
     if not size:
         return

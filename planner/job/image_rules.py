@@ -58,8 +58,7 @@ def whole(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount
 
 def capped(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """An image is shrunk to a maximum number of patches, then padded to whole squares of patches
-    (Kimi).
-    """
+    (Kimi)."""
     patches = fitted(vision, rule, width, height)
     return ImageCount(patches // vision.projector.merged + rule["around"], patches, patches)
 
@@ -132,8 +131,7 @@ def nearest_ratio(vision: VisionSpec, rule: Rule, width: int, height: int) -> Im
 @cache
 def _nearest_grid(least: int, most: int, size: int, width: int, height: int) -> tuple[int, int]:
     """The grid with `least` to `most` tiles whose aspect ratio is nearest to the image's. Among
-    equal ratios, a grid with more tiles wins if the image covers more than half of its area.
-    """
+    equal ratios, a grid with more tiles wins if the image covers more than half of its area."""
     sides = range(1, most + 1)
     grids = sorted(
         ((a, d) for a in sides for d in sides if least <= a * d <= most), key=lambda g: g[0] * g[1]
@@ -150,8 +148,7 @@ def _nearest_grid(least: int, most: int, size: int, width: int, height: int) -> 
 def any_resolution(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """Tiles of the best of a list of resolutions, without padding, beside a view of the whole
     image; a token ends each row (LLaVA-NeXT). With more tokens than `most_tiles` tiles have, the
-    features are shrunk (LLaVA-OneVision's anyres_max).
-    """
+    features are shrunk (LLaVA-OneVision's anyres_max)."""
     size, patch = rule["size"], vision.tower.patch
     side = size // patch
     down, across = _best_resolution(_grids(rule), width, height)
@@ -171,8 +168,7 @@ def any_resolution(vision: VisionSpec, rule: Rule, width: int, height: int) -> I
 
 def _grids(rule: Rule) -> tuple[tuple[int, int], ...]:
     """Resolutions (height, width): those that the rule lists, or all up to a number of tiles per
-    side.
-    """
+    side."""
     if "grids" in rule:
         return tuple((down, across) for down, across in rule["grids"])
     sides = [rule["size"] * count for count in range(1, rule["side_tiles"] + 1)]
@@ -223,8 +219,7 @@ def _least_canvas(most: int, size: int, width: int, height: int) -> tuple[int, i
 
 def broken_rows(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """Patches of an image scaled to a longest side, with a token at the end of each row
-    (Pixtral).
-    """
+    (Pixtral)."""
     longest, patch = rule["longest"], vision.tower.patch
     merged = math.isqrt(vision.projector.merged)
     step = patch * merged
@@ -238,8 +233,7 @@ def broken_rows(vision: VisionSpec, rule: Rule, width: int, height: int) -> Imag
 
 def split(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """An image scaled to a longest side and split into tiles, with tokens for their positions,
-    beside a view of the whole image (Idefics 3, SmolVLM).
-    """
+    beside a view of the whole image (Idefics 3, SmolVLM)."""
     size, longest = rule["size"], rule["longest"]
     height, width = _to_longest(height, width, longest)
     height, width = _below(height, width, _IDEFICS_LIMIT)
@@ -273,8 +267,7 @@ def _below(height: int, width: int, most: int) -> tuple[int, int]:
 
 def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """Tiles of a grid that covers the image, without padding, with a token at the end of each row,
-    beside a view of the whole image (Phi-4-multimodal).
-    """
+    beside a view of the whole image (Phi-4-multimodal)."""
     size, most, patch = rule["size"], rule["most"], vision.tower.patch
     across, down = math.ceil(width / size), math.ceil(height / size)
     if across * down > most:
@@ -298,8 +291,7 @@ def high_definition(vision: VisionSpec, rule: Rule, width: int, height: int) -> 
 def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -> ImageCount:
     """As many tiles along the longer side as the maximum allows, and as many along the shorter side
     as that needs, beside a view of the whole image. A token ends each row of patches, and one
-    is in between. The tower always reads the maximum number of tiles (Phi-3-vision).
-    """
+    is in between. The tower always reads the maximum number of tiles (Phi-3-vision)."""
     size, most, tokens = rule["size"], rule["most"], rule["tokens"]
     ratio = max(width, height) / min(width, height)
     along = 1
@@ -317,8 +309,7 @@ def high_definition_3(vision: VisionSpec, rule: Rule, width: int, height: int) -
 
 def _half_places(side: int, tiles: int, padded: int) -> int:
     """Number of positions along one side if every second one of each tile is kept, without the last
-    `padded` positions, which are padding.
-    """
+    `padded` positions, which are padding."""
     held = side * tiles - padded
     return sum(tile * side + place < held for tile in range(tiles) for place in range(0, side, 2))
 

@@ -64,8 +64,7 @@ def image_load(
     model: ModelSpec, images: str | None, image_tokens: int | None, sample_tokens: float
 ) -> ImageLoad:
     """The images of a batch. `sample_tokens`: mean tokens of a sample, including those of its
-    images. Raises UsageError.
-    """
+    images. Raises UsageError."""
     if images is None and image_tokens is None:
         return ImageLoad() if model.vision is None else _usual(model.vision, sample_tokens)
     option = f"--images {images}" if images else f"--image-tokens {image_tokens}"
@@ -103,8 +102,7 @@ def is_shrunk(vision: VisionSpec, size: ImageSize) -> bool:
 
 def stated_tokens(model: ModelSpec, images: str | None, image_tokens: int | None) -> int:
     """Tokens of a sample's images as the options state them; 0 if they do not. Raises
-    UsageError.
-    """
+    UsageError."""
     if model.vision is None or images == WITHOUT:
         return 0
     if images is None:
@@ -115,8 +113,7 @@ def stated_tokens(model: ModelSpec, images: str | None, image_tokens: int | None
 
 def counted(vision: VisionSpec, size: ImageSize, option: str) -> tuple[ImageCount, int]:
     """One image or video, and how many a sample has. `option`: its name in errors. Raises
-    UsageError.
-    """
+    UsageError."""
     try:
         if size.video:
             return video_count(vision, size.number, size.width, size.height), 1
@@ -150,8 +147,7 @@ def vision_conditions(model: ModelSpec) -> tuple[UserCondition, ...]:
 
 def first_layers(model: ModelSpec) -> int:
     """Fewest layers of a pipeline's first block, if further projectors of a tower on the first
-    stage add to its layers (Megatron-Bridge 0.6.2, modelling_qwen3_vl/model.py).
-    """
+    stage add to its layers (Megatron-Bridge 0.6.2, modelling_qwen3_vl/model.py)."""
     vision = model.vision
     return len(vision.projector.taps) if vision and vision.place != "layers" else 0
 
@@ -176,8 +172,7 @@ def _demands(vision: VisionSpec) -> Iterator[str]:
 
 def image_side(rule: str) -> int:
     """Side in pixels of the squares that a family cuts images into, or of the longest side that it
-    scales them to; 0 if it does neither.
-    """
+    scales them to; 0 if it does neither."""
     row = image_rules()[rule]
     return int(row.get("size") or row.get("longest") or 0)
 
@@ -196,8 +191,7 @@ def image_count(vision: VisionSpec, width: int, height: int) -> ImageCount:
 
 def _usual(vision: VisionSpec, sample_tokens: float) -> ImageLoad:
     """One image per sample of the family's default size (`usual_size`), or the part of it that a
-    sample has room for.
-    """
+    sample has room for."""
     width, height = usual_size(vision.rule)
     one = image_count(vision, width, height)
     room = min(1.0, sample_tokens / one.tokens)

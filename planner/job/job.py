@@ -185,8 +185,7 @@ class Job:
     @property
     def machines(self) -> tuple[Job, ...]:
         """The job on each cluster of its pool, as if all GPUs were of that kind; just itself
-        without a pool.
-        """
+        without a pool."""
         if self.pool is None:
             return (self,)
         return tuple(replace(self, cluster=world, pool=None) for world in self.pool.worlds())
@@ -258,8 +257,7 @@ class Job:
     ) -> Job:
         """The job with these choices made: the optimizer's share on the CPU, the modules whose
         activations (or a share of them) are on the host, and the open techniques to use. Recompute
-        modes that are incompatible with them are removed.
-        """
+        modes that are incompatible with them are removed."""
         usable = usable_modes(self.framework, modules, self.recompute, self.precision)
         more = tuple(name for name in techniques if name not in self.techniques)
         profile, used = with_techniques(self.framework, more), (*self.techniques, *more)
@@ -299,8 +297,7 @@ class Job:
         self, share: float, modules: Modules, techniques: tuple[str, ...]
     ) -> Job | None:
         """`at_choice`, or None if the techniques are incompatible with the optimizer or the
-        offload. If only the user's own choices are in force, the job is refused instead.
-        """
+        offload. If only the user's own choices are in force, the job is refused instead."""
         if modules and refuses_offload(self.framework, techniques):
             return None
         try:
@@ -334,8 +331,7 @@ class Job:
     @property
     def optimizer_on_cpu(self) -> float:
         """Share of optimizer state and update on the CPU; 0 for a paged optimizer, which updates on
-        the GPU.
-        """
+        the GPU."""
         return self._optimizer_at(self.optimizer_offload).on_cpu
 
     @property
@@ -353,8 +349,7 @@ def offered_exchanges(
     profile: FrameworkProfile, model: ModelSpec, seq: int
 ) -> tuple[ContextKind, ...]:
     """Exchanges of context parallelism that a framework supports for a model, the usual one
-    first.
-    """
+    first."""
     kinds = profile.parallelism.context_kinds
     if not profile.parallelism.context_in_transformer_engine:
         return kinds

@@ -85,8 +85,7 @@ def _lengths(
     encoder: Any, rows: list[Row], names: tuple[str, ...], message_tokens: int
 ) -> Iterator[int]:
     """Tokens of each row: those of all its texts, plus `message_tokens` per message for the
-    template.
-    """
+    template."""
     texts: list[str] = []
     owners: list[int] = []
     added, chat = [0] * len(rows), False
@@ -130,8 +129,7 @@ def _parsed(text: str, where: str, name: str) -> Any:
 
 def _content(message: Any, where: str, name: str) -> str:
     """The text of a message: `content`, or `value` as in ShareGPT; the texts of its parts, if
-    any.
-    """
+    any."""
     if isinstance(message, dict):
         content = message.get("content", message.get("value"))
         if isinstance(content, list):

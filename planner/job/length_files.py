@@ -39,8 +39,7 @@ Row = tuple[str, Any, Any, tuple[Any, ...]]
 
 class Columns(NamedTuple):
     """Names of a file's columns: lengths, sample counts, and images in the order of
-    `IMAGE_COLUMNS`. Missing ones are left out.
-    """
+    `IMAGE_COLUMNS`. Missing ones are left out."""
 
     length: str
     counts: str | None
@@ -73,8 +72,7 @@ def lengths_of_file(words: str) -> Lengths:
 
 def counts_of_file(words: str, option: str = "--lengths") -> Counter[int]:
     """Number of samples of each length, whatever their images. `option`: where the name was given,
-    "" for an argument. Raises UsageError or OSError.
-    """
+    "" for an argument. Raises UsageError or OSError."""
     found: Counter[int] = Counter()
     for sample, number in samples_of_file(words, option)[0].items():
         found[sample.tokens] += number
@@ -85,8 +83,7 @@ def samples_of_file(
     words: str, option: str = "--lengths"
 ) -> tuple[Counter[Sample], tuple[str, ...], bool]:
     """Number of samples of each kind, the image columns that the file has, and whether the lengths
-    count only text. Raises UsageError or OSError.
-    """
+    count only text. Raises UsageError or OSError."""
     path, column = _path_and_column(words)
     said = f"{option} {path}".strip()
     if path.suffix.lower() == ".json":
@@ -129,8 +126,7 @@ def _rows(path: Path, said: str, column: str | None) -> tuple[Columns, Iterator[
 
 def opened(path: Path, said: str) -> IO[str]:
     """Open a user's file of samples as text. `said`: its name in errors. UsageError for an invalid
-    name; OSError.
-    """
+    name; OSError."""
     try:
         demand_file(path, path.stat())
         return path.open(encoding="utf-8-sig", newline="")
@@ -288,8 +284,7 @@ def _columns(path: Path, said: str, names: list[str], column: str | None) -> Col
 
 def _image_columns(lower: Mapping[str, str], said: str) -> Mapping[str, str]:
     """Image columns by meaning: sizes in pixels, or tokens. UsageError if a size is incomplete, or
-    if both are given.
-    """
+    if both are given."""
     found = {name: lower[name] for name in IMAGE_COLUMNS if name in lower}
     sizes = [name for name in ("width", "height") if name in found]
     if len(sizes) == 1:
@@ -307,8 +302,7 @@ def _image_columns(lower: Mapping[str, str], said: str) -> Mapping[str, str]:
 
 def _counted(value: Any, where: str, least: int = 1) -> int:
     """A length, or the number of token ids in a list. `least`: 0 if image tokens are added later.
-    Raises UsageError.
-    """
+    Raises UsageError."""
     if isinstance(value, list):
         return demand_length(len(value), where)
     number = _whole(value, int)

@@ -68,8 +68,7 @@ def _formula(text: str, words: str) -> Lengths | None:
 
 def read_prompts(text: str) -> tuple[Lengths, Lengths]:
     """Lengths of prompts and of answers: `prompt=512..1024,response=mean=2500`, each in any form
-    but this one. Raises UsageError.
-    """
+    but this one. Raises UsageError."""
     words = text.strip()
     match = re.fullmatch(r"prompt=(.+?),\s*response=(.+)", words, re.IGNORECASE | re.DOTALL)
     if match is None or "prompt=" in match[2].lower():
@@ -89,8 +88,7 @@ def whole_samples(prompt: Lengths, response: Lengths) -> Lengths:
 
 def _coarse(lengths: Lengths) -> list[tuple[float, float]]:
     """(tokens, share) of at most a few hundred classes. Neighbours are merged at their mean and the
-    longest is kept, so that every pair of two distributions can be added up.
-    """
+    longest is kept, so that every pair of two distributions can be added up."""
     *pairs, longest = zip(lengths.tokens, lengths.shares, strict=True)
     each = -(-len(pairs) // _CLASSES_OF_PAIRS) or 1
     groups = [pairs[at : at + each] for at in range(0, len(pairs), each)]
@@ -116,16 +114,14 @@ def _even_between(text: str, words: str) -> Lengths:
 
 def demand_lengths(text: str) -> None:
     """Raise UsageError for a text that describes no lengths. The name of a file is accepted without
-    opening it.
-    """
+    opening it."""
     if not is_file(text.strip()):
         read_lengths(text)
 
 
 def is_file(words: str) -> bool:
     """Whether a text names a file: by its ending, by a slash, or because the file exists. Prompts
-    with answers are two texts, and each of them may name one.
-    """
+    with answers are two texts, and each of them may name one."""
     from planner.job.length_files import ENDINGS
 
     if words.lower().startswith("prompt="):
@@ -149,8 +145,7 @@ def _length(text: str, part: str) -> int:
 
 def lengths_of_mean(mean: int) -> Lengths:
     """Lengths with this mean and the usual spread, with a narrower and a wider distribution as
-    alternatives.
-    """
+    alternatives."""
     origin = f"mean {mean:,} tokens, {_USUAL}"
     others = tuple(_lognormal(_median(mean, sigma), sigma, None, origin) for sigma in OTHER_SIGMAS)
     median = _median(mean, USUAL_SIGMA)
@@ -189,8 +184,7 @@ def _lognormal_text(text: str, rest: str) -> Lengths:
 
 def _shape(text: str, given: dict[str, float]) -> tuple[float, float]:
     """(median, sigma) from the given values: ln p95 = ln median + z·s, ln mean = ln median +
-    s²/2.
-    """
+    s²/2."""
     at95 = NormalDist().inv_cdf(0.95)
     if "sigma" in given:
         sigma = given["sigma"]

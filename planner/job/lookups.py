@@ -38,8 +38,7 @@ from planner.job.tuning_checks import checked
 
 def find_model(request: RequestFields) -> ResolvedModel:
     """The overriding model, else the one of the request's name, without biases if the request says
-    so.
-    """
+    so."""
     spec = request.overrides.model
     if spec is not None:
         return ResolvedModel(spec=spec, name=spec.name, asked=spec.name)
@@ -54,8 +53,7 @@ def find_model(request: RequestFields) -> ResolvedModel:
 
 def find_framework(request: RequestFields) -> FrameworkProfile:
     """The profile named by `framework`, or the one that replaces it on AMD's GPUs. For a launch, as
-    its settings change it.
-    """
+    its settings change it."""
     named, launched = load_framework(request.framework), request.overrides.launched
     if launched is not None:
         for tables in launched.variations.values():
@@ -69,8 +67,7 @@ def find_framework(request: RequestFields) -> FrameworkProfile:
 
 def find_cluster(request: RequestFields) -> Cluster:
     """The machine of the request; for a launch, the part on which it starts processes. UsageError
-    unless exactly one is named.
-    """
+    unless exactly one is named."""
     if (request.gpus is None) == (request.cluster is None):
         raise UsageError("give the GPUs once: --gpus 64xH100, or --cluster FILE.toml")
     if request.cluster is not None:
@@ -94,8 +91,7 @@ def _machine_of(words: GpuWords | None) -> Cluster:
 def job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
     """The machine with the in-network reductions that the framework can use. For the run of launch
     files, the machine as their NCCL variables change it, with reductions only if they are requested
-    and possible. Raises UsageError or HardwareError.
-    """
+    and possible. Raises UsageError or HardwareError."""
     machine, launched = find_cluster(request), request.overrides.launched
     if launched is None:
         return framework_sharp(machine, profile, request.sharp)
@@ -107,16 +103,14 @@ def job_cluster(request: RequestFields, profile: FrameworkProfile) -> Cluster:
 
 def trained_model(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> ModelSpec:
     """The model with the framework's scan chunks and the number of multi-token-prediction layers
-    that it trains.
-    """
+    that it trains."""
     chunked = model.with_scan_chunks(profile.scan_chunk)
     return chunked.with_mtp(_trained_mtp(request, model, profile))
 
 
 def _trained_mtp(request: RequestFields, model: ModelSpec, profile: FrameworkProfile) -> int:
     """Number of multi-token-prediction layers to train: as asked, as a launch's files say, or the
-    framework's default. UsageError if the framework has none.
-    """
+    framework's default. UsageError if the framework has none."""
     asked, overrides = request.mtp_layers, request.overrides
     if overrides.launched and overrides.model and profile.mtp != "never":
         return model.mtp_layers
@@ -139,8 +133,7 @@ def tuning_of(request: RequestFields, model: ModelSpec, profile: FrameworkProfil
 
 def _with_missed_parts(tuning: Tuning, model: ModelSpec, profile: FrameworkProfile) -> Tuning:
     """The tuning with parts frozen in which adapters find no layer by name. Megatron's layers are
-    named differently from those of transformers' tower (Megatron-Bridge 0.6.2, peft/lora.py).
-    """
+    named differently from those of transformers' tower (Megatron-Bridge 0.6.2, peft/lora.py)."""
     vision = model.vision
     if vision is None or not tuning.has_adapters:
         return tuning

@@ -93,14 +93,12 @@ class Objective:
     @property
     def words(self) -> str:
         """The objective and its settings in words: `direct preference optimisation
-        (dpo:reference=copied)`.
-        """
+        (dpo:reference=copied)`."""
         return f"{self.rules.words} ({self})"
 
     def lighter(self) -> tuple[Objective, ...]:
         """Variants of the same training that need less memory: a precomputed reference instead of a
-        copy, logits in chunks, and both. Empty for next-token prediction.
-        """
+        copy, logits in chunks, and both. Empty for next-token prediction."""
         if self.kind in ("lm", "policy") or self.rules.scores:
             return ()
         chunked = replace(self, logits="chunked")
@@ -126,8 +124,7 @@ NEXT_TOKEN = Objective()
 
 def read_objective(text: str, *, adapters: bool = False) -> Objective:
     """Parse `--objective`. `adapters`: whether adapters are trained, which decides the default
-    reference. UsageError says what is wrong and the nearest fix.
-    """
+    reference. UsageError says what is wrong and the nearest fix."""
     word, _, rest = text.strip().partition(":")
     kind = _kind(word)
     settings = _settings(text, rest)

@@ -1,6 +1,5 @@
 """Activations that a framework can keep on the host, and what that can be combined with. Each
-refusal names its rule.
-"""
+refusal names its rule."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ OFFLOAD_MODULES: Mapping[str, Any] = shipped_toml("planner.job", "offload_module
 
 def read_offload(text: str, profile: FrameworkProfile, model: ModelSpec) -> Modules:
     """The modules that a text names, in the framework's order. `off`: none; `all`: all that the
-    model has. UsageError names the rule of the framework or the model.
-    """
+    model has. UsageError names the rule of the framework or the model."""
     names = [name.strip() for name in text.replace("+", ",").split(",")]
     if names == ["off"]:
         return ()
@@ -90,8 +88,7 @@ def searched_offloads(
     profile: FrameworkProfile, model: ModelSpec, precision: str = "bf16"
 ) -> tuple[Modules, ...]:
     """Sets of modules that a search tries in a precision, smallest first. UsageError if the
-    framework offloads no activations.
-    """
+    framework offloads no activations."""
     _demand_option("search", profile)
     rules = profile.activation_offload
     found: list[Modules] = [()]
@@ -181,8 +178,7 @@ def grouped_modules(profile: FrameworkProfile, modules: Modules) -> int:
 
 def check_fraction(fraction: float, offloads: bool, profile: FrameworkProfile) -> None:
     """Raise UsageError if a share of the activations cannot leave the GPU. `offloads`: whether any
-    can.
-    """
+    can."""
     if fraction == 1.0:
         return
     given = f"{FRACTION_OPTION} {fraction}"

@@ -84,16 +84,14 @@ class Optimizer(Named):
     @property
     def is_plain(self) -> bool:
         """Whether all types are the defaults: fp32 states (or the optimizer's own quantised ones),
-        and the framework's own master weights and gradients.
-        """
+        and the framework's own master weights and gradients."""
         item = self.master is None and self.gradient is None
         return item and all(dtype in ("fp32", *_QUANTISED) for _, dtype in self.states)
 
     @property
     def follows_weights(self) -> bool:
         """Whether torch creates the states in the type of the weights: AdamW with default
-        settings.
-        """
+        settings."""
         return self.name == "adamw"
 
     def _bytes(self, dtype: str) -> float:
@@ -189,8 +187,7 @@ _DEFAULT_TYPE = "fp32"
 @dataclass(frozen=True, slots=True)
 class OptimizerSetting:
     """An optimizer as a job uses it. `offload`: share of its states on the host, 0..1, and of its
-    update on the CPU unless the states are paged.
-    """
+    update on the CPU unless the states are paged."""
 
     optimizer: Optimizer
     kernel: OptimizerKernel
@@ -209,8 +206,7 @@ class OptimizerSetting:
 
 def check_optimizer(profile: FrameworkProfile, setting: OptimizerSetting) -> None:
     """Raise UsageError if the framework lacks the optimizer, its types, its kernel or its
-    offload.
-    """
+    offload."""
     if refusal := optimizer_refusal(profile, setting):
         raise UsageError(refusal)
 
@@ -308,8 +304,7 @@ def _paged_refusal(setting: OptimizerSetting) -> str | None:
 
 def searched_shares(profile: FrameworkProfile) -> tuple[float, ...]:
     """Offloaded shares that a search tries, smallest first. UsageError if the framework offloads no
-    optimizer.
-    """
+    optimizer."""
     kind = profile.optimizer.offload
     if kind == "none":
         raise UsageError(
@@ -323,8 +318,7 @@ def shares_of(
     given: float | str, profile: FrameworkProfile, optimizer: Optimizer
 ) -> tuple[float, tuple[float, ...]]:
     """The share of the optimizer that is on the host, and the shares that are still open: for a
-    paged optimizer all or nothing, depending on the room.
-    """
+    paged optimizer all or nothing, depending on the room."""
     if optimizer.paged and given in (0.0, "search"):
         return 0.0, PAGED_SHARES
     if isinstance(given, str):

@@ -73,16 +73,14 @@ def parameter_classes() -> dict[str, ParameterClass]:
 
 def class_name(kind: str, held: str | None, *, expert: bool = False) -> str:
     """Name of the class of that kind whose tensors are stored in format `held`; None for the
-    framework's default.
-    """
+    framework's default."""
     name = f"{kind}-expert" if expert else kind
     return name if held is None else f"{name}/{held}"
 
 
 def _variants(name: str, entry: Mapping[str, Any]) -> Iterator[ParameterClass]:
     """A class as its table defines it; with `formats` one for each format, and the same for
-    experts.
-    """
+    experts."""
     given = dict(entry)
     formats = given.pop("formats", None)
     yield ParameterClass(name=name, **given)

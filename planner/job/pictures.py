@@ -22,8 +22,7 @@ from planner.job.vision import ImageLoad, VisionSpec
 
 class Pictured(NamedTuple):
     """Samples with their images: lengths including image tokens; `load`, the images of a batch of
-    such samples; and the most image tokens of one sample.
-    """
+    such samples; and the most image tokens of one sample."""
 
     lengths: Lengths
     load: ImageLoad
@@ -32,8 +31,7 @@ class Pictured(NamedTuple):
 
 class _Seen(NamedTuple):
     """Counts of a sample's images: tokens in the row, patches, patches that one attends to, patches
-    that the projector reads, and tokens that cross-attention layers read.
-    """
+    that the projector reads, and tokens that cross-attention layers read."""
 
     tokens: int = 0
     patches: int = 0
@@ -57,8 +55,7 @@ def pictured(
 ) -> Pictured | None:
     """The samples of a lengths file with image columns, as a model reads them; None for other
     texts. The second argument is the file's stamp, so that a changed file is read again. Raises
-    UsageError.
-    """
+    UsageError."""
     from planner.job.length_files import samples_of_file
     from planner.job.length_text import is_file
 

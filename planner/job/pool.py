@@ -54,8 +54,7 @@ class Pool:
     def places(self) -> tuple[tuple[int, ...], ...]:
         """The cluster of each pipeline stage, for every stage size that fills each cluster and
         every order of unlike clusters along the pipeline. Orders of one stage size are adjacent;
-        the order in which the clusters are written comes first.
-        """
+        the order in which the clusters are written comes first."""
         each = gcd(*(part.num_gpus for part in self.parts))
         sizes = [size for size in range(1, each + 1) if each % size == 0]
         orders: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -94,8 +93,7 @@ class SeveralTypes:
 @dataclass(frozen=True)
 class SeveralSizes:
     """`64..1024xH100`: clusters of several sizes; the type `any` means every GPU of the
-    catalogue.
-    """
+    catalogue."""
 
     text: str
     first: int
@@ -104,8 +102,7 @@ class SeveralSizes:
 
     def texts(self) -> list[str]:
         """The text of each cluster: sizes doubling from first to last, in whole nodes. Raises
-        UsageError.
-        """
+        UsageError."""
         if not 1 <= self.first <= self.last:
             raise UsageError(
                 f"--gpus {self.text}: give the smaller number first, for example 64..1024xH100"

@@ -30,8 +30,7 @@ def gib(size_bytes: float, digits: int = 1) -> str:
 
 def seconds(time_s: float) -> str:
     """At least three significant digits from 0.1 s on, else milliseconds with one decimal: `1,230
-    s`, `9.84 s`, `0.412 s`, `3.1 ms`.
-    """
+    s`, `9.84 s`, `0.412 s`, `3.1 ms`."""
     if time_s >= 100:
         return f"{time_s:,.0f} s"
     if time_s >= 10:
@@ -112,15 +111,13 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
 
 def parse_length(text: str) -> int:
     """Tokens of a sequence. `32K` and `32Ki` both mean 32,768, because lengths are powers of
-    two.
-    """
+    two."""
     return parse_tokens(text, 1024)
 
 
 def parse_tokens(text: str, thousand: int = 1000) -> int:
     """`4M` = 4·10^6, `4Mi` = 4·2^20, likewise K, G (or B) and T; plain digits stay as they are.
-    `thousand`: value of a K without an `i`.
-    """
+    `thousand`: value of a K without an `i`."""
     match = _QUANTITY.match(text.strip())
     if not match:
         raise UsageError(

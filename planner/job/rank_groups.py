@@ -37,8 +37,7 @@ _EVEN = 0.05
 class Pass(NamedTuple):
     """One forward and backward pass of a rank over samples that are split over `ranks`: the number
     of such passes on all ranks, the tokens per rank in each, and the mean length of the sample that
-    a token belongs to.
-    """
+    a token belongs to."""
 
     ranks: int
     passes: float
@@ -62,8 +61,7 @@ def ranks_needed(length: float, most: float) -> int:
 @cache
 def passes_of(lengths: Lengths, most: float, tokens: float, *, packed: bool) -> tuple[Pass, ...]:
     """The passes that train `tokens` tokens of samples. `packed`: ranks are filled with several
-    samples.
-    """
+    samples."""
     number = tokens / lengths.mean
     held: dict[int, list[tuple[float, float]]] = {}
     for length, share in zip(lengths.tokens, lengths.shares, strict=True):
@@ -102,8 +100,7 @@ def _filled(found: list[Pass], most: float) -> list[Pass]:
 @cache
 def drawn(lengths: Lengths, number: float) -> tuple[Floats, float]:
     """Lengths of a step's samples, at equally spaced quantiles, longest first; and the part of the
-    step that they represent.
-    """
+    step that they represent."""
     import numpy as np
 
     count = int(min(max(1, round(number)), MOST_DRAWN))
@@ -150,8 +147,7 @@ def packed_squares(lengths: Floats, ranks: float, most: float) -> tuple[float, f
 
 def stacked_loads(lengths: Floats, ranks: int, most: float) -> list[Load]:
     """The phases of a step whose samples (descending `lengths`) are passes of their own, placed on
-    ranks as `hybrid-cp` does.
-    """
+    ranks as `hybrid-cp` does."""
     waiting: dict[int, list[float]] = {}
     for length in lengths:
         waiting.setdefault(min(ranks_needed(length, most), ranks), []).append(float(length))
@@ -190,8 +186,7 @@ def _phase(waiting: dict[int, list[float]], ranks: int) -> Load:
 
 def _lay(waiting: list[float], groups: list[_Group], most: float) -> None:
     """Place samples, longest (last) first, each on the group with the least load, until all groups
-    have a load of `most`.
-    """
+    have a load of `most`."""
     heap = [(group.load, at) for at, group in enumerate(groups)]
     while waiting and heap:
         load, at = heap[0]

@@ -191,8 +191,7 @@ class _Spelling(NamedTuple):
 
     def _layers(self, method: str, layers: int) -> RecomputeMode:
         """Full recomputation of every k-th layer (`/`), of several at once, or of the first of each
-        block.
-        """
+        block."""
         forms = self.forms
         name, count, template, example = {
             "/": (f"full/{layers}", "every", forms.every_flags, "full/2"),

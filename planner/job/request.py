@@ -47,8 +47,7 @@ class Request(RequestFields):
 
     def with_sequence_parallel(self) -> dict[str, Any] | None:
         """Changes that add sequence parallelism; None if it is already on, as far as the framework
-        has it.
-        """
+        has it."""
         launched = self.overrides.launched
         if launched is None:
             return None if self.sequence_parallel else {"sequence_parallel": True}
@@ -58,8 +57,7 @@ class Request(RequestFields):
 
     def on_gpus(self, count: int) -> dict[str, Any] | None:
         """Changes for another number of the same GPUs, as one would type them; None if a file
-        describes the machine.
-        """
+        describes the machine."""
         if self.gpus is None:
             return None
         number, _, name = self.gpus.partition("x")

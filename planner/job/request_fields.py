@@ -81,8 +81,7 @@ class Launched:
 class Overrides:
     """`model`: trained instead of the model that the request names. `mean_batch`: the batch, in
     sequences, at which a job with a ramp is costed instead of the last one. `launched`: the run of
-    launch files; None for a job that is planned.
-    """
+    launch files; None for a job that is planned."""
 
     model: ModelSpec | None = None
     mean_batch: float | None = None
@@ -191,8 +190,7 @@ class RequestFields(Named):
     @classmethod
     def _word_of_framework(cls, given: Any) -> Any:
         """Keep the framework's name as given; it may name a tool that runs another framework's
-        plans.
-        """
+        plans."""
         word = given.get("framework") if isinstance(given, dict) else None
         if not isinstance(word, str) or "written_for" in given:
             return given
@@ -203,8 +201,7 @@ class RequestFields(Named):
     @classmethod
     def _profile_of_framework(cls, name: str) -> str:
         """The profile of that name. Unknown names are refused later, when the request is
-        resolved.
-        """
+        resolved."""
         try:
             return profile_named(name)
         except UsageError:

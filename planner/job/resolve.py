@@ -89,8 +89,7 @@ def resolve(request: RequestFields) -> Job:
 
 def _on_pool(request: RequestFields, pool: Pool) -> Job:
     """The job on several clusters. It is the same on each, so techniques that one of them lacks are
-    left out.
-    """
+    left out."""
     jobs = [_on_cluster(request.model_copy(update={"gpus": text})) for text in pool.texts]
     used = [set(job.techniques) for job in jobs]
     if left := used[0].union(*used) - used[0].intersection(*used):
@@ -211,8 +210,7 @@ def _demands(request: RequestFields, profile: FrameworkProfile) -> tuple[Demand,
 
 def _dtype(request: RequestFields, framework: FrameworkProfile) -> DtypeModeName:
     """The dtype mode: fp32 if products are in fp32 or TF32, else as asked or the default.
-    UsageError if precision and mode contradict each other.
-    """
+    UsageError if precision and mode contradict each other."""
     wide = request.precision in FP32_PRECISIONS
     dtype = request.dtype or ("fp32" if wide else framework.usual_mode)
     if wide == (dtype == "fp32"):
@@ -237,8 +235,7 @@ def _techniques(
     tuning: Tuning, samples: Samples,
 ) -> TechniqueDecision:  # fmt: skip
     """Techniques that the job uses, and those that a search decides on. A launch uses what its
-    files say, even if it does not work there.
-    """
+    files say, even if it does not work there."""
     launched = request.overrides.launched
     if launched is None:
         inside = not request.allow_tp_across_domains
@@ -253,8 +250,7 @@ def _techniques(
 
 def _offloaded(request: RequestFields, model: ModelSpec) -> str:
     """The modules of `activation_offload`. For a launch, without those that the model lacks,
-    because Megatron ignores them.
-    """
+    because Megatron ignores them."""
     if request.overrides.launched is None:
         return request.activation_offload
     names = [name for name in request.activation_offload.split(",") if has_module(name, model)]
@@ -340,8 +336,7 @@ def _launched_exchanges(
     kind: ContextKind | None, kinds: tuple[ContextKind, ...], profile: FrameworkProfile
 ) -> tuple[ContextKind, ...]:
     """The exchange that the files set, or the framework's default. Rules check whether its kernels
-    support it.
-    """
+    support it."""
     if kind is None:
         return kinds[:1]
     return kinds if profile.parallelism.context_in_transformer_engine else (kind,)

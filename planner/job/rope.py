@@ -42,8 +42,7 @@ class RopeScaling(Named):
 
 class RopeSpec(Named):
     """Rotary positions. `local_theta`: base of layers with windows, which are then not stretched
-    (Gemma 3); None if it is the same for all layers.
-    """
+    (Gemma 3); None if it is the same for all layers."""
 
     theta: _PositiveNumber = 10000.0
     local_theta: _PositiveNumber | None = None

@@ -51,8 +51,7 @@ class Row(NamedTuple):
 
 class Packs(NamedTuple):
     """Packs of one size: the share of real tokens, and for each pack the sum of its samples'
-    squared lengths and the patches of their images.
-    """
+    squared lengths and the patches of their images."""
 
     fill: float
     squares: Floats
@@ -61,8 +60,7 @@ class Packs(NamedTuple):
 
 def row_of(samples: Samples, seq: int, mbs: int) -> Row:
     """The mean row of a micro-batch of `mbs` rows. `seq`: the length limit, or the size of a
-    pack.
-    """
+    pack."""
     row, lengths = _row_of(samples, seq, mbs), samples.lengths
     if lengths is None or not lengths.mean_patches:
         return row
@@ -112,8 +110,7 @@ def longest_of(lengths: Lengths, balance: Balance, mbs: int) -> tuple[float, flo
 @cache
 def most_together(lengths: Lengths, count: int) -> float:
     """Tokens of `count` samples in the largest micro-batch of a training: the largest of
-    `_MICRO_BATCHES`, or one with the longest sample.
-    """
+    `_MICRO_BATCHES`, or one with the longest sample."""
     import numpy as np
 
     from planner.job.order_statistics import sum_of
@@ -172,8 +169,7 @@ def packs_of(lengths: Lengths, size: int, packer: Packer) -> Packs:
 
 def _cut_patches(tokens: Floats, patches: Floats, size: int) -> Floats:
     """Image patches of each pack, if consecutive texts are cut into packs; an image counts where
-    its sample begins.
-    """
+    its sample begins."""
     import numpy as np
 
     begins = np.cumsum(tokens) - tokens
@@ -214,8 +210,7 @@ def _next_fit(samples: Iterable[tuple[float, float]], size: int) -> list[Pack]:
 
 def _best_fit(samples: Iterable[tuple[float, float]], size: int) -> list[Pack]:
     """Packs of (tokens, patches): longest samples first, each into the fullest pack that has
-    room.
-    """
+    room."""
     rooms: list[tuple[float, int]] = []
     bins: list[list[float]] = []
     for length, patches in sorted(((float(a), float(b)) for a, b in samples), reverse=True):

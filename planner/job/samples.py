@@ -180,8 +180,7 @@ def pictured_lengths_of(
     counted: Iterable[tuple[float, float, float]], origin: str, most: float
 ) -> Lengths:
     """The distribution of (length, number of samples, image patches) triples, in any order. `most`:
-    most patches of one sample.
-    """
+    most patches of one sample."""
     counted = list(counted)
     made = lengths_of(((length, number) for length, number, _ in counted), origin)
     sums = [[0.0, 0.0] for _ in made.tokens]
@@ -207,8 +206,7 @@ def demand_length(number: int, where: str) -> int:
 
 def _joined(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """At most `MOST_LENGTHS` classes: neighbours are merged at their mean, and the longest is
-    kept.
-    """
+    kept."""
     if len(pairs) <= MOST_LENGTHS:
         return pairs
     *pairs, longest = pairs

@@ -65,8 +65,7 @@ def demand_answers(
     request: RequestFields, profile: FrameworkProfile, samples: Samples, objective: Objective
 ) -> None:
     """Raise UsageError if an objective reads whole answers and the framework's trainers for it
-    cannot make rows that way.
-    """
+    cannot make rows that way."""
     launched = request.overrides.launched is not None
     if samples.lengths is None or not objective.reads_answers or launched:
         return
@@ -81,8 +80,7 @@ def demand_answers(
 
 def sample_conditions(profile: FrameworkProfile, samples: Samples) -> tuple[UserCondition, ...]:
     """Conditions that rows of samples impose on the degrees. In some frameworks a micro-batch is
-    one pack, whose length sets its size; some balance rules allow only few degrees.
-    """
+    one pack, whose length sets its size; some balance rules allow only few degrees."""
     from constraints.condition import user_condition
 
     offered = offered_by(profile.name, profile.family)
@@ -97,8 +95,7 @@ def images_of_samples(
     request: RequestFields, model: ModelSpec, mean: float, limit: int
 ) -> ImageLoad | None:
     """The images of a batch that the lengths file states, per token of its samples. `mean`: mean
-    tokens of a sample, cut at `limit`. None if the file states no images. Raises UsageError.
-    """
+    tokens of a sample, cut at `limit`. None if the file states no images. Raises UsageError."""
     found = _pictured(request, model)
     if found is None:
         return None
@@ -124,8 +121,7 @@ def _seen_lengths(request: RequestFields, model: ModelSpec) -> Lengths | None:
 
 def _pictured(request: RequestFields, model: ModelSpec) -> Pictured | None:
     """Samples with their images, if the lengths file has image columns. UsageError if images are
-    given twice.
-    """
+    given twice."""
     text = request.lengths
     if text is None:
         return None
@@ -156,8 +152,7 @@ def _stamp(text: str) -> tuple[int, int]:
 
 def _packing(request: RequestFields, offered: Offered, profile: FrameworkProfile) -> Packing:
     """The given packing rule, else the framework's default. UsageError if the framework lacks
-    it.
-    """
+    it."""
     packing = request.packing or offered.usual
     if request.overrides.launched is not None:
         return packing
@@ -208,8 +203,7 @@ def _balance(
 
 def _demand_positions(request: RequestFields, model: ModelSpec) -> None:
     """Raise UsageError for a sequence beyond a table of learned positions. For a launch file its
-    check reports this along with everything else that is wrong.
-    """
+    check reports this along with everything else that is wrong."""
     seq, most = request.seq, model.longest_seq
     if seq is not None and seq > most and request.overrides.launched is None:
         raise UsageError(
@@ -223,8 +217,7 @@ def _limit(
 ) -> int:
     """The most tokens of a row: `--seq`, else what samples and model suggest. For forms without a
     longest sample, the length at which the framework's tools cut. UsageError if the longest sample
-    exceeds the model's positions.
-    """
+    exceeds the model's positions."""
     given, most = request.seq, model.max_positions
     reach = min(given or lengths.longest, lengths.longest)
     if reach > most and (model.longest_seq == most or (given is None and not lengths.open_ended)):
@@ -244,8 +237,7 @@ def _limit(
 
 def pack_length(lengths: Lengths, longest: int, model: ModelSpec) -> int:
     """Default tokens of a pack: a power of two that holds the longest sample, and several mean ones
-    if the model's usual length allows.
-    """
+    if the model's usual length allows."""
     several = min(SAMPLES_A_PACK * lengths.mean, float(model.pretraining_seq))
     wanted = max(longest, int(several))
     return max(longest, min(1 << (wanted - 1).bit_length(), model.max_positions))

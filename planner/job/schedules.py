@@ -40,8 +40,7 @@ SCHEDULES = {name: PipelineSchedule(name, **row) for name, row in _ROWS}
 
 def schedule_name(text: str) -> str:
     """Name of a schedule with aliases resolved, ignoring case and `_`. UsageError if there is
-    none.
-    """
+    none."""
     wanted = text.strip().lower().replace("_", "-")
     for schedule in SCHEDULES.values():
         if wanted in (schedule.name, *schedule.aliases):

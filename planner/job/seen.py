@@ -26,8 +26,7 @@ def with_images(
     seq: int,
 ) -> tuple[Samples, ModelSpec]:
     """The samples with their images, and the model with a batch's images and its tower as it is
-    trained. Raises UsageError.
-    """
+    trained. Raises UsageError."""
     samples = _with_room(request, samples, model)
     model = _seeing(request, model, profile, tuning, samples, seq)
     return _with_patches(samples, model), model
@@ -56,8 +55,7 @@ def _seeing(
 
 def _with_room(request: RequestFields, samples: Samples, model: ModelSpec) -> Samples:
     """The samples, each at least as long as its images. UsageError if the longest has no room for
-    them.
-    """
+    them."""
     tokens, lengths = stated_tokens(model, request.images, request.image_tokens), samples.lengths
     if lengths is None or not tokens:
         return samples

@@ -38,8 +38,7 @@ BIASES = ("qkv_bias", "attention_out_bias", "mlp_bias", "head_bias", "norm_bias"
 class _Frozen(Named):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy that computes its cached properties again; pydantic would copy their old
-        values.
-        """
+        values."""
         copied = super().model_copy(update=update, deep=deep)
         for name, var in vars(type(self)).items():
             if isinstance(var, cached_property):
@@ -318,8 +317,7 @@ class ModelSpec(_Frozen):
 
     def with_scan_chunks(self, tokens: int) -> ModelSpec:
         """The model whose Mamba-2 scans use chunks of this many tokens, which changes no result; 0
-        keeps the model's chunks.
-        """
+        keeps the model's chunks."""
         space = self.state_space
         if not tokens or space is None or space.kind != "mamba2" or space.chunk == tokens:
             return self
@@ -364,8 +362,7 @@ class ModelSpec(_Frozen):
     @property
     def longest_seq(self) -> int:
         """Longest possible sequence in tokens: the size of a table of learned positions; other
-        positions have no end.
-        """
+        positions have no end."""
         return self.max_positions if self.position == "learned" else LONGEST_SEQ
 
     @property
@@ -387,8 +384,7 @@ class ModelSpec(_Frozen):
     @property
     def mtp_kind(self) -> LayerKind:
         """Kind of a multi-token-prediction layer: that of the last layer, or one of each if
-        attention and feed-forward are separate layers (Nemotron-3: `*E`).
-        """
+        attention and feed-forward are separate layers (Nemotron-3: `*E`)."""
         last = self.kind_sequence[-1]
         if "none" not in (last.attention, last.ffn):
             return last
@@ -402,8 +398,7 @@ class ModelSpec(_Frozen):
     @cached_property
     def piece_sequence(self) -> tuple[LayerKind, ...]:
         """Kind of every layer that a pipeline is split into, in order: the vision tower's, unless
-        it is placed with the embeddings, then the language model's.
-        """
+        it is placed with the embeddings, then the language model's."""
         if self.vision is None or self.vision.place != "layers":
             return self.kind_sequence
         tower = tower_kinds(self.vision.tower, frozen=self.vision.frozen)

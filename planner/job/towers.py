@@ -55,8 +55,7 @@ def tower_model(tower: TowerSpec) -> ModelSpec:
 
 def part_targets(tuning: Tuning, part: str, kind: str = "") -> tuple[str, ...]:
     """Linear layers with adapters in one kind of tower layer, or in the projector: those whose
-    names are requested, or all.
-    """
+    names are requested, or all."""
     if not tuning.has_adapters or ALL_LINEAR in tuning.targets:
         return tuning.targets
     named = _SAME_NAMES.get(kind, ()) if part == VISION_TOWER else ()

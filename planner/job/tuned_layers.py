@@ -23,8 +23,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class LinearLayer:
     """Input and output width of a linear layer; for experts, those of their gate and up
-    projections.
-    """
+    projections."""
 
     inputs: int
     outputs: int

@@ -91,8 +91,7 @@ class Tuning:
     @property
     def is_prepared(self) -> bool:
         """Whether peft's prepare_model_for_kbit_training casts unpacked weights to fp32. It does
-        beside weights that bitsandbytes quantised, not beside GPTQ's (src/peft/utils/other.py).
-        """
+        beside weights that bitsandbytes quantised, not beside GPTQ's (src/peft/utils/other.py)."""
         return self.base in _OF_BITSANDBYTES
 
     @property

@@ -1,6 +1,5 @@
 """Kinds of training that are not modelled. They are refused by name, with the nearest
-alternative.
-"""
+alternative."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ def _kinds() -> Sequence[Mapping[str, str]]:
 
 def refuse_unmodelled(name: str, where: str) -> None:
     """Raise UsageError if `name` asks for a kind of training that is not modelled. `where`: the
-    place of the name, such as `--lora-rank` or `framework 'trl'`.
-    """
+    place of the name, such as `--lora-rank` or `framework 'trl'`."""
     wanted = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
     for kind in _kinds():
         if re.fullmatch(kind["names"], wanted):

@@ -17,8 +17,7 @@ from planner.job.vision import VisionSpec
 
 def pairs(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) -> ImageCount:
     """Two frames share each patch, and each pair of frames is an image of its own. `of_all`: limits
-    of the area apply to all frames together (Qwen3-VL), else to each (Qwen2-VL).
-    """
+    of the area apply to all frames together (Qwen3-VL), else to each (Qwen2-VL)."""
     tower = vision.tower
     parts = math.ceil(frames / tower.frames)
     limits = rule["least_pixels"], rule["most_pixels"]
@@ -51,8 +50,7 @@ def tiles(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) 
 
 def chunks(vision: VisionSpec, rule: Rule, frames: int, width: int, height: int) -> ImageCount:
     """Frames are grouped in chunks whose patches attend to each other; the mean over a chunk gives
-    the tokens of one frame (Kimi K2.5).
-    """
+    the tokens of one frame (Kimi K2.5)."""
     parts = math.ceil(frames / rule["frames"])
     one = fitted(vision, rule, width, height)
     tokens = parts * (one // vision.projector.merged + rule["marks"])

@@ -84,8 +84,7 @@ class TowerSpec(Named):
     @property
     def of_tiles(self) -> int:
         """Learned values for tile positions: before and after the first layers, one per channel of
-        each tile of each grid with a factor; and one for each patch of these.
-        """
+        each tile of each grid with a factor; and one for each patch of these."""
         if not self.tiles:
             return 0
         tables = (self.aspects + 1) * self.tiles * self.hidden
@@ -94,8 +93,7 @@ class TowerSpec(Named):
     @property
     def embeds_linearly(self) -> bool:
         """Whether patches are embedded by a linear layer, which takes adapters and quantised
-        formats, instead of a convolution (Llama 4).
-        """
+        formats, instead of a convolution (Llama 4)."""
         return self.kind == "llama4"
 
     @property
@@ -134,8 +132,7 @@ class VisionSpec(Named):
     """A model's vision part. `rule`: how its family counts the tokens of an image. `frozen`: the
     tower is not trained. `input_rows`: embedding rows for image markers, which the output head
     lacks. `place`: among the layers, or with the embeddings on the first pipeline stage, split over
-    tensor-parallel ranks or copied to all of them.
-    """
+    tensor-parallel ranks or copied to all of them."""
 
     rule: str
     tower: TowerSpec

@@ -38,8 +38,7 @@ def refuse_to_overwrite(path: Path, force: bool, option: str = "-o") -> None:
 
 def toml_text(content: Mapping[str, Any], digits: int = 4) -> str:
     """A TOML document of values, tables and lists of tables, with `digits` significant digits. None
-    values are left out.
-    """
+    values are left out."""
     import tomlkit
 
     return tomlkit.dumps(_plain(content, digits))
@@ -59,8 +58,7 @@ def _plain(value: Any, digits: int) -> Any:
 
 def picked(record: object, names: str) -> dict[str, Any]:
     """Attributes of a record as a table. A name is `name`, or `title=path.to.it` for a nested one.
-    Nested records and mappings become tables.
-    """
+    Nested records and mappings become tables."""
     pairs = (word.rpartition("=") for word in names.split())
     return {title or path: _value_at(record, path) for title, _, path in pairs}
 
@@ -76,8 +74,7 @@ def csv_text(
     columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, guarded: bool = True
 ) -> str:
     """A CSV table with a header; missing cells are empty. `guarded`: protect texts from being read
-    as formulas by a spreadsheet.
-    """
+    as formulas by a spreadsheet."""
     text = io.StringIO()
     write_csv(text, columns, rows, guarded=guarded)
     return text.getvalue()
@@ -144,8 +141,7 @@ def naming(path: Path) -> Iterator[None]:
 @contextmanager
 def staged(path: Path, content: bytes) -> Iterator[Path]:
     """A temporary file beside `path` with the content, flushed to disk. It is deleted unless the
-    caller moves it into place.
-    """
+    caller moves it into place."""
     # A new name, because the file's own may already have the maximum length.
     temporary = path.parent / f".planner-{secrets.token_hex(8)}"
     mode = path.stat().st_mode & 0o777 if path.exists() else None

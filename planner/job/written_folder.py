@@ -25,8 +25,7 @@ YOURS = ".yours"
 @dataclass(frozen=True, slots=True)
 class Replaced:
     """Changes to earlier files: `kept` under a new name (old -> new), and `removed`, unedited files
-    of an earlier run that this run does not write.
-    """
+    of an earlier run that this run does not write."""
 
     kept: Mapping[str, str]
     removed: tuple[str, ...]
@@ -98,8 +97,7 @@ def _hash(content: bytes) -> str:
 
 def _written_before(path: Path) -> dict[str, str]:
     """Name -> hash of the files that earlier runs wrote; empty without a record. Raises
-    UsageError.
-    """
+    UsageError."""
     record = path / RECORD
     if record.is_symlink():
         raise UsageError(f"{record} is a link; give another folder to -o")
@@ -126,8 +124,7 @@ def _is_inside(name: str) -> bool:
 
 def refuse_names(path: Path, names: Iterable[str]) -> dict[str, str]:
     """Raise UsageError if a needed name belongs to the user, or a link or folder leads elsewhere.
-    Returns what earlier runs wrote, with hashes.
-    """
+    Returns what earlier runs wrote, with hashes."""
     written, wanted = _written_before(path), set(names)
     for name in sorted(wanted | written.keys()):
         file = path / name

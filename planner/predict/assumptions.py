@@ -185,8 +185,7 @@ def _tower_notes(job: Job) -> Iterator[str]:
 
 def framework_assumptions(job: Job, degrees: Degrees) -> tuple[str, ...]:
     """Assumptions of the framework's profile that apply to these degrees and this precision; then
-    those about dropout, images and kinds of layers that no measured run covers.
-    """
+    those about dropout, images and kinds of layers that no measured run covers."""
     unused = set(job.techniques) - set(used_techniques(job, degrees))
     unused |= {"fp16", "bf16"} - {job.precision}
     notes = tuple(
@@ -222,8 +221,7 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
 
 def _expert_notes(job: Job) -> Iterator[str]:
     """Notes on adapters of routed experts that are in one tensor: adapters are merged with the
-    weights, or experts get none if the targets only name a group of linear layers.
-    """
+    weights, or experts get none if the targets only name a group of linear layers."""
     targets, rules = job.tuning.targets, job.framework.adapters
     if job.model.moe is None or rules.quantised_experts:
         return
@@ -332,7 +330,6 @@ def _fact_text(fact: Fact) -> str:
 
 def assumption_lines(jobs: tuple[Job, ...]) -> tuple[str, ...]:
     """Assumptions about the machines of several jobs: `DGX H100: rail_latency_s 2e-06 s:
-    reason`.
-    """
+    reason`."""
     found = (item for job in jobs for item in hardware_assumptions(job))
     return tuple(dict.fromkeys(f"{item.about}: {item.text}" for item in found))

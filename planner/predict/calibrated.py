@@ -29,8 +29,7 @@ _BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 def learnt_factors(job: Job) -> dict[str, float]:
     """Factors that the cluster's calibration has for the job's framework; empty if the cluster has
-    no calibration.
-    """
+    no calibration."""
     calibration = job.cluster.calibration
     return {} if calibration is None else calibration.of(job.framework.family or job.framework.name)
 
@@ -39,8 +38,7 @@ def calibrated(
     inputs: Inputs, table: Table, factors: Factors, altered: Factors | None = None
 ) -> Inputs:
     """Inputs with the fields of each parameter multiplied by that parameter's factor, then the
-    fields named in `altered` multiplied by the factors given there.
-    """
+    fields named in `altered` multiplied by the factors given there."""
     values = inputs._asdict()  # type: ignore[attr-defined]
     for name, factor in factors.items():
         parameter = _BY_NAME[name]

@@ -38,8 +38,7 @@ def evaluate_command(
 ) -> str:
     """`planner evaluate` of a configuration, without degrees if none are given. Empty if no option
     expresses the configuration: the search chooses the modules to offload, or layers mix recompute
-    modes.
-    """
+    modes."""
     searched = "search" in (request.optimizer_offload, request.activation_offload)
     if searched or (layout is not None and len(layout.recomputed) > 1):
         return ""
@@ -62,8 +61,7 @@ _ALWAYS = ("zero", "mbs", "grad_acc")
 
 def degree_options() -> tuple[tuple[str, str, int], ...]:
     """Name, option and default of each degree; a degree at its default needs no option. Default -1:
-    the option is always stated.
-    """
+    the option is always stated."""
     return tuple(
         (name, axis.spelled, -1 if name in _ALWAYS else axis.least) for name, axis in AXES.items()
     )

@@ -136,8 +136,7 @@ class Configuration:
     @cached_property
     def groups(self) -> tuple[int, ...] | None:
         """Number of offloaded modules in a layer of each kind; None unless a fraction is
-        offloaded.
-        """
+        offloaded."""
         job, degrees = self.job, self.degrees
         if job.offload_fraction == 1.0:
             return None
@@ -150,8 +149,7 @@ class Configuration:
 
 def place_of(job: Job, pp: int, stage_gpus: Sequence[str] = ()) -> int:
     """Row of the pool's places for a pipeline of `pp` stages: the row whose GPU types are in the
-    order of `stage_gpus`, else the first row.
-    """
+    order of `stage_gpus`, else the first row."""
     if job.pool is None:
         return 0
     rows = job.pool.places_of(pp)
@@ -252,8 +250,7 @@ def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
     """Pieces per stage: layers, those of them that recompute in the first mode, and embedding, head
-    and multi-token prediction on their stages.
-    """
+    and multi-token prediction on their stages."""
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)

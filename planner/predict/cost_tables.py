@@ -57,8 +57,7 @@ def class_inputs(
 ) -> tuple[ClassInputs, ...]:
     """The classes of some pieces under a profile, padded to the core's number of records. `moment`:
     bytes of an element of the optimizer's states; `reads`: models that a step reads besides the one
-    that it trains.
-    """
+    that it trains."""
     found = tuple(
         _one_class(parameter_classes()[name], profile, moment, reads)
         for name in class_names(all_pieces)
@@ -103,8 +102,7 @@ def half_precision(gpu: Gpu) -> str:
 
 def head_precision(gpu: Gpu, precision: str) -> str:
     """Type of the products that never use low precision (head, router, attention): fp32 in an fp32
-    job, else the GPU's 16-bit type.
-    """
+    job, else the GPU's 16-bit type."""
     return precision if precision in FP32_PRECISIONS else half_precision(gpu)
 
 
@@ -166,8 +164,7 @@ def job_pieces(job: Job) -> tuple[Piece, ...]:
 
 def may_part(job: Job) -> bool:
     """Whether multi-token prediction may have a block to itself, before the block of head and
-    loss.
-    """
+    loss."""
     rules, code = job.framework.parallelism, schedule_named(job.schedule).code
     split = rules.mtp_standalone and rules.standalone_vocab and rules.layouts == "any"
     return split and job.model.mtp_layers > 0 and code == SCHEDULE_1F1B

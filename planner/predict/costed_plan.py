@@ -65,8 +65,7 @@ def configured_plan(
 ) -> Plan:
     """The plan of a configuration, costed by the kernel. `cost_model`: of the configuration's job;
     `priced`: the costs of its shape, if the model has computed them. MFU is relative to the peaks
-    of all GPUs together; memory is that of the stage with the least room.
-    """
+    of all GPUs together; memory is that of the stage with the least room."""
     job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     priced = priced or cost_model.price_shapes(configuration.columns)
     costed = cost_layout(cost_model, priced, 0, configuration)
@@ -189,8 +188,7 @@ def _sample_figures(
 
 def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job, float, float]]:
     """For each machine with stages: its job, the largest peak of a stage on it, and its limit, in
-    bytes.
-    """
+    bytes."""
     machines, most = configuration.job.machines, dict.fromkeys(configuration.machines, 0.0)
     for at, stage in zip(configuration.machines, costed.stages, strict=True):
         most[at] = max(most[at], float(stage[f.STAGE_PEAK]))
@@ -201,8 +199,7 @@ def _step_interval(
     configuration: Configuration, cost_model: CostModel, priced: CostedShapes, step: Array
 ) -> Interval:
     """Interval of the step time. It is wider if reductions in switches may bring no gain, or if
-    only the mean length of the samples is known.
-    """
+    only the mean length of the samples is known."""
     job, degrees = configuration.job, configuration.degrees
     interval = intervals.widest_interval(job.machines, degrees, step)
     if job.samples.differ:

@@ -1,7 +1,6 @@
 """How plans and searches are displayed in notebooks. The drawing functions are in package
 `planner`, which this one may not import; they are registered with `provide` and imported when
-something is first shown.
-"""
+something is first shown."""
 
 from __future__ import annotations
 

@@ -73,8 +73,7 @@ class Proposal:
     def of(self, job: Job) -> Configuration:
         """The configuration for a job: the one that the request resolves to, or a variant of it.
         States of a paged optimizer stay on the GPU if they fit there. UsageError if a rule is
-        broken.
-        """
+        broken."""
         if job.pages_states:
             return settled(self.of(replace(job, offload_shares=())))
         demand_range(self.degrees)
@@ -100,8 +99,7 @@ class Proposal:
         recomputed: Recomputed | None = None,
     ) -> Proposal:
         """The proposal with other request fields, other degrees and, if given, another recompute
-        mode. Given layer counts are dropped if the pipeline then has different blocks.
-        """
+        mode. Given layer counts are dropped if the pipeline then has different blocks."""
         same_stages = degrees.pp == self.degrees.pp
         same_blocks = same_stages and degrees.vpp == self.degrees.vpp
         again = self.recomputed if recompute is None else recomputed
@@ -164,8 +162,7 @@ def evaluated(configuration: Configuration, factors: Factors | None = None) -> P
 def settled(configuration: Configuration) -> Configuration:
     """The configuration, with a paged optimizer's states in the memory where the driver will put
     them: on the GPU if they fit there with the probability that the job demands, else in host
-    memory.
-    """
+    memory."""
     job = configuration.job
     if not job.optimizer.paged or job.optimizer_offload:
         return configuration
@@ -311,8 +308,7 @@ def _demand_length(name: str, given: tuple[int, ...], wanted: int, what: str) ->
 
 def layout_problems(configuration: Configuration) -> list[str]:
     """A sentence for each broken layout rule. If the sum of layers is wrong, the rule on splits is
-    not reported.
-    """
+    not reported."""
     job, layout, ctx = configuration.job, configuration.layout, configuration.context
     broken = [rule.name for rule in EXPRESSIBLE_RULES if not rule.check(layout, ctx)]
     if "every-layer-once" in broken:
@@ -369,8 +365,7 @@ def _recomputed_text(layout: Layout) -> str:
 
 def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
     """Why multi-token prediction cannot have the block before the last, and a layout that could
-    work.
-    """
+    work."""
     if job.model.mtp_layers == 0:
         return f"{job.model.name} has no multi-token prediction"
     if not ctx.mtp_standalone:

@@ -25,8 +25,7 @@ _ROUNDED = 0.05
 
 def group_seconds(job: Job, shapes: Array, key: Array, spent: Array) -> Array:
     """Seconds of each shape's step in which ranks wait. `key`: the key of each shape; `spent`:
-    seconds of its mean micro-batch that grow with tokens, with squared lengths, and with passes.
-    """
+    seconds of its mean micro-batch that grow with tokens, with squared lengths, and with passes."""
     dp, pp = shapes[:, f.SHAPE["dp"]], shapes[:, f.SHAPE["pp"]]
     filling = (pp - 1.0) / np.maximum(1.0, shapes[:, f.SHAPE["vpp"]])
     shares = np.round(spent / spent.sum(axis=1, keepdims=True) / _ROUNDED) * _ROUNDED
@@ -71,8 +70,7 @@ def stacked_excess(
     shares: tuple[float, float, float],
 ) -> tuple[float, float, float]:  # fmt: skip
     """(tokens, squares, passes) of the slowest rank of each phase beyond the mean, over those of a
-    mean micro-batch; `shares`: share of a rank's seconds due to each of the three.
-    """
+    mean micro-batch; `shares`: share of a rank's seconds due to each of the three."""
     step, part = drawn(lengths, samples)
     whole_ranks = max(1, round(ranks * part))
     needed = sum(min(whole_ranks, ranks_needed(length, most)) for length in step)

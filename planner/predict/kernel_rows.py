@@ -122,8 +122,7 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 def fill_frames(shapes: Array, keys: Array) -> None:
     """Fill column `frame`, which is equal for shapes that differ only in micro-batch and recompute
     mode; shapes with one micro-batch per step are in separate frames from the others. Frames are
-    ordered by layout.
-    """
+    ordered by layout."""
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
     grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone", "place") if name != "grad_acc"]

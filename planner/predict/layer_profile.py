@@ -92,8 +92,7 @@ class StepProfile(Frozen):
     @property
     def compute_parts(self) -> dict[str, float]:
         """Seconds of a step's compute term by the resource that bounds them; they add up to the
-        term.
-        """
+        term."""
         parts = dict.fromkeys((*BOUNDS.values(), WAITING), 0.0)
         for layer in self.layers:
             passes = self.micro_batches * layer.layers
@@ -177,8 +176,7 @@ class _CoreView:
 
     def _collectives(self, index: int, piece: Piece) -> list[CollectiveProfile]:
         """Collectives that the plan runs: those with more than one rank that belong to its exchange
-        of context parallelism; those that need sequence parallelism, only under it.
-        """
+        of context parallelism; those that need sequence parallelism, only under it."""
         mine = [row for row in self.collectives if int(row.piece) == index]
         named = [collective for op in piece.ops for collective in op.collectives]
         found = []

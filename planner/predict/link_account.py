@@ -57,8 +57,7 @@ class LinkShare(Frozen):
     """A part of the step. `resource`: the link or activity for which the step waits; `traffic`: the
     groups whose exchanges wait; `part`: bandwidth of one link, latency of all, the start of
     exchanges, or a term other than communication (`term`: its field in
-    `planner.predict.plan.TimeTerms`, or `LAUNCHES`).
-    """
+    `planner.predict.plan.TimeTerms`, or `LAUNCHES`)."""
 
     resource: str
     traffic: str

@@ -107,8 +107,7 @@ def with_in_network(
     links: LinkInputs, curve: InNetworkCurve, nominal_bytes_per_s: float, nic_per_gpu: bool
 ) -> LinkInputs:
     """The links with reductions in the switches, for `nominal_bytes_per_s` of NIC rate per GPU.
-    Gathers and scatters need a NIC for each GPU (NCCL 2.21, tuning.cc).
-    """
+    Gathers and scatters need a NIC for each GPU (NCCL 2.21, tuning.cc)."""
     return links._replace(
         in_network_bytes_per_s=nominal_bytes_per_s * curve.share.value,
         in_network_latency_s=curve.latency_s.value,
@@ -121,8 +120,7 @@ def with_in_network(
 
 def network(links: LinkInputs) -> NDArray[Any]:
     """The links in the form that the core reads: [2] records, of groups that cross the spine and of
-    groups below one leaf switch, which get every NIC's full rate.
-    """
+    groups below one leaf switch, which get every NIC's full rate."""
     kinds = ("", "pair_", "exchange_", "dispatch_")
     rates = [f"scale_out_{kind}bytes_per_s" for kind in kinds]
     full = links._replace(**{name: getattr(links, name) * links.oversubscription for name in rates})
@@ -151,8 +149,7 @@ _LEAST_CHANNELS = 2
 
 def channels(cluster: Cluster) -> int:
     """Number of channels of a communicator (NCCL, RCCL): those that the links inside a node can
-    use.
-    """
+    use."""
     return channels_at(_scale_up_bytes_per_s(cluster))
 
 
@@ -219,8 +216,7 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
 
 def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
     """The links as NCCL's variables change them: without reductions in NVLink switches, or with a
-    protocol that sends flags with the data.
-    """
+    protocol that sends flags with the data."""
     if not cluster.nvlink_reductions:
         links = links._replace(scale_up_reduction_gain=1.0, scale_up_reduction_latency_s=math.inf)
     if cluster.protocol_share < 1.0:

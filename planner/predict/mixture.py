@@ -80,8 +80,7 @@ def kernel_inputs(
     machine: int = 0,
 ) -> tuple[LayoutInputs, LayoutInputs]:
     """Inputs for costing (memory, seconds) of a configuration on the machine of `cost_model`; both
-    are the same object unless layers of one kind differ.
-    """
+    are the same object unless layers of one kind differ."""
     layout, ctx, groups = configuration.layout, configuration.context, configuration.groups
     counts = configuration.kernel_layout(cost_model)
     plain = cost_model.layout_inputs(costed, row, counts, machine)
@@ -116,8 +115,7 @@ def mode_costs(cost_model: CostModel, key: Array, mode: RecomputeMode) -> Array:
 
 def as_plain(costs: Array) -> Array:
     """Costs of recomputing layers, written as those of plain layers that keep and need as much (see
-    the module docstring).
-    """
+    the module docstring)."""
     out = costs.copy()
     out[:, f.BACKWARD_COLUMNS] += out[:, f.RECOMPUTE_COLUMNS]
     out[:, f.RECOMPUTE_COLUMNS] = 0.0
@@ -134,8 +132,7 @@ def _wider(
     plain: LayoutInputs, others: list[Array], framework: FrameworkInputs | None = None
 ) -> LayoutInputs:
     """Inputs with a copy of the kinds of layers for each element of `others`, which gives the
-    copies' costs.
-    """
+    copies' costs."""
     job, kinds = plain.job, plain.job.kinds
     return replace(
         plain,
@@ -159,8 +156,7 @@ def _mixed(
     counts: KernelLayout, layout: Layout, ctx: LayoutContext, *, again: bool
 ) -> KernelLayout:
     """Pieces per stage, with layers in other modes as separate kinds; `again`: these kinds count as
-    recomputing.
-    """
+    recomputing."""
     taken = np.array(ctx.mode_counts(layout)[1:], dtype=float).transpose(0, 2, 1)
     kinds, plain = taken.shape[1], counts.counts.copy()
     plain[:kinds] -= taken.sum(axis=0)

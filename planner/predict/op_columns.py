@@ -105,8 +105,7 @@ def _parameter_columns(op: Op, count: float, shard: ParamShard, behind: bool) ->
 
 def issue_factor(op: Op, job: Job) -> float:
     """CPU time to launch a row's kernels, relative to the same number of kernels of modules: 0 if a
-    CUDA graph captures the row; torch's operators run at the host's speed of bare launches.
-    """
+    CUDA graph captures the row; torch's operators run at the host's speed of bare launches."""
     kernels = job.framework.kernels
     graphs = (name for start, name in _CAPTURED.items() if op.name.startswith(start))
     if op.captured and kernels.captured and all(getattr(kernels, name) for name in graphs):

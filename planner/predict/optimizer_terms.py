@@ -74,8 +74,7 @@ def _cast_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 def foreach_temporary_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes per parameter of the copy that torch's list (foreach) kernels make of the tensors that
-    they update.
-    """
+    they update."""
     if setting.kernel != "foreach" or setting.optimizer.family != _TORCH:
         return 0.0
     return profile.state.optimizer_temporary_bytes * (1.0 - setting.on_cpu)
@@ -102,8 +101,7 @@ def state_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
 
 def _host_gradient_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Bytes of a gradient in the form that an update on the CPU reads: fp32, or the type of the
-    weights if these are updated directly.
-    """
+    weights if these are updated directly."""
     alone = not profile.state.master_bytes and setting.optimizer.follows_weights
     return profile.state.gradient_bytes if alone else _FP32
 
@@ -191,8 +189,7 @@ def updated_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
 
 def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
     """Host memory that offload takes per parameter of the rank: states, master weight, gradient, or
-    the states of a paged optimizer; 0 if they are on NVMe.
-    """
+    the states of a paged optimizer; 0 if they are on NVMe."""
     if setting.paged_out:
         return setting.paged_out * setting.optimizer.state_bytes
     if profile.state.states_home == "nvme":

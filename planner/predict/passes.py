@@ -43,8 +43,7 @@ def step_passes(
     configuration: Configuration, cost_model: CostModel, costed: CostedLayout
 ) -> tuple[StepPass, ...]:
     """The passes of a step, in order; empty for next-token prediction. `costed`: the
-    configuration's costs from the kernel.
-    """
+    configuration's costs from the kernel."""
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
@@ -68,8 +67,7 @@ def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
 @dataclass(frozen=True)
 class _Account:
     """A configuration costed without the models that it reads, and then again after each of them is
-    added.
-    """
+    added."""
 
     configuration: Configuration
     steps: tuple[CostedLayout, ...]
@@ -146,8 +144,7 @@ def _live(terms: PhaseTerms) -> dict[str, float]:
 
 def _while_trained(stage: Stage) -> Terms:
     """Live tensors at the fullest moment of forward and backward. Tensors inside the layers that
-    the core reports only as one maximum count as working set.
-    """
+    the core reports only as one maximum count as working set."""
     framework = stage.inputs.framework
     every = passes(stage.held, stage.grid.grad_acc, framework)
     phases = [

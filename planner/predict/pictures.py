@@ -27,8 +27,7 @@ def is_pictured(job: Job) -> bool:
 
 def held_pictures(job: Job, mbs: int) -> float:
     """Patches of a row in the micro-batch with the most, over the average number for the tokens of
-    the longest row; 1 if patches are spread evenly over tokens.
-    """
+    the longest row; 1 if patches are spread evenly over tokens."""
     if not is_pictured(job):
         return 1.0
     row = job.row(mbs)

@@ -86,8 +86,7 @@ def simulate(
     schedule: Schedule, times: Sequence[ChunkTimes], deferred_share: float = 1.0
 ) -> SimulatedPipeline:
     """Simulate a schedule. `times[chunk]`: seconds of the chunk's passes; `deferred_share`: memory
-    that W keeps, over all of the chunk's. ValueError if the order waits for itself.
-    """
+    that W keeps, over all of the chunk's. ValueError if the order waits for itself."""
     chain = _neighbours(schedule)
     ended: dict[SimulatedPass, float] = {}
     clock = [0.0] * len(schedule.steps)
@@ -187,8 +186,7 @@ def _straight(pp: int, vpp: int = 1) -> tuple[tuple[int, ...], tuple[tuple[int, 
 
 def _folded(pp: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """The devices' chunks and their chain in a V: chunks 0..pp-1 on ascending devices, pp..2pp-1 on
-    descending ones.
-    """
+    descending ones."""
     chunks = range(2 * pp)
     return tuple(min(chunk, 2 * pp - 1 - chunk) for chunk in chunks), (tuple(chunks),)
 
@@ -295,8 +293,7 @@ class _Emitter:
 
     def play(self, times: int, order: str, chunks: tuple[int, int]) -> None:
         """Emit a repeated order of passes: `F0+D1 W0 W`, with the numbers of `chunks`. Passes
-        joined by a plus are one step; W without a chunk is the one deferred longest.
-        """
+        joined by a plus are one step; W without a chunk is the one deferred longest."""
         for word in order.split() * times:
             if word[0] == "W":
                 self.weight(chunks[int(word[1])] if word[1:] else None)

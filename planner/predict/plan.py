@@ -1,6 +1,5 @@
 """A plan: one chosen configuration with its predicted time and memory, in a form that can be
-written to a file.
-"""
+written to a file."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ class Degrees(Frozen):
 
     def filling(self, gpus: int, gbs: int) -> Degrees | None:
         """Degrees with dp and grad_acc for these GPUs and sequences; None if the numbers do not
-        divide.
-        """
+        divide."""
         dp, rest = divmod(gpus, self.tp * self.pp * self.cp)
         grad_acc, left = divmod(gbs, self.mbs * max(1, dp))
         if rest or left or not dp * grad_acc:
@@ -210,8 +208,7 @@ class StepPass(Frozen):
 class PlanBatch(Frozen):
     """One of a ramp's batches before the last: until `until_tokens` of training, the same plan runs
     with another gradient accumulation. The interval of `step_time_s` is as wide in proportion as
-    the plan's.
-    """
+    the plan's."""
 
     gbs: int = Field(ge=1, le=LARGEST_DEGREE * MOST_MICRO_BATCHES)
     grad_acc: int = Field(ge=1, le=MOST_MICRO_BATCHES)
@@ -233,8 +230,7 @@ class FullMemory(Frozen):
 
 def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
     """Seconds of a step at the expected throughput, (1 - p)/t + p/full, by which plans of equal
-    risk are ranked. A run that fails when memory is full counts like one that slows down.
-    """
+    risk are ranked. A run that fails when memory is full counts like one that slows down."""
     if full_s is None:
         return step_time_s
     return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
@@ -343,15 +339,13 @@ class Plan(Named):
     @property
     def ramp_text(self) -> str:
         """The ramp in the form that `planner.job.batch_ramp` parses, in sequences; empty for
-        none.
-        """
+        none."""
         steps = [f"{batch.gbs}:{batch.until_tokens}" for batch in self.ramp]
         return ",".join((*steps, str(self.gbs))) if steps else ""
 
     def steps_of(self, tokens: float) -> Iterator[tuple[int, float, float]]:
         """(batch in tokens, seconds per step, number of steps) of a training on this many tokens,
-        for each batch of the ramp; an incomplete last step counts as a fraction.
-        """
+        for each batch of the ramp; an incomplete last step counts as a fraction."""
         done = 0.0
         for batch in self.ramp:
             until = min(float(batch.until_tokens), tokens)

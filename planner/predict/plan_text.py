@@ -32,8 +32,7 @@ PROBABLE = 0.6
 def fit_verdict(probability: float) -> FitVerdict:
     """The verdict for a probability that the memory suffices: `fits` from 80 % on, as a search
     demands, `does not fit` at 20 % or less, `cannot tell` around an even chance, and `probably` in
-    between.
-    """
+    between."""
     if probability >= SURE_TO_FIT:
         return "fits"
     if probability >= PROBABLE:
@@ -62,8 +61,7 @@ _NAMED_DEGREES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP"}
 
 def plan_name(plan: Plan) -> str:
     """A plan's name for people: `TP 8 × PP 2 × DP 4`, `DP 8, ZeRO-3, recomputing`; batch and layout
-    are in `configuration_text`.
-    """
+    are in `configuration_text`."""
     found = [
         f"{word} {getattr(plan.degrees, axis)}"
         for axis, word in _NAMED_DEGREES.items()
@@ -172,8 +170,7 @@ def blocks_text(plan: Plan) -> str:
 
 def stage_gpus_text(plan: Plan) -> str:
     """GPU type of the stages, if there are several: `stages 0-1 H100, 2 A100`; full names if the
-    first words are ambiguous.
-    """
+    first words are ambiguous."""
     kinds = set(plan.stage_gpus)
     short = {gpu: gpu.partition("-")[0] for gpu in kinds}
     names = short if len(set(short.values())) == len(kinds) else {gpu: gpu for gpu in kinds}
@@ -216,8 +213,7 @@ def offload_text(
     optimizer_name: str = "",
 ) -> str:
     """`optimizer 25 % on the CPU, core_attn + attn_proj on the host`; empty if nothing is
-    offloaded. `fraction`: share of the activations of `modules` that is on the host.
-    """
+    offloaded. `fraction`: share of the activations of `modules` that is on the host."""
     optimizer = f"optimizer {share(share_on_cpu, 0)} on the CPU" if share_on_cpu else ""
     if share_on_cpu and optimizer_name and load_optimizer(optimizer_name).paged:
         optimizer = "optimizer states in host memory"

@@ -62,8 +62,7 @@ def cost_samples(
     longer: float = 1.0, more_images: float = 1.0,
 ) -> Array:  # fmt: skip
     """Piece costs of keys [keys, pieces, PIECE_COLUMNS]. Factors: `more_tokens` on the tokens of a
-    micro-batch, `longer` on the length to which they attend, `more_images` on its patches.
-    """
+    micro-batch, `longer` on the length to which they attend, `more_images` on its patches."""
     if not (job.samples.differ or is_pictured(job)):
         return cost(keys, inputs, 1.0)
     sizes = keys[:, [f.KEY["mbs"], f.KEY["cp"]]] if job.samples.by_sample else keys[:, MBS]
@@ -99,8 +98,7 @@ def _parts(
     job: Job, inputs: JobInputs, keys: Array, more_tokens: float, longer: float
 ) -> Iterator[tuple[float, tuple[Array, JobInputs]]]:
     """Kinds of passes in a mean micro-batch, each as (number of times, (keys, inputs for
-    timing)).
-    """
+    timing))."""
     if not job.samples.by_sample:
         yield 1.0, timed_keys(job, inputs, keys, more_tokens, longer)
         return
@@ -117,8 +115,7 @@ def _parts(
 
 def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
     """The passes of a rank in a mean micro-batch of `mbs` packs, in which each sample is split over
-    the number of ranks that it needs.
-    """
+    the number of ranks that it needs."""
     lengths, packed = job.samples.lengths, job.samples.balance == "dynamic-cp"
     if lengths is None:
         return ()
@@ -130,8 +127,7 @@ def timed_keys(
     job: Job, inputs: JobInputs, keys: Array, more_tokens: float = 1.0, longer: float = 1.0
 ) -> tuple[Array, JobInputs]:
     """Keys of one micro-batch size, and inputs of the job, changed to those that the kernel gets
-    for timing.
-    """
+    for timing."""
     if not job.samples.differ:
         return keys, inputs
     mbs = int(keys[0, f.KEY["mbs"]])

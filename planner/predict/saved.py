@@ -23,8 +23,7 @@ def rank_key(
     recompute: Module = Module.NOTHING, sequence_parallel: bool = True, **degrees: int
 ) -> Key:
     """A key with these degrees (1 by default) and these recomputed modules, without columns on
-    which only seconds depend. Samples fill their row.
-    """
+    which only seconds depend. Samples fill their row."""
     sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
         **sizes,
@@ -43,8 +42,7 @@ def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
 
 def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
     """Number of groups of activations that leave the GPU, for a layer of each kind: one for each
-    offloaded module with a tensor of at least the framework's minimum size.
-    """
+    offloaded module with a tensor of at least the framework's minimum size."""
     context, kinds = op_context(job), len(job.model.piece_kinds)
     key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
     return tuple(

@@ -140,8 +140,7 @@ def legal_candidates(job: Job) -> Candidates:
 
 def _pool_candidates(job: Job, pool: Pool) -> Candidates:
     """Shapes that are legal on every machine of a pool and whose stages fill each machine, with
-    every assignment of stages to machines (column `place`). UsageError if there are none.
-    """
+    every assignment of stages to machines (column `place`). UsageError if there are none."""
     legal: list[dict[tuple[int, ...], None]] = []
     names: tuple[str, ...] = ()
     considered = 0
@@ -170,8 +169,7 @@ def _pool_candidates(job: Job, pool: Pool) -> Candidates:
 
 def _placed(shapes: Shapes, pool: Pool) -> int:
     """Number of candidates on a pool: each shape counts once for every assignment of its stages to
-    machines, or once if there is none.
-    """
+    machines, or once if there is none."""
     degrees, counts = np.unique(shapes.degrees["pp"], return_counts=True)
     places = [max(1, len(pool.places_of(pp))) for pp in degrees.tolist()]
     return shapes.modes * int(counts @ places)
@@ -261,8 +259,7 @@ def condition_hints(
     ctx: RuleContext, shapes: Shapes, conflict: Sequence[ShapeRule]
 ) -> Iterator[str]:
     """For each condition in a conflict: the available choices, and how many configurations would be
-    legal without it, among those that were enumerated and obey every other rule.
-    """
+    legal without it, among those that were enumerated and obey every other rule."""
     names = {rule.name for rule in conflict}
     for condition in ctx.conditions:
         if condition.option not in names:

@@ -30,8 +30,7 @@ NOTE = (
 @dataclass(frozen=True, slots=True)
 class SharpUse:
     """`group`: the kind of communicator that may use the switches; there are `groups` of it with
-    `size` ranks each. `reason`: why the switches do not reduce, empty if they do.
-    """
+    `size` ranks each. `reason`: why the switches do not reduce, empty if they do."""
 
     group: SharpGroup
     size: int
@@ -86,8 +85,7 @@ def or_by_hosts(
     interval: Interval, step_time_s: float, by_hosts: Interval, by_hosts_s: float
 ) -> Interval:
     """Interval of a step with SHARP, which was never measured with this model: its upper end is the
-    one without SHARP if that is higher (`by_hosts`, `by_hosts_s`: the plan without SHARP).
-    """
+    one without SHARP if that is higher (`by_hosts`, `by_hosts_s`: the plan without SHARP)."""
     ratio = by_hosts_s / step_time_s
     if ratio <= 1.0 + 1e-9:
         return interval

@@ -64,8 +64,7 @@ class Shapes:
 class LegalityReport:
     """The number of candidates that are legal. `removed`: for each rule, in the order of the
     registry, the number of shapes that it was the first to reject; they add up to considered -
-    legal.
-    """
+    legal."""
 
     considered: int
     legal: int

@@ -31,8 +31,7 @@ _INSIDE = (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
 @dataclass(frozen=True)
 class OneLayer:
     """A layer that a phase treats separately: its kind, whether it recomputes, and the number of
-    micro-batches for which it keeps tensors in addition to `KeptCopies`.
-    """
+    micro-batches for which it keeps tensors in addition to `KeptCopies`."""
 
     kind: int
     again: bool
@@ -125,8 +124,7 @@ class Stage:
 
     def phase_detail(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
         """Terms of a phase, with the core's maxima inside layers split by name, and the layers that
-        the phase treats separately, the working one first.
-        """
+        the phase treats separately, the working one first."""
         resting, moving = self.terms(phase, one_pass)
         layers: tuple[OneLayer, ...] = ()
         if phase in _INSIDE and self.holds.layers:
@@ -158,8 +156,7 @@ class Stage:
 
     def _at_last(self, terms: MovingTerms) -> tuple[MovingTerms, tuple[OneLayer, ...]]:
         """Terms and layers for the last layer in backward, which is the stage's first layer: it is
-        still kept and has no gradients yet.
-        """
+        still kept and has no gradients yet."""
         kind = self._kind("last", self.most.last)
         parts, again = self._parts(kind), self.counts(kind)[1] > 0.0
         kept = parts.light if again else parts.kept
@@ -175,8 +172,7 @@ class Stage:
 
     def _behind(self, terms: MovingTerms, one_pass: Pass) -> tuple[MovingTerms, OneLayer]:
         """Terms and layer for the first layer in backward, which is done while the second one
-        runs.
-        """
+        runs."""
         name = "done_making" if one_pass.accumulates == 0.0 else "done"
         change = getattr(self.most, name)
         kind = self._kind(name, change)

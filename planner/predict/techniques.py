@@ -53,8 +53,7 @@ def flags_for(job: Job, technique: Technique) -> str:
 
 def _graphed(job: Job) -> str:
     """Modules that CUDA graphs capture: not experts, whose number of tokens varies, nor the padding
-    of that number for quantised products (Megatron's transformer_config.py).
-    """
+    of that number for quantised products (Megatron's transformer_config.py)."""
     modules = ["attn", *(["mamba"] if job.model.has_states else [])]
     if job.model.moe is None:
         modules.append("mlp")

@@ -1,6 +1,5 @@
 """Distributes the rows of a table over threads, for compiled loops that release the interpreter
-lock.
-"""
+lock."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def until(deadline: float | None) -> Iterator[None]:
 
 def in_threads(work: Callable[[slice], None], count: int) -> None:
     """Call `work` on slices that cover `count` rows, on as many threads as there are processors or
-    as `limit_threads` allows.
-    """
+    as `limit_threads` allows."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = max(1, min(_most_threads.get() or threads or 1, threads or 1, count // _FEWEST))
     shares = threads * min(_PARTS, count // (_FEWEST * threads)) if threads > 1 else 1
@@ -82,8 +80,7 @@ def in_threads(work: Callable[[slice], None], count: int) -> None:
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     """A pool of threads that are kept, because starting one takes as long as costing hundreds of
-    configurations.
-    """
+    configurations."""
     return ThreadPoolExecutor(threads)
 
 

@@ -55,8 +55,7 @@ def waiting(
     filling: float,
 ) -> float:  # fmt: skip
     """Seconds that ranks wait in a step, in units of a mean micro-batch (see the module docstring).
-    `draws`: number of draws from the distribution per micro-batch; `filling`: (p - 1)/v.
-    """
+    `draws`: number of draws from the distribution per micro-batch; `filling`: (p - 1)/v."""
     micro_batch = sum_of(*distribution, draws).largest_of(in_step)
     if len(micro_batch.values) == 1:
         return 0.0
@@ -88,8 +87,7 @@ def _waiting_for_images(
     samples: Samples, lengths: Lengths, seq: int, mbs: int, schedule: _Schedule
 ) -> float:
     """Result of `waiting` for patches, which are drawn with their samples: by pack, or row by
-    row.
-    """
+    row."""
     if not lengths.mean_patches or samples.balance == "tokens":
         return 0.0
     if samples.is_packed:
@@ -123,8 +121,7 @@ def _waits_of_tokens(
 def _sorted(values: Array, ranks: int) -> float:
     """Relative excess over the mean if ranks get neighbours in a sorted list: the largest values of
     groups with one value per rank, averaged over groups and divided by the mean of all values,
-    minus 1.
-    """
+    minus 1."""
     together = min(ranks, SORTED_BATCHES)
     starts = range(0, len(values) - together + 1, together)
     return float(np.mean([values[at : at + together].max() for at in starts]) / values.mean() - 1.0)
@@ -168,8 +165,7 @@ def elastic_seconds(
     price: Price, totals: Array, keys: Array, costs: Array
 ) -> tuple[Array, Array, Array]:
     """Seconds of a micro-batch, all pieces, that grow with tokens, with squared lengths and with
-    neither: a·t, b·q and c. The first two are differences to a larger micro-batch (`_STEP`).
-    """
+    neither: a·t, b·q and c. The first two are differences to a larger micro-batch (`_STEP`)."""
     now = _seconds(totals, keys, costs)
     both = _seconds(totals, keys, price(keys, more_tokens=_STEP)) - now
     longer = _seconds(totals, keys, price(keys, longer=_STEP)) - now

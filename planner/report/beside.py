@@ -160,8 +160,7 @@ def beside_report(beside: TwoPlans) -> Iterator[Block]:
 
 def compared(plan: Plan) -> dict[str, Any]:
     """The values with which a page compares a plan: its name, its settings, and the seconds of a
-    step and the GiB of the fullest stage, each in total and by term.
-    """
+    step and the GiB of the fullest stage, each in total and by term."""
     fullest = plan.stages[plan.heaviest_stage]
     return {
         "name": plan_name(plan),

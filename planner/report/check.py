@@ -149,8 +149,7 @@ def _advice(problem: Problem) -> str:
 
 def _capital(text: str) -> str:
     """The sentence with a capital first letter, unless it begins with the name of an option,
-    setting or file.
-    """
+    setting or file."""
     first = text.partition(" ")[0]
     return text[:1].upper() + text[1:] if first.isalpha() else text
 

@@ -20,8 +20,7 @@ def is_mixture(job: JobSummary) -> bool:
 
 def ratio_text(ratio: Ratio) -> str:
     """How much slower or faster a plan is than another, with the 80 % interval: `3.1 % slower, -1
-    to +7 %`.
-    """
+    to +7 %`."""
     return f"{share(abs(ratio.value - 1.0))} {slower_or_faster(ratio)}, {ends_text(ratio)}"
 
 
@@ -45,8 +44,7 @@ def ends_text(ratio: Ratio) -> str:
 
 def gain_text(ratio: Ratio) -> str:
     """How much a change raises tokens/s: `+4 %, -3 to +11 %`. `ratio`: tokens/s after over
-    before.
-    """
+    before."""
     ends = (ratio.value, ratio.low, ratio.high)
     value, low, high = (round(100.0 * (end - 1.0)) for end in ends)
     return f"{value:+d} %, {low:+d} to {high:+d} %"
@@ -54,8 +52,7 @@ def gain_text(ratio: Ratio) -> str:
 
 def ties(plans: Numbered, mixture: bool, gpus: Sequence[str] = ()) -> dict[int, Ratio]:
     """Plans that may be as fast as the first, by number, with the ratio of their step time to the
-    first's. `gpus`: GPU types of the plans, if they differ.
-    """
+    first's. `gpus`: GPU types of the plans, if they differ."""
     if not plans:
         return {}
     types = gpus or [""] * len(plans)

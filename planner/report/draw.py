@@ -118,8 +118,7 @@ def _width(data: TableData, place: int) -> int:
 
 def _least_width(data: TableData, place: int, whole: bool) -> int:
     """Smallest width of a column that breaks no word; with `whole`, no cell is broken into lines
-    either.
-    """
+    either."""
     if whole or not data.columns[place].wrap:
         return _width(data, place)
     texts = (data.columns[place].title, *(_joined(row[place]) for row in data.rows))

@@ -263,8 +263,7 @@ def calibration_report(
 
 def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[str]:
     """Figures that the calibration leaves out, figures that the runs cannot determine, and unusual
-    runs.
-    """
+    runs."""
     words = described("calibration.remarks")
     told = {factor.name for factor in calibration.factors if factor.determined}
     figures = {fit.figure for fit in fits}

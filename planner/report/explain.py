@@ -369,8 +369,7 @@ _TESTED = 3
 
 def measured_blocks(findings: Findings) -> Iterator[Block]:
     """The comparison with a measured run, possible causes and how to test them, and the losses of
-    the predicted step.
-    """
+    the predicted step."""
     if findings.comparisons:
         yield table_of(
             "diagnosis.compared", findings.comparisons,

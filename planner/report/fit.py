@@ -40,8 +40,7 @@ _LEAST_SHARE = 5e-4
 
 def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
     """The most important advice: the largest term at the peak and how to shrink it, the closest
-    pair of changes if none suffices, and the easiest change that makes the job fit.
-    """
+    pair of changes if none suffices, and the easiest change that makes the job fit."""
     largest, base_s = advice.largest, advice.base.step_time_s
     text = f"{gib(largest.size_bytes)} of {gib(largest.total_bytes)} GiB are {largest.label}"
     if largest.move is None:
@@ -107,8 +106,7 @@ def fit_report(
 ) -> Iterator[Block]:  # fmt: skip
     """The whole report. `assumed`: notes on defaults; `command`: a search for further plans;
     `advice`: given if nothing fits; `training`: hours and cost of training with the best plan;
-    `trainings`: the same for each change that makes the job fit.
-    """
+    `trainings`: the same for each change that makes the job fit."""
     if answer.result is not None:
         yield from _fitting(answer.result, training)
     elif answer.why is not None:
@@ -254,8 +252,7 @@ def _sentence(text: str) -> str:
 
 def fitting_table(title: str, what: str, how: str, plans: Sequence[tuple[str, Plan]]) -> TableData:
     """A table of plans: a name and a line of text for each. `what`, `how`: titles of the two
-    columns.
-    """
+    columns."""
     rows = ({"name": name, "plan": plan} for name, plan in plans)
     return table_of("check.fitting", rows, titled=title, what=what, how=how)
 

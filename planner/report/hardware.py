@@ -73,8 +73,7 @@ def _format_note(found: NumberFormat) -> str:
 
 def named_report(name: str) -> Report:
     """The report of a GPU, a node shape or a cluster file. Raises HardwareError for an unknown
-    name.
-    """
+    name."""
     found: Report = _named(name, _gpu_report, _shape_report)
     return found
 

@@ -20,8 +20,7 @@ from planner.report.tables import Block, Facts, Notes, TableData, as_report
 @dataclass(frozen=True)
 class Tuning:
     """The additions of `--advise`: other splits of the same GPUs, and the model with grouped
-    queries.
-    """
+    queries."""
 
     splits: Sequence[ServingSplit]
     grouped: DeploymentChange | None
@@ -37,8 +36,7 @@ class Held(NamedTuple):
 
 def _terms(stage: ServingStageMemory) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
     """The terms of a rank's memory within the engine's budget, without the KV cache; then the terms
-    outside that budget.
-    """
+    outside that budget."""
     fmt = stage.pool.deployment.weights
     plain = "" if fmt.quantised else fmt.name
 

@@ -27,8 +27,7 @@ _TITLE = "Lengths of samples"
 @as_report
 def lengths_report(lengths: Lengths, left_out: int, written: Path | None) -> Iterator[Block]:
     """The distribution of lengths. `left_out`: number of samples without tokens; `written`: the
-    output file.
-    """
+    output file."""
     yield Facts(tuple(_facts(lengths)))
     yield _limits(lengths)
     name = written or "FILE.csv"
@@ -56,8 +55,7 @@ def _reach(lengths: Lengths) -> str:
 
 def _limits(lengths: Lengths) -> TableData:
     """For each usual limit: the share of samples that it cuts, the share of tokens that it keeps,
-    and the share of tokens that are not padding.
-    """
+    and the share of tokens that are not padding."""
     rows = []
     for limit in (one for one in _LIMITS if lengths.shortest < one):
         cut = lengths.cut(limit)

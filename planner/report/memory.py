@@ -1,6 +1,5 @@
 """Report of `planner memory`: the peak as a waterfall, memory over time, stages, `--solve` and
-`--advise`; and the same as JSON.
-"""
+`--advise`; and the same as JSON."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ _NAMED = 3
 
 def passes_blocks(passes: Sequence[StepPass], plan: int = 0) -> Iterator[Block]:
     """The table of passes and a note; empty if a step is a single pass. `plan`: number of the plan,
-    0 if there is only one.
-    """
+    0 if there is only one."""
     if not passes:
         return
     whole = sum(one.seconds for one in passes)

@@ -102,8 +102,7 @@ _LEADING = re.compile(r"[>≈→]*(\d[\d,.]*)")
 
 def folded_rows(data: TableData, mark: str) -> TableData:
     """The table with all rows whose first cell begins with `mark` merged into one, at the place of
-    the first. Each cell shows the common value, or the smallest and largest number.
-    """
+    the first. Each cell shows the common value, or the smallest and largest number."""
     marked = [row for row in data.rows if row[0].startswith(mark)]
     if len(marked) < _FOLDED_FROM:
         return data

@@ -38,8 +38,7 @@ ResultFigure = Literal["front", "heat"]
 def plot_plan(plan: Plan, figure: PlanFigure = "all") -> Any:
     """An Altair chart of a plan: `memory` of each pipeline stage at its peak, GiB; `time` of a step
     by term, s; the `schedule` of the pipeline; or `all` of them. Raises UsageError without the
-    extra `plot`, for an unknown name, or for the schedule of a plan without a pipeline.
-    """
+    extra `plot`, for an unknown name, or for the schedule of a plan without a pipeline."""
     demand_plot()
     if figure not in get_args(PlanFigure):
         raise unknown_name("figure", figure, get_args(PlanFigure), "a plan has these: ")
@@ -75,8 +74,7 @@ def plot_result(result: SearchResult, figure: ResultFigure = "front") -> Any:
     """An Altair chart of a search: its `front` of tokens/s per GPU against peak memory, GiB, with
     the shapes that were considered; or `heat`, the best shape for each pair of values of two
     degrees. Raises UsageError without the extra `plot`, for an unknown name, or if there is nothing
-    to draw.
-    """
+    to draw."""
     demand_plot()
     drawn: dict[str, Callable[[SearchResult], Specification]] = {"front": _front, "heat": _heat}
     if figure not in drawn:

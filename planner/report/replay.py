@@ -15,8 +15,7 @@ _COUNTS = " | ".join(str(trials) for trials in TRIALS)
 @as_report
 def replay_report(found: ReplayReport, *, whole: bool = False) -> Iterator[Block]:
     """Regret and cost of each strategy, and single groups: all of them if `whole`, otherwise only
-    those in which some strategy does not begin with the best plan.
-    """
+    those in which some strategy does not begin with the best plan."""
     yield from _of_table(found.undoubted, "", whole=whole)
     if found.doubtful.groups:
         yield from _of_table(

@@ -28,8 +28,7 @@ _AXES = tuple(name for name in AXES if name not in ("mbs", "grad_acc"))
 
 class RlBeside(TwoPlans):
     """Two plans of reinforcement learning. Raises UsageError for numbers that are not in the
-    file.
-    """
+    file."""
 
     titles = ("phases", "fullest")
     # The full names of such plans would fill four lines.
@@ -51,8 +50,7 @@ class RlBeside(TwoPlans):
     @property
     def time(self) -> tuple[TermPair, ...]:
         """Seconds of every phase that at least one plan has. If the sides work at the same time on
-        separate GPUs, the step is shorter than the sum.
-        """
+        separate GPUs, the step is shorter than the sum."""
         return _pairs(
             *(
                 {PHASE_WORDS[phase.name]: phase.seconds for phase in _phases(plan)}
@@ -77,8 +75,7 @@ class RlBeside(TwoPlans):
 
 def rl_ratio(result: RlResult, first: RlPlan, other: RlPlan) -> Ratio:
     """The ratio of the other plan's step time to the first's. Its error is what `planner tune`
-    assumes before any run; errors in phases that both plans share cancel.
-    """
+    assumes before any run; errors in phases that both plans share cancel."""
     layouts = (layout_of(result.request, plan) for plan in (first, other))
     candidates = [
         RlCandidate("", RlLaunch(result.request, *layout), rl_step(*layout)) for layout in layouts
@@ -115,8 +112,7 @@ def _settings(plan: RlPlan) -> dict[str, str]:
 
 def _phases(plan: RlPlan) -> Iterator[Phase]:
     """The phases of a plan without repetition; the transfer of new weights is listed for both
-    sides.
-    """
+    sides."""
     yield from {phase.name: phase for phase in plan.phases}.values()
 
 

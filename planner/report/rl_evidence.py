@@ -28,8 +28,7 @@ def rl_validation_report(
     predictions: Sequence[RlPrediction], bounded: Sequence[Bounded] = ()
 ) -> Iterator[Block]:
     """Tables of errors by figure and by source, of placements, of whether runs fit, and of upper
-    bounds.
-    """
+    bounds."""
     kept = trusted(predictions)
     if predictions:
         found = summary_of(kept)

@@ -57,8 +57,7 @@ def step_notes(step: RlStep) -> Iterator[str]:
 
 def _filled(step: RlStep, side: Side) -> str:
     """The fullest GPUs of a side; if both sides share GPUs, also the part of the step in which they
-    are fullest.
-    """
+    are fullest."""
     words = side_words(step, side)
     if step.layout.placement == "separate":
         return words

@@ -84,8 +84,7 @@ def ranged(interval: Range, form: str = ",.4g") -> str:
 
 def counted(figure: Range, far: str = "") -> str:
     """`1.20 T (1.10 T to 1.30 T)`; `far` is added inside the brackets. Only the value if it is
-    exact.
-    """
+    exact."""
     if figure.low == figure.high and not far:
         return short_count(figure.value)
     value, low, high = map(short_count, (figure.value, figure.low, figure.high))
@@ -162,8 +161,7 @@ class _Words(Formatter):
 
 def _formatted(value: Any, form: str) -> str:
     """A value in one of `FORMATS` or in a Python format, scaled first if the format begins with a
-    factor.
-    """
+    factor."""
     if form[:1] in ("*", "/"):
         factor, _, form = form.partition(";")
         number = float(factor[1:])
@@ -194,8 +192,7 @@ def described(key: str) -> Any:
 
 def said(text: str, *about: Any, **named: Any) -> str | None:
     """A text, filled in with fields of the first object in `about` and with `named` values; None if
-    it is left out.
-    """
+    it is left out."""
     try:
         return _Words().vformat(text, about, named)
     except _LeftOutError:

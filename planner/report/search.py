@@ -67,8 +67,7 @@ def search_report(
 
 def _details(result: SearchResult) -> Iterator[Block]:
     """How plans were proven optimal, how many shapes each rule excluded, and the assumptions of the
-    recommended plan.
-    """
+    recommended plan."""
     found = result.counts
     left = max(0, found.legal - found.solved - found.skipped)
     yield Facts(tuple(fact_rows("search.proof", found, left=left)), "How it was proven")
@@ -193,8 +192,7 @@ def riskier_table(
     plans: Sequence[Plan], usable_bytes: float, title: str, told: Sequence[Plan] = ()
 ) -> TableData:
     """Plans that may fit, but with a lower probability than was asked for. `told`: see
-    `plan_table`.
-    """
+    `plan_table`."""
     return plan_table(
         plans, usable_bytes, title=f"{title}: less likely to fit than required", told=told
     )
@@ -293,8 +291,7 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
 
 def _luck_note(result: SearchResult) -> str:
     """How much slower than predicted the chosen plan is expected to be. It was chosen by its
-    prediction, which is therefore more likely to be too low.
-    """
+    prediction, which is therefore more likely to be too low."""
     luck = result.luck
     if luck is None or luck.longer < LEAST_LUCK or Verdict(result).fears_luck:
         return ""

@@ -99,8 +99,7 @@ def _next_text(other: RunnerUp, objective: Objective) -> str:
 
 def verdict_text(taken: Taken) -> str:
     """The recommendation, with two warnings: how far it is beyond measured runs, and how old its
-    prices are.
-    """
+    prices are."""
     several = len({one.cluster for one in taken.choices}) > 1
     doubts = [
         (f"{one.cluster} " if several else "") + text

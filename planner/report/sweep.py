@@ -21,8 +21,7 @@ _MOST_REASONS = 5
 @dataclass
 class _Found:
     """Totals over the rows: plans, reasons for having none, and the best row of each model by cost
-    and by days.
-    """
+    and by days."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -44,8 +43,7 @@ def _found(grid: Grid, journal: Journal) -> _Found:
 
 def sweep_document(grid: Grid, journal: Journal, count: SearchCounts) -> dict[str, Any]:
     """The counts, the time of the searches, and the reasons for points that failed or have no
-    plan.
-    """
+    plan."""
     found = _found(grid, journal)
     return _effort(grid, journal, count) | {
         "rows": dict(sorted(found.statuses.items())),

@@ -22,8 +22,7 @@ _GROUPS = ("tp", "cp", "ep", "dp", "pp", "unnamed group")
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A measured and a predicted amount, in the unit of its chart; `predicted` is None without a
-    prediction.
-    """
+    prediction."""
 
     label: str
     predicted: float | None

@@ -91,8 +91,7 @@ class PlanBars:
 @dataclass(frozen=True)
 class PlanCard(PlanBars):
     """A summary of one plan. `name`: the beginning of the sentence; `next`: the command to type
-    next.
-    """
+    next."""
 
     plan: Plan
     name: str
@@ -216,8 +215,7 @@ class Verdict(PlanBars):
     @property
     def _surer(self) -> tuple[int, Plan] | None:
         """If the recommended plan is not likely to fit: the fastest plan that is likely to fit and
-        may be as fast.
-        """
+        may be as fast."""
         if self.plan.fit_probability >= LIKELY_TO_FIT:
             return None
         plans = self.result.plans

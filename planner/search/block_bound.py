@@ -48,8 +48,7 @@ _SAME = 1e-12
 
 def applies(ctx: LayoutContext) -> bool:
     """Whether this bound is valid for layouts of a shape, there are several of them, and it is
-    worth its time.
-    """
+    worth its time."""
     shared = ctx.recomputation == "shared"
     plain = ctx.placement == "straight" and ctx.recomputation != "free"
     # If kinds hardly repeat, chunks with some recomputing layers may have millions of sums.
@@ -67,8 +66,7 @@ def is_quick(ctx: LayoutContext) -> bool:
 class Bound:
     """`step_s`: a lower bound in seconds. `stage_layers`: layers of each stage in the layout that
     attains it, as far as this bound can tell; empty if it only shows that the target cannot be
-    beaten.
-    """
+    beaten."""
 
     step_s: float
     stage_layers: tuple[int, ...] = ()
@@ -131,8 +129,7 @@ class Options:
     @cached_property
     def by_stage(self) -> tuple[Options, Integers]:
         """The options, with separate copies for the stages that may expose the most traffic; and
-        the stage of each option (`SHOWS` for all others).
-        """
+        the stage of each option (`SHOWS` for all others)."""
         count, rows = len(self.places), self.of_stage.copy()
         items, stages = [np.arange(count)], [np.full(count, SHOWS)]
         for stage in range(min(SHOWS, len(rows))):
@@ -230,8 +227,7 @@ class BlockBound:
         self, options: Options, most_s: float, weights: Array
     ) -> tuple[float, tuple[int, ...], Array]:
         """(seconds, layers of each stage, seconds that each of the first stages exposes) for the
-        options with which the stages add least, at one weighted mean of the exposed seconds.
-        """
+        options with which the stages add least, at one weighted mean of the exposed seconds."""
         item, stages = options.by_stage
         behind = np.append(weights.sum() - np.cumsum(weights), 0.0)
         adds_s = self.seconds.terms.bubble_share * item.taken_s - behind[stages] * item.drained_s
@@ -309,8 +305,7 @@ class BlockBound:
         self, stage: int, held: Integers, taken_s: Array
     ) -> tuple[Integers, Array, Array, Array]:
         """Places and seconds of the options of a stage, their exposed traffic, and the seconds of
-        their drain.
-        """
+        their drain."""
         shown_s = drained_s = np.zeros_like(taken_s)
         if stage < SHOWS:
             shown_s, drained_s = self.seconds.boundary_s(stage, held)
@@ -323,8 +318,7 @@ class BlockBound:
 
     def _held(self, blocks: tuple[Block, ...], most_s: float) -> Integers:
         """[holding, number]: a superset of the layers that a stage's blocks may hold within a
-        time.
-        """
+        time."""
         most_layers = self._most_layers(most_s)
         recompute = Recompute(self.ctx.recomputation, min(self.each, most_layers))
         found = holdings(sequence(self.ctx.kinds), blocks, recompute, most_layers)

@@ -94,8 +94,7 @@ class Block(NamedTuple):
 
 class Recompute(NamedTuple):
     """The `mode`: all layers recompute, or none; or (`shared`) each block recomputes its first
-    `each` layers, or all of them if it has fewer.
-    """
+    `each` layers, or all of them if it has fewer."""
 
     mode: str
     each: int
@@ -103,8 +102,7 @@ class Recompute(NamedTuple):
 
 def stage_blocks(ctx: LayoutContext, stage: int, most_layers: int) -> tuple[Block, ...]:
     """The blocks of a stage; equal for stages that may hold the same, up to `most_layers`
-    layers.
-    """
+    layers."""
     return tuple(_block(ctx, block, most_layers) for block in ctx.stage_blocks(stage))
 
 
@@ -125,8 +123,7 @@ def _block(ctx: LayoutContext, block: int, most_layers: int) -> Block:
 
 class Holdings(NamedTuple):
     """[holding, number]: layers of each kind, then recomputing layers of each kind. `sums`: how
-    many were formed to find them, in how many `calls`.
-    """
+    many were formed to find them, in how many `calls`."""
 
     numbers: Integers
     sums: int
@@ -156,8 +153,7 @@ def holdings(
 
 def _chunk_sizes(blocks: tuple[Block, ...], most_layers: int) -> Iterator[list[range]]:
     """A superset of the sizes that the chunks of a stage may have together (rule
-    chunks-balanced).
-    """
+    chunks-balanced)."""
     if len(blocks) == 1:
         yield [range(blocks[0].least, most_layers + 1)]
         return

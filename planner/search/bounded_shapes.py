@@ -154,8 +154,7 @@ class BoundedShapes:
 
     def least_bound(self, index: int, enough: float) -> float:
         """Seconds per sequence that no layout of any shape within a limit beats. Stops as soon as
-        no bound is below `enough`.
-        """
+        no bound is below `enough`."""
         bound = self.bounds[:, index]
         known = float(bound[self._bounded <= index].min(initial=enough))
         self._bound(np.flatnonzero((self._bounded > index) & (bound < known)), index)
@@ -164,8 +163,7 @@ class BoundedShapes:
     def _bound(self, positions: np.ndarray, index: int) -> None:
         """Raise the bounds of shapes, at this limit and lower ones, to those of
         `bounds.bound_shapes`. Shapes that already have them keep theirs, and so do all once the
-        search is over.
-        """
+        search is over."""
         positions = positions[self._bounded[positions] > index]
         for start in range(0, len(positions), _CHUNK):
             if self.spent.is_over:
@@ -178,8 +176,7 @@ class BoundedShapes:
 
     def _bound_seconds(self, positions: np.ndarray, index: int) -> Floats:
         """[shapes, limits]: lower bounds on the step time in seconds, at this limit and lower
-        ones.
-        """
+        ones."""
         codes = np.array(
             [RECOMPUTE_CODES[recomputation] for recomputation in self.recomputations],
             dtype=np.float64,
@@ -200,8 +197,7 @@ class BoundedShapes:
 
     def _tighten(self, position: int, index: int, target: float) -> float:
         """The next tighter bound on the sample time within a limit, which also holds within lower
-        limits.
-        """
+        limits."""
         self._tightened[position, index] += 1
         if self._tightened[position, index] < TIGHTEST:
             gbs = float(self.columns["gbs"][self.rows[position]])
@@ -260,8 +256,7 @@ class BoundedShapes:
 
     def _tight_s(self, position: int, index: int) -> Array:
         """`planner.cost.tight_bounds` of a shape at a limit: [n - 1] seconds if every block
-        recomputes n layers, else one figure; 0 for schedules without such a bound.
-        """
+        recomputes n layers, else one figure; 0 for schedules without such a bound."""
         if (position, index) in self._tight_bounds:
             return self._tight_bounds[position, index]
         model, row = self.cost_model, int(self.rows[position])

@@ -120,8 +120,7 @@ class PlanChecks:
 
 def _chosen(job: Job, plan: Plan) -> bool:
     """Whether a job matches a plan's choices: what is offloaded, and the techniques in use at these
-    degrees.
-    """
+    degrees."""
     return (
         job.optimizer_offload == plan.optimizer_offload
         and job.activation_offload == plan.activation_offload
@@ -135,8 +134,7 @@ def _sample_s(plan: Plan) -> float:
 
 def _status_problems(plan: Plan, peak: float, proof: Proof) -> Iterator[str]:
     """A plan may be slower than the proven bound for plans no heavier than `peak` by its gap at
-    most.
-    """
+    most."""
     allowed = OPTIMAL_WITHIN if plan.status == "optimal" else plan.gap
     least = _sample_s(plan) * (1.0 - allowed) * (1.0 - SAME)
     if not any(one.limit_bytes >= peak and one.sample_s >= least for one in proof.limits):

@@ -80,8 +80,7 @@ Changes = Iterator[Change]
 @dataclass(frozen=True)
 class Situation:
     """A job in which nothing fits. `gpus`: how many of the given GPUs it can use. `until`: when to
-    stop trying changes.
-    """
+    stop trying changes."""
 
     request: Request
     job: Job
@@ -90,8 +89,7 @@ class Situation:
 
     def changed(self, text: str, **changes: object) -> Change:
         """A change of some request fields, on the same number of GPUs unless the fields say
-        otherwise.
-        """
+        otherwise."""
         same = self.request.model_dump() | {"overrides": self.request.overrides}
         plain = Change(text, lambda: Request(**(same | changes)).resolve())
         return plain if "gpus" in changes else replace(plain, gpus=self.gpus)
@@ -106,8 +104,7 @@ MakeChanges = Callable[[Situation], Changes]
 class Choice(NamedTuple):
     """A choice of the user that narrows the search. `kind`: kind of change that only drops it;
     empty if smaller changes come first. `name`: the option, without its values if these are a list.
-    `left`: request fields without it.
-    """
+    `left`: request fields without it."""
 
     kind: str
     name: str
@@ -223,16 +220,14 @@ def larger_values(name: str, option: str, values: Sequence[float]) -> MakeChange
 
 def batch_tolerance(at: Situation) -> Changes:
     """Changes to a looser batch tolerance, so that more replica counts and micro-batches divide the
-    batch.
-    """
+    batch."""
     if at.request.gbs_tokens is not None:
         yield from larger_values("gbs_tolerance", "--gbs-tolerance", TOLERANCES)(at)
 
 
 def techniques(at: Situation) -> Changes:
     """Changes that add a technique which is only used on request and needs no further package. The
-    searches show which of them save memory.
-    """
+    searches show which of them save memory."""
     request, profile = at.request, at.job.framework
     inside = not request.allow_tp_across_domains
     site = site_of(
@@ -291,8 +286,7 @@ def dtypes(at: Situation) -> Changes:
 
 def shorter_sequences(at: Situation) -> Changes:
     """Changes to sequences of half the length. The batch keeps its tokens, or its number of samples
-    if they are padded.
-    """
+    if they are padded."""
     if at.job.ramp and at.job.batch.exact:
         return  # each of its batches would have to follow
     factor = 2
@@ -398,8 +392,7 @@ def other_gpus(at: Situation) -> Changes:
 
 def hardware_changes(job: Job) -> Changes:
     """Slightly better memory, links and arithmetic than the catalogue's, as far as the job uses
-    them.
-    """
+    them."""
 
     def better(name: str, text: str, factors: Factors, to: Job = job) -> Change:
         return Change(text, lambda: to, "hardware", name, factors=factors)

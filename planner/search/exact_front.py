@@ -66,8 +66,7 @@ def as_fast(
     explorer: SharesExplorer, first: Sequence[LimitResult], memory_bytes: float
 ) -> list[LimitResult]:
     """`first` (from `fastest_plan`), and all plans of the front that are as fast to within ALIKE.
-    One of these is recommended, so they are found however short a front is wanted.
-    """
+    One of these is recommended, so they are found however short a front is wanted."""
     most_s = (1.0 + ALIKE) * min(_sample_s(limit_result) for limit_result in first) * (1.0 + TIE)
     return lighter_plans(explorer, first, most_s, memory_bytes)
 
@@ -82,8 +81,7 @@ def front(
     recommend: Recommend,
 ) -> list[LimitResult]:
     """The plans as fast as the fastest, the short front of about `short` plans, or the complete
-    front.
-    """
+    front."""
     found = as_fast(explorer, fastest_plan(explorer, limit_bytes, MEMORY_BYTES), MEMORY_BYTES)
     if not fastest_only and short is None:
         found = complete_front(explorer, found, resolution.memory_bytes)
@@ -125,8 +123,7 @@ def _without_coarse_gaps(
     recommend: Recommend,
 ) -> list[LimitResult]:
     """Results without gaps between the points kept by `at_resolution`, where an unrepresented plan
-    could lie.
-    """
+    could lie."""
     results, asked = list(found), set[float]()
     while resolution != USUAL and not explorer.stopped:
         points = undominated(_points([explorer.as_good(result) for result in results]))
@@ -254,8 +251,7 @@ def _sample_s(limit_result: LimitResult) -> float:
 
 def undominated(points: Sequence[Point]) -> list[Point]:
     """Points, fastest first, none of which is heavier and no faster than another, to within TIE.
-    Among equally fast points the lightest stays.
-    """
+    Among equally fast points the lightest stays."""
     kept: list[Point] = []
     fastest = -np.inf
     for point in sorted(dict.fromkeys(points), key=lambda point: (point.sample_s, point.peak)):

@@ -126,8 +126,7 @@ class Explanation(Frozen):
 
 def _not_used(job: Job, plan: Plan) -> tuple[str, ...]:
     """Techniques for `Explanation.not_used`, except those that only end waiting for the CPU, which
-    are named where the waiting is shown.
-    """
+    are named where the waiting is shown."""
     site = site_of(
         job.framework, job.model, job.cluster, inside=True, tuning=job.tuning, samples=job.samples
     )
@@ -231,8 +230,7 @@ def job_evaluator(job: Job, plan: Plan, until: Until | None = None) -> Evaluator
 
 def _layout(plan: Plan, neighbour: Configuration, cost_model: CostModel, effort: Effort) -> Layout:
     """Layout of a neighbour (see `job_evaluator`): the fastest that fits as surely as requested,
-    else the fastest that fits, else the fastest.
-    """
+    else the fastest that fits, else the fastest."""
     from planner.predict.configuration import in_mode
     from planner.predict.uncertainty.likely import likely_limit_bytes
     from planner.search.explorer import Explorer
@@ -311,8 +309,7 @@ def stage_groups(plan: Plan) -> tuple[StageGroup, ...]:
 def assumptions(plan: Plan, job: Job, request: Request) -> tuple[Assumption, ...]:
     """Assumptions of the plan, the framework profile and the hardware catalogue, and options left
     to their defaults. How far the plan is outside the measured range is shown with the error bar
-    instead.
-    """
+    instead."""
     taken = ", ".join(defaults_taken(request, job))
     return (
         *((Assumption(about="not given", text=f"as by default: {taken}"),) if taken else ()),

@@ -131,8 +131,7 @@ class Explorer(BoundedShapes):
 
     def _hopeless(self, position: int, look: Look, walks: bool) -> bool:
         """Whether solves of this shape within other limits were undecided so often that others come
-        first. Its bound then stays as it is.
-        """
+        first. Its bound then stays as it is."""
         most = 1 if walks else IN_VAIN[look.again]
         return self._in_vain[int(self.rows[position])] >= most
 
@@ -161,8 +160,7 @@ class Explorer(BoundedShapes):
         self, waiting: list[tuple[float, int]], first: tuple[float, int], index: int, target: float
     ) -> list[tuple[float, int]]:
         """Take the next shapes that may be useful off `waiting`, tighten their bounds, and return
-        those.
-        """
+        those."""
         taken = [first[1]]
         while waiting and len(taken) < _BOUNDED_AT_ONCE:
             if waiting[0][0] * (1.0 + self.effort.tie) >= target:
@@ -174,8 +172,7 @@ class Explorer(BoundedShapes):
 
     def _ask_again(self, index: int, best: Point | None, beside: float, look: Look) -> Point | None:
         """Solve undecided shapes once more if a better plan has been found since. Proving that
-        nothing lies below a nearer target is easier.
-        """
+        nothing lies below a nearer target is easier."""
         for (position, at), before in list(self._asked.items()):
             target = beside if best is None else min(beside, best.sample_s)
             bound = self.bounds[position, index]
@@ -211,8 +208,7 @@ class Explorer(BoundedShapes):
 
     def as_good(self, point: Point) -> Point:
         """The lightest costed layout that is neither slower nor heavier than a point; among equally
-        light ones the fastest.
-        """
+        light ones the fastest."""
         even = np.flatnonzero((self.sample_s <= point.sample_s) & (self.peak <= point.peak))
         order = np.lexsort((self.sample_s[even], self.peak[even]))
         points = [point, *(self.even_point(row) for row in even[order[:1]].tolist())]
@@ -234,8 +230,7 @@ class Explorer(BoundedShapes):
 
     def _walk(self, position: int, index: int, target: float, look: Look) -> Point | None:
         """A layout of a shape that beats `target` at a limit, found by a short walk and then a long
-        one from there.
-        """
+        one from there."""
         row, key = int(self.rows[position]), (position, index, look.again)
         if key in self._walked:
             return None
@@ -317,8 +312,7 @@ class Explorer(BoundedShapes):
         self, row: int, ctx: LayoutContext, within_s: tuple[float, float], hint: Bound
     ) -> LayoutSolution | None:
         """The layout that attains the bound by whole blocks, if it is legal and as close to the
-        bound as CP-SAT would have to come; else None.
-        """
+        bound as CP-SAT would have to come; else None."""
         layout = first_layout(ctx, hint.stage_layers) if hint.stage_layers else None
         if layout is None:
             return None

@@ -21,8 +21,7 @@ def faster_on_fewer(
     request: Request, result: SearchResult, search: Callable[[Request], SearchResult]
 ) -> str:
     """A note that the job is faster on fewer nodes; empty if it is not, or was not tried. `search`:
-    finds the fastest plan of a request.
-    """
+    finds the fastest plan of a request."""
     each = request.resolve().cluster.gpus_per_node
     nodes = result.job.num_gpus // each
     whole = result.job.used_gpus == result.job.num_gpus == nodes * each

@@ -58,8 +58,7 @@ class Largest(Frozen):
 
 class OtherTraining(Frozen):
     """Training of the same model with adapters that fits although training all weights does not.
-    `trained`: number of adapter parameters.
-    """
+    `trained`: number of adapter parameters."""
 
     request: Request
     trained: int
@@ -68,8 +67,7 @@ class OtherTraining(Frozen):
 
 class FitAnswer(Frozen):
     """Whether a job fits its GPUs. `result`: the search's result, if it does. `why`: why not, and
-    what would fit. `other`: another training that fits. `untried`: what the time limit cut off.
-    """
+    what would fit. `other`: another training that fits. `untried`: what the time limit cut off."""
 
     planner_version: str = __version__
     request: Request
@@ -145,8 +143,7 @@ def fitting_plan(request: Request, time_limit_s: float | None = None) -> Plan | 
 def _other_training(request: Request, until: Until, tell: Progress) -> OtherTraining | None:
     """Adapters beside frozen weights in 16 bits, else in 4 bits, with the framework itself or the
     usual one for adapters; those in 4 bits on shorter sequences if necessary. None if the request
-    does not train all weights, or nothing fits.
-    """
+    does not train all weights, or nothing fits."""
     if read_tuning(request.train, request.freeze) != FULL:
         return None
     tried = list(_adapter_requests(request))
@@ -202,8 +199,7 @@ def _longest(request: Request, until: Until, tell: Progress) -> Largest | None:
 
 def _same_tokens(request: Request, seq: int, length: int) -> dict[str, str | int]:
     """The sequence length, with the batch in sequences unchanged, because fitting depends on
-    these.
-    """
+    these."""
     if request.lengths is not None:
         return {"seq": length}
     gbs = request.gbs if request.gbs is not None else max(1, (request.gbs_tokens or seq) // seq)
@@ -215,8 +211,7 @@ def _same_tokens(request: Request, seq: int, length: int) -> dict[str, str | int
 
 def _largest_model(request: Request, until: Until, tell: Progress) -> Largest | None:
     """The largest catalogue model of the same kind (dense or mixture) that fits at the same length,
-    which its positions must allow.
-    """
+    which its positions must allow."""
     job = request.resolve()
     specs = {name: load_model(name).spec for name in model_names()}
     alike = {
@@ -241,8 +236,7 @@ def _largest(
     tell: Progress,
 ) -> Largest | None:
     """The last of `names`, in order of size, that fits, found by doubling steps from `start` and
-    then bisection. None if time ran out before anything was known.
-    """
+    then bisection. None if time ran out before anything was known."""
     found: dict[int, tuple[Plan | None, bool]] = {}
 
     def tried(index: int, effort: Effort) -> tuple[Plan | None, bool]:

@@ -72,8 +72,7 @@ def least_step_s(
 @dataclass(frozen=True)
 class FractionalBound:
     """The bound of a shape whose stages recompute `least` to `most` layers (infinite: all they
-    hold).
-    """
+    hold)."""
 
     seconds: StageSeconds
     memory: StagesThatHold
@@ -108,8 +107,7 @@ class FractionalBound:
 
 class _Programme:
     """The linear programme of a bound. Variables: layers of each kind on each stage, then those
-    that recompute; seconds of the slowest stage; and the excess over any memory limit.
-    """
+    that recompute; seconds of the slowest stage; and the excess over any memory limit."""
 
     def __init__(self, bound: FractionalBound, enough_s: float) -> None:
         from ortools.linear_solver import pywraplp
@@ -136,8 +134,7 @@ class _Programme:
 
     def held(self, stage: int) -> list[Variable]:
         """Variables for the layers that a stage holds, with the seconds that they add to the step
-        as objective.
-        """
+        as objective."""
         totals, seconds = self.ctx.totals, self.bound.seconds
         held = [self.solver.NumVar(0.0, float(total), "") for total in (*totals, *totals)]
         for number, second_s in zip(held, seconds.number_s[stage].tolist(), strict=True):
@@ -146,8 +143,7 @@ class _Programme:
 
     def add_layers(self, stage: int, held: list[Variable]) -> None:
         """Count the layers of a stage towards the totals of their kinds, and limit how many of them
-        recompute.
-        """
+        recompute."""
         layers, recomputed = held[: self.ctx.kind_count], held[self.ctx.kind_count :]
         all_again, none_again = np.isinf(self.bound.least[stage]), not self.bound.most[stage]
         least = 0.0 if all_again else float(self.bound.least[stage])

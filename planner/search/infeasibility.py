@@ -52,8 +52,7 @@ class WhyNothingFits(Frozen):
     of changes cut off by the time limit or Ctrl-C (`stopped`). `in_vain`: for each kind without a
     plan, the last change tried. `riskier`: plans that fit less surely than requested, fastest
     first. `lightest`: the configuration that needs least memory. `unmodelled`: features of the
-    framework that might make it fit but are not modelled.
-    """
+    framework that might make it fit but are not modelled."""
 
     outcome: Literal["nothing-fits"] = "nothing-fits"
     planner_version: str
@@ -81,8 +80,7 @@ class WhyNothingFits(Frozen):
     @property
     def verdict(self) -> FitVerdict:
         """Whether the job fits, judged by its surest plan. "cannot tell" in place of a no that is
-        not proven, or if something that is not modelled might make it fit.
-        """
+        not proven, or if something that is not modelled might make it fit."""
         words = fit_verdict(self.best_probability)
         certain = words in {"does not fit", "probably does not fit"}
         return "cannot tell" if certain and (self.unmodelled or not self.proven) else words
@@ -90,8 +88,7 @@ class WhyNothingFits(Frozen):
     @property
     def cut(self) -> str:
         """The event that ended the search before all changes were tried; empty if there was
-        none.
-        """
+        none."""
         if not self.untried:
             return ""
         reason = "the time limit" if self.stopped == "time-limit" else "an interrupt"

@@ -118,8 +118,7 @@ def _explained(
 
 def unmodelled_savings(lightest: Plan, job: Job) -> tuple[str, ...]:
     """Savings of the framework that are not modelled, if together they might make the lightest plan
-    fit.
-    """
+    fit."""
     savings = job.framework.unmodelled_savings
     terms = {term for saving in savings for term in saving.terms}
     stage = lightest.stages[lightest.heaviest_stage]
@@ -156,8 +155,7 @@ def _fitting(request: Request, job: Job) -> bool:
 
 def find_relaxations(at: Situation, progress: Progress) -> tuple[list[Relaxation], list[str]]:
     """(the smallest verified change of each kind that gives a plan, easiest first; for each other
-    kind, the last change tried).
-    """
+    kind, the last change tried)."""
     found: list[Relaxation] = []
     in_vain: list[str] = []
     for index, (kind, changes) in enumerate(KINDS.items()):
@@ -172,8 +170,7 @@ def find_relaxations(at: Situation, progress: Progress) -> tuple[list[Relaxation
 
 def _ease(relaxation: Relaxation) -> tuple[int, float]:
     """Sort key: options, then changes of the training, then other machines; fastest first in
-    each.
-    """
+    each."""
     rank = 2 if relaxation.kind in _MACHINES else 1 if relaxation.kind in _OTHER_TRAINING else 0
     return rank, relaxation.seconds_per_token
 

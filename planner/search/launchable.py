@@ -22,8 +22,7 @@ def _no_notes(_: Sequence[Plan], __: Request, ___: Job) -> str | None:
 @dataclass(frozen=True, slots=True)
 class LaunchNotes:
     """`of_job`: why the framework's writer could launch no plan of a job. `of_plans`: which plans
-    it refuses, and why. None if it accepts them.
-    """
+    it refuses, and why. None if it accepts them."""
 
     of_job: Callable[[Job], str | None] = _no_note
     of_plans: Callable[[Sequence[Plan], Request, Job], str | None] = _no_notes

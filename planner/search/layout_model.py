@@ -113,8 +113,7 @@ def solve_layout(
 
 def _stop_within(units: float) -> CpSolverSolutionCallback:
     """Ends a solve once a layout costs at most `units`. That is close enough to the initial bound,
-    which CP-SAT would otherwise prove again in rounded numbers.
-    """
+    which CP-SAT would otherwise prove again in rounded numbers."""
     cp_model = solver_module.cp_model()
 
     class Stop(cp_model.CpSolverSolutionCallback):  # type: ignore[misc,name-defined]
@@ -238,8 +237,7 @@ def first_blocks(
 
 def chunks(stage_layers: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
     """Layers of each block: a stage's chunks as equal as possible, and the one with the head the
-    smallest.
-    """
+    smallest."""
     blocks = [0] * ctx.blocks
     last = ctx.blocks - 1
     for stage, layers in enumerate(stage_layers):

@@ -137,8 +137,7 @@ class Objective:
         self, stage: int, columns: Sequence[int], rounding: Rounding, count: float = 1.0
     ) -> Expression:
         """Seconds of a stage for some columns, times `count`: its layers and what is pinned
-        there.
-        """
+        there."""
         terms = self.terms
         per_layer = count * terms.layers[stage][:, list(columns)].sum(axis=1)
         pinned = self._units(count * float(terms.stage[stage, list(columns)].sum()), rounding)
@@ -193,8 +192,7 @@ class Objective:
         self, stage: int, hidden: Mapping[int, float], based: Mapping[int, float]
     ) -> Expression:
         """Seconds of a stage's traffic that can never be hidden, plus the compute that it slows
-        down, rounded together.
-        """
+        down, rounded together."""
         layer, stage_s = self.terms.layers[stage], self.terms.stage[stage]
         per_layer, pinned_s = layer[:, linear.TERM_SHARED], float(stage_s[linear.TERM_SHARED])
         for column, share in hidden.items():

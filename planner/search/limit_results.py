@@ -92,8 +92,7 @@ class LimitResult:
     @property
     def gap(self) -> float:
         """The largest share of the sample time that a better plan could save. Without a plan: 0 if
-        it is proven that none exists, else 1.
-        """
+        it is proven that none exists, else 1."""
         if self.point is None:
             return 0.0 if np.isinf(self.bound) else 1.0
         return max(0.0, 1.0 - self.bound / self.point.sample_s)
@@ -102,8 +101,7 @@ class LimitResult:
 @dataclass
 class Ending:
     """The end of searches that share it: a deadline (`time.perf_counter`, None for none) or Ctrl-C.
-    `stopped`: which one came.
-    """
+    `stopped`: which one came."""
 
     deadline: float | None = None
     stopped: Stopped = ""
@@ -166,8 +164,7 @@ class Spent(Ending):
 @dataclass(frozen=True)
 class Look:
     """One round over the shapes that may beat a plan by more than `tie`, until a total amount of
-    work is done. `again`: retry what was undecided.
-    """
+    work is done. `again`: retry what was undecided."""
 
     tie: float
     until_s: float
@@ -181,8 +178,7 @@ class Look:
 def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
     """The rounds at one limit. The first seeks much better plans, so that a good one is known soon;
     later ones seek slightly better plans with a share of the work that leaves some for other
-    limits.
-    """
+    limits."""
     quick, coarse, fine = FIRST_SHARES if spent.limits == 0 else LATER_SHARES
     spent.limits += 1
     for tie, share, again in (
@@ -195,8 +191,7 @@ def looks(effort: Effort, spent: Spent) -> Iterator[Look]:
 @dataclass
 class Until(Ending):
     """The end of a chain of searches. It remembers what was requested after that, each thing
-    once.
-    """
+    once."""
 
     _untried: dict[str, None] = field(default_factory=dict)
 

@@ -112,8 +112,7 @@ def _parts(stage: Array) -> str:
 
 def layout_rules(explorer: Explorer) -> tuple[ConflictingRule, ...]:
     """A minimal set of rules that exclude every layout of the lightest shape; () if one is
-    possible.
-    """
+    possible."""
     job = explorer.cost_model.job
     ctx = explorer.linear(lightest_row(explorer), explorer.limit_bytes)[1]
     if ctx.blocks == 1:
@@ -168,8 +167,7 @@ def capacities_text(ctx: LayoutContext, stages: list[int], model: ModelSpec) -> 
 
 def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[int]]:
     """(kind, its maximum on each stage) where the stages lack most room; kind None means runs of
-    any layers.
-    """
+    any layers."""
     found: list[tuple[int | None, list[int]]] = [(None, [capacity(ctx, stage) for stage in stages])]
     totals = [ctx.layers]
     if ctx.kind_count > 1:
@@ -182,8 +180,7 @@ def _scarcest(ctx: LayoutContext, stages: list[int]) -> tuple[int | None, list[i
 
 def _kind_name(model: ModelSpec, kind: int) -> str:
     """A name that distinguishes a kind of layer from the model's others: `MoE`,
-    `sliding-attention`.
-    """
+    `sliding-attention`."""
     one_kind, kinds = model.piece_kinds[kind], model.piece_kinds
     if "none" in (one_kind.attention, one_kind.ffn):
         return one_kind.parts

@@ -57,8 +57,7 @@ def fastest_of_each(keys: NDArray[np.int64], seconds: NDArray[np.float64]) -> ND
 
 def _standing(explorer: Explorer, row: int, gpu: str) -> Standing:
     """The standing of a shape in its even layout
-    (`planner.predict.uncertainty.differences.standing_of`).
-    """
+    (`planner.predict.uncertainty.differences.standing_of`)."""
     job, step = explorer.cost_model.job, explorer.costed.steps[row]
     column = {name: int(explorer.columns[name][row]) for name in (*_DEGREES, "mbs", "zero", "dp")}
     kinds = (*job.context_kinds, "p2p")

@@ -120,8 +120,7 @@ def _step(plan: Proposal, job: Job, gbs: int, changes: dict[str, int]) -> Neighb
 
 def _complete(degrees: Degrees, before: Degrees, job: Job, gbs: int) -> Degrees:
     """Set the dependent degrees: etp with tp, fewer chunks on fewer layers, grad_acc for the
-    batch.
-    """
+    batch."""
     follows = job.model.moe is not None and before.etp == before.tp
     etp = degrees.tp if follows else before.etp
     vpp = 1 if degrees.pp == 1 else min(degrees.vpp, max(1, job.model.layers // degrees.pp))

@@ -1,6 +1,5 @@
 """Techniques that save memory by moving data off the GPU, with the options they need beside
-them.
-"""
+them."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ Asked = tuple[str, Mapping[str, object]]
 
 def asked_with(technique: Technique, job: Job, use: tuple[str, ...]) -> Iterator[Asked]:
     """A technique alone, and with further optimizer offload beside it. `use`: techniques that the
-    user asked for.
-    """
+    user asked for."""
     named, used = f"--with {technique.name}", (*use, technique.name)
     if not technique.moves_states or job.optimizer_on_cpu == 1.0:
         yield named, {"use": used}
@@ -45,7 +43,6 @@ def asked_on_drives(techniques: Sequence[Technique], use: tuple[str, ...]) -> It
 
 def host_has_room(job: Job) -> bool:
     """Whether the memory of all nodes can hold the parts of one model copy that are stored
-    there.
-    """
+    there."""
     nodes = job.cluster.num_gpus / job.cluster.gpus_per_node
     return home_bytes(job).host <= nodes * job.cluster.host_memory_bytes_per_node

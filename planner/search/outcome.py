@@ -1,6 +1,5 @@
 """Conclusions from a front: the order of its plans, the recommended one, whether the search was cut
-short, and the proof.
-"""
+short, and the proof."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ from planner.search.shares import SharesExplorer
 
 def front_points(limit_results: Sequence[LimitResult], stopped: Stopped) -> list[Point]:
     """The undominated points, fastest first. KeyboardInterrupt if Ctrl-C came before there were
-    any.
-    """
+    any."""
     points = undominated([result.point for result in limit_results if result.point is not None])
     if not points and stopped == "interrupted":
         raise KeyboardInterrupt
@@ -90,8 +88,7 @@ def best_point(plan_of: Callable[[Point, float], Plan], points: Sequence[Point])
 
 def gap_of(limit_results: Sequence[LimitResult], point: Point) -> float:
     """The share that a plan with no more memory could still save, from the tightest limit that
-    holds the point.
-    """
+    holds the point."""
     return min(limit_result.gap for limit_result in limit_results if limit_result.point == point)
 
 
@@ -108,8 +105,7 @@ def proof_of(limit_results: Sequence[LimitResult], explorer: SharesExplorer) -> 
 
 def job_summary(job: Job, num_gpus: int) -> JobSummary:
     """The resolved job in words and totals, on the GPUs that it uses. On several clusters peak
-    rates are means. `num_gpus`: how many were given.
-    """
+    rates are means. `num_gpus`: how many were given."""
     jobs, count = job.machines, parameter_count(job.model)
     parts = job.pool.parts if job.pool else (job.cluster,)
     used, gpus = sum(part.num_gpus for part in parts), [part.gpu for part in parts]

@@ -69,8 +69,7 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
 
 def _from_version_1(_: dict[str, Any], request: dict[str, Any]) -> None:
     """Version 1 to 2: plans were a short, thinned front, with the default probability of fitting or
-    none, and a search could also choose the offloaded fraction.
-    """
+    none, and a search could also choose the offloaded fraction."""
     if request.get("activation_offload_fraction") == "search":
         request["activation_offload_fraction"] = 1.0  # each plan has its own
 
@@ -99,8 +98,7 @@ def _unused_before_3(request: dict[str, Any]) -> list[str]:
 
 def _from_version_3(_: dict[str, Any], request: dict[str, Any]) -> None:
     """Version 3 to 4: requests had an option for CUDA graphs, and searches used three techniques
-    only on request.
-    """
+    only on request."""
     use, without = ([*_list(request.get(name))] for name in ("use", "without"))
     use += ["cuda-graphs"] if request.pop("cuda_graphs", False) else []
     unused = _unused_before_3(request)
@@ -121,8 +119,7 @@ def _from_version_4(document: dict[str, Any], request: dict[str, Any]) -> None:
 
 def _from_version_5(document: dict[str, Any], _: dict[str, Any]) -> None:
     """Version 5 to 6: layers that recompute in the plan's mode were stored apart from those of
-    `others`, with zeros if there were none.
-    """
+    `others`, with zeros if there were none."""
     for plan, layout in _layouts(document):
         modes = {plan.get("recompute"): layout.get("recomputed"), **layout.pop("others", {})}
         layout["recomputed"] = {
@@ -132,8 +129,7 @@ def _from_version_5(document: dict[str, Any], _: dict[str, Any]) -> None:
 
 def _from_version_6(_: dict[str, Any], request: dict[str, Any]) -> None:
     """Version 6 to 7: plans train the multi-token prediction that their model was published
-    with.
-    """
+    with."""
     request.setdefault("mtp_layers", None)
     if request["mtp_layers"] is None and _framework(request).mtp != "never":
         with suppress(UsageError):  # a model whose file is gone is told where it is needed
@@ -207,8 +203,7 @@ def _invalid(path: Path, error: ValidationError, table: str = "") -> UsageError:
 
 def _wrong_field(plan: Plan) -> str:
     """The first field whose length or index does not match the plan's stages; empty if all
-    match.
-    """
+    match."""
     pp, layout = plan.degrees.pp, plan.layout
     layers = (*layout.block_layers, *chain(*layout.recomputed.values()))
     agrees = {

@@ -83,8 +83,7 @@ Seconds = Annotated[
 
 class LimitBound(Frozen):
     """No plan whose peak is within `limit_bytes` takes fewer than `sample_s` seconds per
-    sequence.
-    """
+    sequence."""
 
     limit_bytes: float
     sample_s: Seconds
@@ -93,8 +92,7 @@ class LimitBound(Frozen):
 class SolverBound(Frozen):
     """A `LimitBound` for the layouts of one configuration that rests on CP-SAT. `choice`: which of
     the jobs that differ in offload and techniques. `parts`: the clusters of a pool that the stages
-    are on.
-    """
+    are on."""
 
     choice: int = 0
     degrees: Degrees
@@ -106,8 +104,7 @@ class SolverBound(Frozen):
 
 class Proof(Frozen):
     """The bounds that make a search's plans optimal, which `planner.search.certificate` can
-    verify.
-    """
+    verify."""
 
     limits: tuple[LimitBound, ...]
     by_solver: tuple[SolverBound, ...] = ()
@@ -165,8 +162,7 @@ class WhatIf(Frozen):
     """`best_s`: step time of the best plan now under the same memory limit, at this plan's batch;
     effects are relative to it. `limit_bytes`: largest predicted peak of the plans compared. It fits
     with probability `fit_probability`, or is the plan's own peak if the plan was
-    `chosen_for_memory`. `untried`: changes for which no time was left.
-    """
+    `chosen_for_memory`. `untried`: changes for which no time was left."""
 
     step_time_s: float
     best_s: float
@@ -221,8 +217,7 @@ class SearchResult(Frozen):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per plan, in the order of the search. Columns with units and meanings:
-        `planner.search.frame.COLUMNS`, and the frame's `attrs["units"]`.
-        """
+        `planner.search.frame.COLUMNS`, and the frame's `attrs["units"]`."""
         return plan_frame(self.plans)
 
     def __repr__(self) -> str:

@@ -30,8 +30,7 @@ _LEAST_GAIN = 1.01
 
 def with_pack_length(request: Request, effort: Effort) -> Request:
     """The request with the best of a few pack lengths, if none was given; else unchanged. The
-    samples per step stay the same.
-    """
+    samples per step stay the same."""
     if request.seq is not None or request.lengths is None:
         return request
     job = request.resolve()
@@ -62,8 +61,7 @@ def pack_note(asked: Request, taken: Request) -> Iterator[str]:
 
 def _longer_packs(request: Request, job: Job, times: int) -> Request | None:
     """The request with packs `times` as long; None if they exceed the model's positions, or a step
-    would not have a whole number of them.
-    """
+    would not have a whole number of them."""
     seq = times * job.seq
     if seq > job.model.max_positions or (request.gbs or times) % times:
         return None
@@ -90,8 +88,7 @@ def _fastest(request: Request, effort: Effort) -> Plan | None:
 
 def rule_notes(request: Request, job: Job, best: Plan, effort: Effort) -> Iterator[str]:
     """Notes on the share of a plan's work that is padding, and on what other packing rules would
-    gain.
-    """
+    gain."""
     if best.samples is None or request.overrides.launched is not None:
         return
     padding = 1.0 - best.tokens_per_s / best.samples.computed_tokens_per_s
@@ -109,8 +106,7 @@ def rule_notes(request: Request, job: Job, best: Plan, effort: Effort) -> Iterat
 
 def _other_rules(request: Request, job: Job, best: Plan) -> Iterator[Request]:
     """The request under each other packing and balance rule of its framework, with about as many
-    real tokens per step.
-    """
+    real tokens per step."""
     samples, offered = job.samples, offered_by(job.framework.name, job.framework.family)
     same = {"gbs": None, "gbs_tokens": best.gbs_tokens, "gbs_tolerance": 0.25}
     rules = offered.answers if job.objective.reads_answers else tuple(offered.packings)

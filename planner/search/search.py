@@ -136,8 +136,7 @@ def find_plans(
 
 def _luck(plans: Sequence[Plan], job: Job, explorer: SharesExplorer) -> Luck:
     """How much of the fastest plan's lead may be prediction error, because it was chosen as the
-    best of many.
-    """
+    best of many."""
     fastest = max(plans, key=lambda plan: plan.tokens_per_s)
     winner = standing_of(fastest, "", job.model.moe is not None)
     return luck_of(winner, rivals_of(explorer.explorers))
@@ -173,8 +172,7 @@ def _riskier(
 
 def _costed_in_time(job: Job, launch: LaunchNotes, effort: Effort) -> CostedShares:
     """`launchable_shares` with at least COSTING_S seconds, even if the time limit is shorter,
-    because there is no answer without costs.
-    """
+    because there is no answer without costs."""
     deadline = effort.deadline
     try:
         with until(None if deadline is None else max(deadline, effort.started_s + COSTING_S)):
@@ -190,8 +188,7 @@ def launchable_shares(
     job: Job, launch: LaunchNotes = SILENT, deadline: float | None = None
 ) -> CostedShares:
     """The job costed at each choice of offload. Choices that the framework could not launch are
-    left out if others can be launched.
-    """
+    left out if others can be launched."""
     launchable = launch.of_job(job.decided()[0]) is None
 
     def cost(job: Job) -> CostedJob:
@@ -237,8 +234,7 @@ def alone_notes(request: Request, job: Job, best: Plan) -> Iterator[str]:
 
 def _share_notes(shares: CostedShares) -> Iterator[str]:
     """Notes on the optimizer shares and offloaded modules that were searched, and on those that the
-    time limit cut off.
-    """
+    time limit cut off."""
     jobs, left_out = [job.job for job in shares.jobs], shares.left_out
     if shares.untried:
         yield (

@@ -67,8 +67,7 @@ class CostedJob:
 
     def explorer(self, effort: Effort, probability: float | None = None) -> Explorer:
         """An explorer of this job's layouts among plans that fit with at least `probability`, by
-        default as surely as the job asks.
-        """
+        default as surely as the job asks."""
         least = self.job.fit_probability if probability is None else probability
         return Explorer(
             self.cost_model,
@@ -81,8 +80,7 @@ class CostedJob:
 
 def cost_job(job: Job, factors: Factors | None = None) -> CostedJob:
     """Enumerate and cost the legal shapes of a job. `factors`: applied to the hardware's numbers.
-    UsageError if there are none.
-    """
+    UsageError if there are none."""
     candidates = legal_candidates(job)
     job = candidates.job
     return cost_candidates(candidates, CostModel(job, factors))
@@ -128,8 +126,7 @@ class CostedShares:
 
     def plan(self, point: Point, gap: float) -> Plan:
         """The plan of a point that a search found. `gap`: the share that a better plan may still
-        save.
-        """
+        save."""
         costed_job = self.jobs[point.source]
         columns = costed_job.candidates.columns
         return configured_plan(
@@ -157,8 +154,7 @@ class CostedShares:
         limit_bytes: float | None = None,
     ) -> SharesExplorer:
         """An explorer of all layouts at all choices, among plans that fit with at least
-        `probability` (default: as the job asks). `limit_bytes`: a tighter limit on the peak.
-        """
+        `probability` (default: as the job asks). `limit_bytes`: a tighter limit on the peak."""
         solves = effort.most_solves
         pooled = replace(effort, most_solves=None if solves is None else solves * len(self.jobs))
         explorers = [job.explorer(pooled, probability) for job in self.jobs]
@@ -193,8 +189,7 @@ def cost_shares(job: Job, cost: Cost = cost_job, deadline: float | None = None) 
 
 def _replaced(job: Job, costed: Sequence[CostedJob]) -> int | None:
     """Index of the costed job that equals this one except for a technique that replaces plans that
-    wait.
-    """
+    wait."""
     waiting = {one.name for one in job.framework.techniques if one.least_waiting}
     added = [name for name in job.techniques if name in waiting]
     rest = tuple(name for name in job.techniques if name not in added)
@@ -307,8 +302,7 @@ class SharesExplorer:
         self, limit_bytes: float, fastest: float, enough: Enough = lambda _results: False
     ) -> list[LimitResult]:
         """The results from a limit down, until nothing fits, plans are far slower than `fastest`
-        (seconds per sequence), or the results are `enough`.
-        """
+        (seconds per sequence), or the results are `enough`."""
         indices = range(LIMIT_STEPS)
         self.descend([limit_bytes * LIMIT_STEP**index for index in indices])
         results: list[LimitResult] = []
@@ -329,8 +323,7 @@ class SharesExplorer:
         self, limits: Sequence[float], target_sample_times: Sequence[float]
     ) -> list[LimitResult]:
         """The fastest plan within each of some descending limits, if it beats the target sample
-        time.
-        """
+        time."""
         self.descend(limits)
         with self.spent.interruptible():
             return list(map(self.climb, range(len(limits)), target_sample_times))
@@ -362,8 +355,7 @@ class SharesExplorer:
 
     def as_good(self, result: LimitResult) -> LimitResult:
         """The result with the lightest costed layout that is as good as its plan, so that no costed
-        layout dominates it.
-        """
+        layout dominates it."""
         if result.point is None:
             return result
         points = [explorer.as_good(result.point) for explorer in self.explorers]

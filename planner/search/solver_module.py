@@ -18,8 +18,7 @@ _PANDAS = "pandas"
 
 class _Pandas(ModuleType):
     """A stand-in for pandas: the classes that annotations name, and the real module for everything
-    else.
-    """
+    else."""
 
     def __init__(self, **annotated: type) -> None:
         super().__init__(_PANDAS)

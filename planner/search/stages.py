@@ -36,8 +36,7 @@ class StageSeconds:
     @cached_property
     def plain_s(self) -> float:
         """Seconds of a micro-batch's forward and backward through the whole model, without
-        uncertain parts.
-        """
+        uncertain parts."""
         layers_s = float(np.array(self.ctx.totals) @ self.layer_s.min(axis=0))
         return layers_s + float(self.vocab_s.sum())
 
@@ -84,8 +83,7 @@ class StageSeconds:
 
     def longest_block(self, step_s: float) -> int:
         """Most layers of a block in a step of this length; the stage's other chunks have one
-        less.
-        """
+        less."""
         slowest_s = self.slowest_within_s(step_s)
         beside = max(0, self.ctx.vpp - 2)
         most_layers = min(
@@ -95,8 +93,7 @@ class StageSeconds:
 
     def groups(self, most_layers: int) -> list[tuple[tuple[Block, ...], list[int]]]:
         """Stages that may hold the same layers (up to `most_layers`) in the same seconds, with
-        their blocks. Their memory may differ.
-        """
+        their blocks. Their memory may differ."""
         if most_layers not in self._groups:
             found: dict[tuple[object, ...], tuple[tuple[Block, ...], list[int]]] = {}
             for stage in range(self.ctx.pp):
@@ -144,8 +141,7 @@ def _exposed(seconds: Array, hidden: float, window_s: Array) -> Array:
 
 class StagesThatHold:
     """The memory rule of `constraints.memory`, for layouts with one recompute mode and without
-    offload.
-    """
+    offload."""
 
     def __init__(self, ctx: LayoutContext) -> None:
         self.pp, self.kinds, self.memory = ctx.pp, ctx.kind_count, ctx.memory
@@ -172,8 +168,7 @@ class StagesThatHold:
     def shares(self) -> tuple[Array, Array]:
         """([phase, stage] of the pinned pieces, [phase, stage, number of a holding] of one more of
         each), as shares of the limit, in phases that every stage has. Buffers that are counted
-        once, whatever the number of layers, are left out.
-        """
+        once, whatever the number of layers, are left out."""
         if self.memory is None:
             return np.zeros((0, self.pp)), np.zeros((0, self.pp, 2 * self.kinds))
         always = ~self._two_layers

@@ -64,8 +64,7 @@ class ShapeTerms:
     @cached_property
     def unlimited(self) -> MemoryNumbers:
         """Stage memory in units of MEMORY_UNIT_BYTES without a limit: use is rounded up, savings
-        down.
-        """
+        down."""
         memory = self.memory
         done = np.array([memory.done, memory.done_again])
         least = done.min(axis=(0, 2))
@@ -195,8 +194,7 @@ def machine_terms(
 
 def merged_phases(alone: Sequence[MemoryPhases], place: Sequence[int]) -> MemoryPhases:
     """Phase memory of stages that are each on their own machine. What is counted once takes its
-    largest value.
-    """
+    largest value."""
     if len(alone) == 1:
         return alone[0]
     by_stage = [
@@ -228,8 +226,7 @@ def pinned_terms(terms: Array, pp: int, job: JobInputs, code: int, costs: Array)
 
 def memory_numbers(terms: ShapeTerms, limit_bytes: float) -> MemoryNumbers:
     """Stage memory under a limit on the largest memory, rounded down. Missing room of a stage on a
-    smaller GPU counts as used there.
-    """
+    smaller GPU counts as used there."""
     (fixed, slopes), memory = terms.rooms.T, terms.unlimited
     # [stage] live bytes that the limit on reserved memory leaves.
     live = (limit_bytes - fixed) / slopes
@@ -258,8 +255,7 @@ def layout_context(
     terms: ShapeTerms, job: Job, mode: RecomputeMode, limit_bytes: float
 ) -> LayoutContext:
     """The inputs of layout rules for one shape under a memory limit, with only its own recompute
-    mode and without standalone multi-token prediction, which the solver never tries.
-    """
+    mode and without standalone multi-token prediction, which the solver never tries."""
     return replace(
         plain_context(job, terms.pp, terms.vpp, mode),
         memory=memory_numbers(terms, limit_bytes),

@@ -60,8 +60,7 @@ def unused_techniques(
 
 def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
     """Techniques that are used only on request and would work for this job. None beside a technique
-    that replaces the framework's profile, which has its own.
-    """
+    that replaces the framework's profile, which has its own."""
     inside = not job.allow_tp_across_domains
     sites = [
         site_of(
@@ -79,8 +78,7 @@ def _left_out(job: Job, plan: Plan) -> Iterator[Technique]:
 
 def _gain(job: Job, plan: Plan, technique: Technique) -> UnusedTechnique | None:
     """The gain of a technique at the plan's own degrees and layers, with the best sharding stage if
-    its profile shards differently. None if a rule forbids it or it gains nothing.
-    """
+    its profile shards differently. None if a rule forbids it or it gains nothing."""
     costed = _plans(job, plan, technique)
     if not costed:
         return None
@@ -104,8 +102,7 @@ def _gain(job: Job, plan: Plan, technique: Technique) -> UnusedTechnique | None:
 
 def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
     """A note on the cost of the model's own multi-token prediction, which the framework leaves out
-    by default.
-    """
+    by default."""
     published = job.published_mtp
     if job.model.mtp_layers or not published:
         return ()
@@ -132,8 +129,7 @@ def mtp_note(job: Job, plan: Plan) -> tuple[str, ...]:
 
 def _plans(job: Job, plan: Plan, technique: Technique) -> list[Plan]:
     """The plan with the technique, for each sharding stage of its profile; empty if a rule forbids
-    it.
-    """
+    it."""
     degrees, plans = [plan.degrees], list[Plan]()
     if technique.profile:
         stages = load_framework(technique.profile).parallelism.zero_stages
@@ -150,8 +146,7 @@ def _plans(job: Job, plan: Plan, technique: Technique) -> list[Plan]:
 
 def _again(job: Job, plan: Plan, degrees: Degrees) -> Plan:
     """A plan's layers and recomputation for another job or other degrees. UsageError if a rule
-    forbids it.
-    """
+    forbids it."""
     from planner.predict.configuration import Configuration, place_of
     from planner.predict.evaluate import checked, evaluated
 

@@ -31,8 +31,7 @@ class Share(NamedTuple):
 
 def vision_shares(job: Job, plan: Plan, profile: StepProfile | None) -> tuple[Share, ...]:
     """Seconds of a step in the tower and in the projector, and their bytes of the heaviest stage's
-    peak. Empty if a step has no images.
-    """
+    peak. Empty if a step has no images."""
     if job.model.vision is None or not job.model.images.patches or profile is None:
         return ()
     return (*_seconds(plan, profile), *_bytes(job, plan))

@@ -42,8 +42,7 @@ STEP_S, BLOCK_S = 4e-4, 1.5e-8
 
 def applies(ctx: LayoutContext) -> bool:
     """Whether a walk may find what CP-SAT might not: kinds that mix, and several possible
-    blocks.
-    """
+    blocks."""
     free = ctx.layouts == "any" and ctx.placement == "straight" and not ctx.offload_modules
     counted = ctx.recomputation != "free"
     return free and counted and not ctx.in_order and 1 < ctx.blocks <= _MOST_BLOCKS
@@ -52,8 +51,7 @@ def applies(ctx: LayoutContext) -> bool:
 @dataclass(frozen=True)
 class Walk:
     """A walk through the layouts of a shape. A state is a row of the layers of each block, and how
-    many of each block recompute ("shared" only, else 0).
-    """
+    many of each block recompute ("shared" only, else 0)."""
 
     terms: ShapeTerms
     ctx: LayoutContext
@@ -114,8 +112,7 @@ class Walk:
 
     def _neighbours(self, state: Integers, random: np.random.Generator) -> Integers:
         """Legal states in which one or two layers moved to other blocks, or every block recomputes
-        one layer more or less.
-        """
+        one layer more or less."""
         states = np.tile(state, (NEIGHBOURS + 2, 1))
         moved = np.arange(NEIGHBOURS)
         for some in (moved, moved[::2]):

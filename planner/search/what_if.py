@@ -158,8 +158,7 @@ class _Solver:
 
     def known(self, shares: CostedShares) -> Iterator[Known]:
         """The plan in question and the best one now, each at its own choice of offload. Searches
-        after a change start from them; see `search_costed`.
-        """
+        after a change start from them; see `search_costed`."""
         plans = {id(item): item for item in (self.plan, self.now)}.values()
         for (source, costed), plan in product(enumerate(shares.jobs), plans):
             if not _same_offload(costed.job, plan):
@@ -222,8 +221,7 @@ class _Solver:
 
     def constraints(self, rows: list[WhatIfRow]) -> tuple[BindingConstraint, ...]:
         """The value of lifting each constraint: the memory limit, the user's choices and tp's
-        domain.
-        """
+        domain."""
         plan = self.plan
         held = {"stage": plan.heaviest_stage, "held_bytes": plan.peak_bytes}
         named = [("memory", row, held) for row in rows if row.name == "hbm"]

@@ -1,6 +1,5 @@
 """Training of adapters or of a part of the weights: which frameworks support it, and what it
-changes.
-"""
+changes."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _CAST_NORMS = {"layernorm_input_bytes": _FP32, "unfused_gelu_bytes": 14.0}
 def usual_framework(tuning: Tuning, gpus: int, *, splits: bool = False) -> str:
     """The usual framework for adapters: transformers with peft on one GPU, FSDP on several, and
     DeepSpeed for base formats that FSDP cannot shard. Megatron-Bridge if `splits` (tensor or
-    pipeline parallelism) and the base is not quantised.
-    """
+    pipeline parallelism) and the base is not quantised."""
     if splits and tuning.base is None and tuning.method in _of("megatron-bridge").methods:
         return "megatron-bridge"
     if gpus == 1:
@@ -100,8 +98,7 @@ def part_profile(
 ) -> FrameworkProfile:
     """The profile of a language model with norms of kind `norm`, as it runs another part of the
     model with norms of kind `own`. Under autocast LayerNorms run in fp32 and RMSNorms do not.
-    `begins`: the part's stream between layers starts with a norm.
-    """
+    `begins`: the part's stream between layers starts with a norm."""
     if own == norm or not tuning.has_adapters or profile.mode != "bf16":
         return profile
     wide = _is_wide(profile, tuning, own) and not _is_wide(profile, tuning, norm)
@@ -138,8 +135,7 @@ def _with_cast_norms(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProf
 
 def _with_units(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> FrameworkProfile:
     """Profile in which each adapter matrix that is an FSDP unit is gathered by itself. Adapters
-    fused with their base product are excluded (fms-acceleration).
-    """
+    fused with their base product are excluded (fms-acceleration)."""
     rules = profile.adapters
     if not rules.unit_gather_s or rules.fused_kernels:
         return profile
@@ -152,8 +148,7 @@ def _with_units(profile: FrameworkProfile, tuning: Tuning, model: ModelSpec) -> 
 
 def _with_temporaries(profile: FrameworkProfile, tuning: Tuning) -> FrameworkProfile:
     """Profile whose optimizer temporaries have the width of the updated weights: twice that of 16
-    bits if only fp32 adapters are trained.
-    """
+    bits if only fp32 adapters are trained."""
     held = tuning.adapter or profile.adapters.weight_type
     if held != "fp32" or tuning.whole:
         return profile

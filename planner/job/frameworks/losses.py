@@ -1,6 +1,5 @@
 """How an objective changes a framework's profile: the logits that its loss stores and moves, and
-whether the framework supports it at all.
-"""
+whether the framework supports it at all."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ class LossBytes(Named):
 @cache
 def loss_bytes(kind: str, logits: Handed, framework: str = "") -> LossBytes | None:
     """Bytes that a loss on logits of a type stores and moves; None if it uses the framework's
-    cross-entropy. `framework`: the framework that brings its own implementation of the loss.
-    """
+    cross-entropy. `framework`: the framework that brings its own implementation of the loss."""
     tables: Mapping[str, Any] = shipped_toml("planner.job", "losses.toml")
     found = {
         table.get("framework", ""): table[logits]
@@ -93,8 +91,7 @@ def loss_bytes(kind: str, logits: Handed, framework: str = "") -> LossBytes | No
 
 def demand_adapters(profile: FrameworkProfile, objective: Objective, *, has_adapters: bool) -> None:
     """Raise UsageError if the framework supports an objective only with adapters and there are
-    none.
-    """
+    none."""
     if objective.kind in profile.adapter_objectives and not has_adapters:
         raise UsageError(
             f"--objective {objective}: {profile.name} has {objective.rules.words} only for "
@@ -132,8 +129,7 @@ def objective_conditions(
 @cache
 def with_objective(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
     """The profile as it trains for an objective; equal arguments give the same object. UsageError
-    if the framework does not support it.
-    """
+    if the framework does not support it."""
     demand_objective(profile, objective)
     if objective.is_plain:
         return profile
@@ -169,8 +165,7 @@ def _with_note(profile: FrameworkProfile, note: str) -> FrameworkProfile:
 
 def _by_rows(profile: FrameworkProfile, objective: Objective) -> FrameworkProfile:
     """The profile with Liger's loss over rows. Distillation keeps its own, because each token has a
-    loss.
-    """
+    loss."""
     tokens = profile.loss_logits == "tokens" or objective.teacher is not None
     if tokens or objective.kind in ("lm", "policy"):
         return profile
@@ -199,8 +194,7 @@ _CAST_BYTES = 6.0
 
 def _own_loss(profile: FrameworkProfile, objective: Objective) -> LossBytes | None:
     """The loss of an objective that makes logits but does not use the framework's cross-entropy;
-    else None.
-    """
+    else None."""
     if profile.saved.linear_loss:
         return None
     if objective.kind == "policy":
@@ -228,8 +222,7 @@ def read_bytes(profile: FrameworkProfile, objective: Objective) -> float:
 
 def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
     """Bytes per logit in memory, besides what is kept for backward, while a reference or teacher is
-    read; 0 if that happens before the policy's forward.
-    """
+    read; 0 if that happens before the policy's forward."""
     found = _own_loss(profile, objective)
     return found.reading if found is not None else 0.0
 
@@ -237,8 +230,7 @@ def reading_bytes(profile: FrameworkProfile, objective: Objective) -> float:
 def reading_peak_bytes(profile: FrameworkProfile, objective: Objective) -> float:
     """Peak bytes per logit while a pass only reads the policy: the loss's own figure if it has one.
     For losses over chunks and the framework's own cross-entropy, the peak of a training forward
-    pass.
-    """
+    pass."""
     found = _own_loss(profile, objective)
     if found is not None and found.reading:
         return objective.answers * found.reading

@@ -89,8 +89,7 @@ class OlderGpus(_Mode):
 
 class UnmodelledSaving(Frozen):
     """A memory saving of the framework that is not modelled. `terms`: terms of a stage's memory
-    (`planner.predict.plan.StageMemory`) that it may remove.
-    """
+    (`planner.predict.plan.StageMemory`) that it may remove."""
 
     words: str
     terms: tuple[Literal["weights", "gradients", "optimizer", "gather_buffers"], ...]
@@ -213,8 +212,7 @@ class FrameworkProfile(Frozen):
         """The profile in a dtype mode: `bf16` (16-bit weights), `amp` (autocast over fp32 weights)
         or `fp32`. With `bf16`, or the mode that it is already in, the profile is returned
         unchanged, including the changes that techniques made. UsageError lists the framework's
-        modes.
-        """
+        modes."""
         if name in ("bf16", self.mode):
             return self
         for mode in self.modes:
@@ -238,8 +236,7 @@ class FrameworkProfile(Frozen):
         """Default tensor parallelism of experts. Megatron uses that of the other layers
         (parallel_state.py, `expert_tensor_parallel_size is None`). Frameworks without a separate
         degree keep experts whole under expert parallelism and split them like other layers
-        otherwise.
-        """
+        otherwise."""
         if not experts:
             return 1
         return tp if self.parallelism.expert_tensor or ep == 1 else 1
@@ -308,8 +305,7 @@ def check_precision(profile: FrameworkProfile, precision: str) -> None:
 
 def demand_arithmetic(profile: FrameworkProfile, gpu: Gpu, precision: str) -> None:
     """Raise HardwareError if a GPU does not compute in a precision; names the first one that both
-    GPU and framework support.
-    """
+    GPU and framework support."""
     try:
         gpu.peak(precision)
     except HardwareError as error:
@@ -346,8 +342,7 @@ def load_framework(name: str) -> FrameworkProfile:
 
 def _table(name: str) -> dict[str, Any]:
     """A framework's TOML file merged over the file it `extends`: tables merge, other values are
-    replaced, and techniques that it `lacks` are removed (`*`: all).
-    """
+    replaced, and techniques that it `lacks` are removed (`*`: all)."""
     loads = shipped_toml("planner.job.frameworks", f"{name}.toml")
     parent = loads.pop("extends", None)
     if parent is None:
@@ -374,8 +369,7 @@ def _merged(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def profile_on(profile: FrameworkProfile, gpu: str, vendor: str) -> FrameworkProfile:
     """The profile that a job uses on a vendor's GPUs: this one, or the one that replaces it there.
-    UsageError if the framework has no release for them.
-    """
+    UsageError if the framework has no release for them."""
     launch = profile.launch
     if not (launch.target and launch.cuda and vendor == "amd"):
         return profile

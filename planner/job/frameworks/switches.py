@@ -60,8 +60,7 @@ class Switches:
 @cache
 def switched(profile: FrameworkProfile, switches: Switches, world: int) -> FrameworkProfile:
     """The profile with the options applied, for a job on `world` GPUs; equal arguments give the
-    same object. UsageError for an option that the framework lacks.
-    """
+    same object. UsageError for an option that the framework lacks."""
     if not switches.sequence_parallel:
         profile = _noted(with_tables(profile, NO_SEQUENCE_PARALLEL), "no sequence parallelism")
     if switches.gradient_as_bucket_view:
@@ -85,8 +84,7 @@ def with_techniques(
     profile: FrameworkProfile, used: tuple[str, ...], unused: tuple[str, ...] = ()
 ) -> FrameworkProfile:
     """The profile with the techniques `used` and without `unused`; equal arguments give the same
-    object.
-    """
+    object."""
     for technique in profile.techniques:
         if technique.name in used and technique.profile:
             other = load_framework(technique.profile).in_mode(profile.mode)
@@ -196,8 +194,7 @@ def site_of(
     tuning: Tuning = FULL, samples: Samples = _ONE_TEXT,
 ) -> Site:  # fmt: skip
     """The properties of a job that decide which techniques apply. `inside`: tensor parallelism
-    stays inside a scale-up domain.
-    """
+    stays inside a scale-up domain."""
     linked = cluster.scale_up_domain_gpus >= cluster.gpus_per_node
     linked = linked and cluster.gpu.traits.kernels_send
     split = profile.parallelism.sequence_parallel == "with-tp"
@@ -220,8 +217,7 @@ def kept_techniques(
     offered: FrameworkProfile, profile: FrameworkProfile, names: Iterable[str]
 ) -> tuple[str, ...]:
     """Techniques in use, in the order of the profile `offered`, given that `profile` already
-    includes some.
-    """
+    includes some."""
     used = tuple(names)
     return tuple(
         one.name

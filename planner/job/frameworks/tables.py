@@ -1,6 +1,5 @@
 """Tables of a framework's profile, whose settings `settings.toml` declares with type, unit,
-default, meaning and source.
-"""
+default, meaning and source."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ class Outside(Settings):
 @declared(*SETTINGS, "full_memory")
 class FullMemorySettings(Settings):
     """Behaviour of runs whose allocator had almost no memory left
-    (`planner.predict.uncertainty.full_memory`).
-    """
+    (`planner.predict.uncertainty.full_memory`)."""
 
     if TYPE_CHECKING:
         allocator: str = ""
@@ -146,8 +144,7 @@ TABLES = {
 
 class DeclaredSetting(NamedTuple):
     """One declared setting. `default` is None if a file must give the value, or if None is the
-    default.
-    """
+    default."""
 
     table: str
     name: str

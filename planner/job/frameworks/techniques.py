@@ -38,8 +38,7 @@ Applies = Literal[
 class Technique(Settings):
     """One technique of a framework. `tables`: its changes to the profile. `autocast`: further
     changes under autocast over fp32 weights. `without`: the changes if it is off, for techniques
-    that the profile assumes to be on.
-    """
+    that the profile assumes to be on."""
 
     tables: Changes = ()
     autocast: Changes = ()
@@ -135,8 +134,7 @@ class Site:
 
     def _lacked(self, applies: str) -> str:
         """The property of model or training that a technique needs and this job lacks; empty if
-        none.
-        """
+        none."""
         if applies.startswith("moe") and not self.mixture:
             return "it works only for mixtures of experts"
         if applies == "moe-layers" and self.separate:
@@ -184,8 +182,7 @@ class TechniqueDecision:
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
         """Every subset of the undecided techniques, smallest first, then each technique that
-        switches to another profile. Empty if nothing is undecided.
-        """
+        switches to another profile. Empty if nothing is undecided."""
         sets = (combinations(self.open, size) for size in range(len(self.open) + 1))
         every = [one_set for sizes in sets for one_set in sizes]
         every += [(name,) for name in self.alone]
@@ -200,8 +197,7 @@ def decide(
     site: Site,
 ) -> TechniqueDecision:
     """Decide which of a framework's techniques a job uses. UsageError if a technique is unknown or
-    cannot work for the job.
-    """
+    cannot work for the job."""
     known = {one.name: one for one in offered}
     for option, names in (("--with", asked), ("--without", excluded)):
         for name in names:

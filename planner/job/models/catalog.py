@@ -148,8 +148,7 @@ def _other_names() -> dict[str, str]:
 
 def _repository_of(name: str) -> str:
     """The Hugging Face repository of a catalogue model: the first one that `aliases.toml` lists for
-    it.
-    """
+    it."""
     repositories = _alias_tables()["huggingface"].items()
     return next((repository for repository, named in repositories if named == name), "")
 
@@ -163,8 +162,7 @@ def _alias_tables() -> dict[str, dict[str, str]]:
 @cache
 def _shipped(name: str, asked: str) -> ResolvedModel:
     """A model of the catalogue, read once per process, because `fit` and tests ask for each many
-    times.
-    """
+    times."""
     return _from_toml(_FOLDER / f"{name}.toml", asked, None if asked == name else name)
 
 
@@ -204,8 +202,7 @@ def _from_toml(path: Path, asked: str, alias_of: str | None = None) -> ResolvedM
 
 def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
     """Notes that a published checkpoint has modules besides the language model, and that only the
-    latter is counted.
-    """
+    latter is counted."""
     if not beside:
         return ()
     more = " and a ".join(beside)
@@ -214,8 +211,7 @@ def beside_notes(beside: tuple[str, ...]) -> tuple[str, ...]:
 
 def _existing_path(asked: str) -> Path | None:
     """The path if something exists there; None otherwise, also for text that cannot be a path (too
-    long, unknown ~user).
-    """
+    long, unknown ~user)."""
     if not asked.strip():
         return None
     try:

@@ -46,8 +46,7 @@ def family_of_type(model_type: str) -> str:
 
 def language_key(wrapper: object) -> str:
     """Key of the language model in a multimodal config; empty if its keys are at the top level,
-    beside the tower's table.
-    """
+    beside the tower's table."""
     found = TABLES["nested"].get(wrapper, _TEXT) if isinstance(wrapper, str) else _TEXT
     return str(found)
 
@@ -67,8 +66,7 @@ def read_config_json(path: Path) -> dict[str, object]:
 
 class HfModel(NamedTuple):
     """A parsed config.json. `notes`: assumptions, and keys that are unknown. `left_out`: modules
-    besides the language model, which the shape does not count.
-    """
+    besides the language model, which the shape does not count."""
 
     spec: ModelSpec
     notes: tuple[str, ...]
@@ -112,8 +110,7 @@ def modules_left_out(
     whole: Mapping[str, object], config: Mapping[str, object], asked: Collection[str]
 ) -> tuple[str, ...]:
     """Modules that a config nests beside its language model (a vision tower, an audio encoder) or
-    inside it without being read, recognised by their tables of layer sizes.
-    """
+    inside it without being read, recognised by their tables of layer sizes."""
     tables = {**whole, **config} if whole is not config else config
     nested = (
         key
@@ -159,8 +156,7 @@ def _defaults() -> dict[str, dict[str, Any]]:
 
 def class_defaults(model_type: str) -> dict[str, object]:
     """Defaults of a transformers configuration class for missing keys. None: any value counts as
-    the default.
-    """
+    the default."""
     stated = dict(_defaults()["classes"][model_type])
     like = stated.pop("like", None)
     base = class_defaults(like) if like else _defaults()["common"]
@@ -218,8 +214,7 @@ def _supported(model_type: object, where: str) -> str:
 
 def _pretraining_seq(fields: Fields) -> int:
     """Context length before it was extended, if the config tells; else max_positions with an upper
-    limit.
-    """
+    limit."""
     for table in ("rope_scaling", "rope_parameters"):
         original = fields.table(table).get("original_max_position_embeddings")
         if isinstance(original, int) and original > 0:

@@ -52,8 +52,7 @@ def falcon(fields: Fields) -> SpecFields:
 
 def _falcon_kv_heads(fields: Fields) -> int:
     """One if `multi_query` is set in the old architecture; otherwise `num_kv_heads`, or the number
-    of query heads if that is missing.
-    """
+    of query heads if that is missing."""
     heads = fields.positive("num_attention_heads")
     if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):
         return 1
@@ -101,8 +100,7 @@ def opt(fields: Fields) -> SpecFields:
 
 def _beside(block: str) -> Reader:
     """Attention and FFN in parallel if `use_parallel_residual` is set. `block`: the form of the
-    parallel block.
-    """
+    parallel block."""
     return lambda fields: {"block": block if fields.flag("use_parallel_residual") else "pre"}
 
 
@@ -200,8 +198,7 @@ def _llama4_moe_layers(fields: Fields) -> list[bool]:
 
 def _llama4_chunks(fields: Fields) -> SpecFields:
     """Layers with rotary positions attend within chunks; the others attend to the whole
-    sequence.
-    """
+    sequence."""
     layers = fields.positive("num_hidden_layers")
     rotary = fields.binary("no_rope_layers", layers)
     if rotary is None:

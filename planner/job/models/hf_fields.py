@@ -170,8 +170,7 @@ class Fields:
 
     def others(self, defaults: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
         """Keys whose value differs from the family's class default, or from `defaults` if the class
-        has none.
-        """
+        has none."""
         known = {key: self._defaults.get(key, default) for key, default in defaults.items()}
         stated = {key: self._config.get(key) for key in known}
         return tuple(

@@ -1,6 +1,5 @@
 """Readers for keys that several families of Hugging Face configs share, such as rotary
-positions.
-"""
+positions."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ _ATTENTION: Mapping[str, AttentionKind] = TABLES["attention"]
 
 def family(*parts: Reader, **fixed: Any) -> Reader:
     """Build a family's reader: the trunk, then its parts in order, then values fixed for the
-    family.
-    """
+    family."""
 
     def read(fields: Fields) -> SpecFields:
         found = trunk(fields)
@@ -82,8 +80,7 @@ def trunk(fields: Fields) -> SpecFields:
 
 def experts(fields: Fields, width: str = "intermediate_size", **more: object) -> MoeSpec:
     """Fields that configs with experts state in the same way. `width`: key of an expert's FFN
-    width.
-    """
+    width."""
     known: SpecFields = {
         "experts": fields.positive("num_experts"),
         "top_k": fields.positive("num_experts_per_tok"),
@@ -147,8 +144,7 @@ def window_everywhere(fields: Fields) -> SpecFields:
 
 def window_pattern(fields: Fields) -> SpecFields:
     """Every n-th layer has full attention, the others a sliding window (Gemma 2: n = 2, Gemma 3: 6,
-    gpt-oss: 2).
-    """
+    gpt-oss: 2)."""
     period = fields.positive("sliding_window_pattern")
     layers = range(fields.positive("num_hidden_layers"))
     kinds: list[AttentionKind] = ["sliding" if (i + 1) % period else "full" for i in layers]

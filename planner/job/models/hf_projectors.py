@@ -22,8 +22,7 @@ def positions(fields: Fields) -> int:
 
 def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
     """Qwen's projector: a norm of each patch, then two layers over four concatenated patches.
-    Deepstack's projectors normalise the four together.
-    """
+    Deepstack's projectors normalise the four together."""
     del whole
     merged = tower.positive("spatial_merge_size") ** 2
     wide = merged * shape.hidden
@@ -41,8 +40,7 @@ def merger(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
 
 def moonvit_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
     """Kimi's projector: a norm of each patch, then two layers over concatenated squares of
-    patches.
-    """
+    patches."""
     del whole
     merged = tower.side("merge_kernel_size") ** 2
     wide = merged * shape.hidden
@@ -64,8 +62,7 @@ def single(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
 def phi3_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
     """Phi-3-vision's projector: two layers over four concatenated patches. A learned vector of the
     same width ends each row of patches, and another stands between the tiles and the view of the
-    whole image.
-    """
+    whole image."""
     del tower, whole
     wide = 4 * shape.hidden
     return {"merged": 4, "widths": (wide, hidden, hidden), "row_ends": 2}
@@ -73,8 +70,7 @@ def phi3_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) 
 
 def linear_pair(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
     """LLaVA's projector: two layers. From LLaVA-NeXT on a learned vector ends each row of
-    patches.
-    """
+    patches."""
     del tower
     rows = int(whole.kind() in ("llava_next", "llava_onevision"))
     bias = whole.flag("multimodal_projector_bias", default=True)
@@ -105,8 +101,7 @@ def gemma3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape
 
 def mistral3(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
     """Mistral 3's projector: a norm of each patch, a layer over a token's four patches, and two
-    more layers.
-    """
+    more layers."""
     del tower
     merged = (whole.optional_positive("spatial_merge_size") or 2) ** 2
     widths = (merged * shape.hidden, shape.hidden, hidden, hidden)
@@ -129,8 +124,7 @@ def shuffled(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Sha
 
 def llama4_projector(tower: Fields, whole: Fields, shape: TowerSpec, hidden: int) -> Shape:
     """Llama 4's projector: two layers over four concatenated patches, and one to the language
-    model, all without bias.
-    """
+    model, all without bias."""
     del whole
     merged = round(1.0 / tower.number("pixel_shuffle_ratio", default=0.5)) ** 2
     into, out = tower.positive("projector_input_dim"), tower.positive("projector_output_dim")

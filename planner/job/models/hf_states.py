@@ -202,8 +202,7 @@ def minimax(fields: Fields) -> SpecFields:
 
 def delta_nets(fields: Fields) -> SpecFields:
     """Gated delta nets, and gated attention in every fourth layer; chunks of 64 tokens
-    (flash-linear-attention).
-    """
+    (flash-linear-attention)."""
     layers = fields.positive("num_hidden_layers")
     period = fields.positive("full_attention_interval")
     stated = fields.strings("layer_types", layers)

@@ -58,8 +58,7 @@ def read_vision(
     model_type: str, config: Mapping[str, object], hidden: int, where: str
 ) -> VisionSpec | None:
     """The vision part of a model whose language model has width `hidden`; None if the config has
-    none, or an unknown one.
-    """
+    none, or an unknown one."""
     row = _tables().get(model_type)
     given = config.get(vision_key(model_type))
     if row is None or given is None:
@@ -85,8 +84,7 @@ def read_vision(
 
 def _unread(row: Mapping[str, Any], whole: Fields, tower: Fields) -> Shape:
     """Number of last tower layers whose output is unused, for types that select an earlier hidden
-    state.
-    """
+    state."""
     usual = row.get("feature_layer")
     if usual is None:
         return {}
@@ -106,8 +104,7 @@ _SPLIT = {364: "idefics3", 384: "smolvlm", 512: "smolvlm2"}
 
 def _rule(rule: str, tower: Fields) -> str:
     """The image rule. Models of one type may use different tile sizes; Pixtral has LLaVA's type
-    with another tower.
-    """
+    with another tower."""
     if rule == "llava" and tower.kind() == "pixtral":
         return "pixtral"
     if rule in _SPLIT.values():
@@ -230,8 +227,7 @@ def internvl(fields: Fields) -> Shape:
 
 def intern_vit(fields: Fields) -> Shape:
     """InternVL's tower, with one fused QKV projection and no norm after the layers
-    (OpenGVLab/InternVL, internvl/model/internvl_chat/modeling_intern_vit.py).
-    """
+    (OpenGVLab/InternVL, internvl/model/internvl_chat/modeling_intern_vit.py)."""
     return _trunk(fields) | {
         "kind": "intern_vit",
         "positions": positions(fields) + 1,
@@ -245,15 +241,13 @@ def intern_vit(fields: Fields) -> Shape:
 
 def phi3_clip(fields: Fields) -> Shape:
     """CLIP large for 336 pixels, which Phi-3-vision's modelling file has as a constant
-    (image_embedding_phi3_v.py, CLIP_VIT_LARGE_PATCH14_336_CONFIG).
-    """
+    (image_embedding_phi3_v.py, CLIP_VIT_LARGE_PATCH14_336_CONFIG)."""
     return clip(fields)
 
 
 def moonvit(fields: Fields) -> Shape:
     """Kimi's tower: a learned position table that is resized to each image, and rotary positions.
-    The checkpoints' configs use other names for its sizes.
-    """
+    The checkpoints' configs use other names for its sizes."""
     sizes = {
         "layers": ("vt_num_hidden_layers", "num_hidden_layers"),
         "hidden": ("vt_hidden_size", "hidden_size"),
@@ -302,8 +296,7 @@ def llama4(fields: Fields) -> Shape:
 def mllama(fields: Fields) -> Shape:
     """Llama 3.2 Vision's tower. All tiles of an image form one row. Gated layers (a learned factor
     on each block's output) follow the ungated ones; the outputs of some ungated layers are read
-    besides the last.
-    """
+    besides the last."""
     first, then = fields.positive("num_hidden_layers"), fields.positive("num_global_layers")
     ratios = fields.pairs("supported_aspect_ratios")
     return {

@@ -12,8 +12,7 @@ def layer_kinds(
     attention: Sequence[AttentionKind], moe: Sequence[bool], has_experts: bool
 ) -> tuple[LayerKind, ...]:
     """Kinds first to last, or () if ModelSpec's default applies (full attention, one kind of
-    FFN).
-    """
+    FFN)."""
     uniform = all(kind == "full" for kind in attention) and all(m is has_experts for m in moe)
     if uniform:
         return ()
@@ -49,8 +48,7 @@ def hybrid_kinds(pattern: str, where: str) -> tuple[LayerKind, ...]:
 
 def layer_pattern(model: ModelSpec) -> str:
     """The pattern of a model whose mixers and blocks are separate layers; empty for other
-    models.
-    """
+    models."""
     delta = model.state_space is not None and model.state_space.kind == "gated_delta"
     symbols = {kind: symbol for symbol, kind in reversed(tuple(SYMBOLS.items()))}
     if not set(model.kinds) <= set(symbols):

@@ -102,8 +102,7 @@ def read_model_toml(
 
 def _with_style(file: ModelFile, usual: Callable[[str], Mapping[str, Any]]) -> ModelFile:
     """The file completed by the fields of `STYLE` that it leaves out, with a note that lists
-    them.
-    """
+    them."""
     family = str(file.shape.get("family", "custom"))
     known = dict(usual(family))
     defaults = {name: ModelSpec.model_fields[name].default for name in STYLE} | known

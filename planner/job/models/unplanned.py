@@ -20,8 +20,7 @@ def _models() -> Sequence[Mapping[str, Any]]:
 
 def unplanned_name(spellings: Sequence[str]) -> str:
     """Why a model with one of these spellings (without separators) cannot be planned; empty if it
-    is not in the list.
-    """
+    is not in the list."""
     for model in _models():
         if any(re.fullmatch(model["names"], spelling) for spelling in spellings):
             return _refusal(model)
@@ -30,8 +29,7 @@ def unplanned_name(spellings: Sequence[str]) -> str:
 
 def unplanned_type(model_type: str) -> str:
     """Why a config.json with this `model_type` cannot be planned; empty if it is not in the
-    list.
-    """
+    list."""
     return next((_refusal(model) for model in _models() if model_type in model["types"]), "")
 
 

@@ -69,8 +69,7 @@ def demand_positions(rollout: Rollout, policy: ModelSpec) -> None:
 
 def demand_behind(job: RlJob) -> None:
     """Raise UsageError for a synchronous step with engines on separate GPUs, if the framework has
-    none.
-    """
+    none."""
     waits = job.placements == ("separate",) and max(job.staleness) == 0
     if waits and not job.framework.separate_synchronous:
         raise UsageError(

@@ -117,8 +117,7 @@ class RlRequest(Named):
 
     def _samplers(self, job: RlJob) -> dict[str, Any]:
         """The job's fields for the GPUs that sample, if the request names any. Raises
-        UsageError.
-        """
+        UsageError."""
         text = self.rollout_gpus
         if isinstance(self.trainer.gpu_words, SeveralTypes):
             first, *others = (self.trainer.gpus or "").split("+")
@@ -199,8 +198,7 @@ class RlRequest(Named):
 
     def _without(self, framework: RlFramework) -> tuple[str, ...]:
         """The techniques to avoid: those that the user avoids, and default techniques of the
-        trainer that the framework lacks unless the user requested them.
-        """
+        trainer that the framework lacks unless the user requested them."""
         given = (*self.trainer.use, *self.trainer.without)
         offered = (one.name for one in self.trainer.find_framework().techniques)
         left = (name for name in offered if name in framework.without and name not in given)
@@ -229,8 +227,7 @@ class RlRequest(Named):
 
     def _reference(self, framework: RlFramework, algorithm: Algorithm) -> ReferenceHome:
         """Where the reference is stored: as asked, else the framework's default. Raises
-        UsageError.
-        """
+        UsageError."""
         if self.reference is None and not algorithm.reference:
             return "none"
         homes = framework.references
@@ -273,8 +270,7 @@ class RlRequest(Named):
 
 def as_trainer(job: Job, framework: RlFramework, rollout: Rollout) -> Job:
     """A job as a reinforcement-learning framework trains it: with a policy loss and the framework's
-    settings.
-    """
+    settings."""
     answers = rollout.response.mean / (rollout.prompt.mean + rollout.response.mean)
     share = answers if framework.answers_alone else 1.0
     objective = Objective("policy", logits=job.objective.logits, loss=framework.name, answers=share)
@@ -307,8 +303,7 @@ def find_algorithm(name: str) -> Algorithm:
 
 def read_turns(text: str | None) -> tuple[int, float]:
     """Parse `4x2.5`: (answers per sample, seconds of a tool between two answers). Raises
-    UsageError.
-    """
+    UsageError."""
     if text is None:
         return 1, 0.0
     match = re.fullmatch(r"\s*(\d{1,4})\s*x\s*(\d{1,6}(?:\.\d{1,6})?)\s*s?\s*", text)
@@ -322,8 +317,7 @@ def read_turns(text: str | None) -> tuple[int, float]:
 
 def read_reward(text: str) -> Reward:
     """Parse `rule`, seconds per step, or the name of a model that reads every sample. Raises
-    UsageError.
-    """
+    UsageError."""
     word = text.strip()
     if word.lower() == "rule":
         return Reward()
@@ -341,15 +335,13 @@ def read_reward(text: str) -> Reward:
 
 def usual_token_limit(rollout: Rollout) -> int:
     """Default tokens of a micro-batch: twice the longest allowed sample, as verl's performance
-    guide advises (docs/perf/perf_tuning.rst). Every sample fits in it.
-    """
+    guide advises (docs/perf/perf_tuning.rst). Every sample fits in it."""
     return 2 * rollout.longest
 
 
 def _placements(text: str, framework: RlFramework, engine: EngineName) -> tuple[Placement, ...]:
     """Placements that a search may use and in which the engine can receive new weights. Raises
-    UsageError.
-    """
+    UsageError."""
     reached = framework.separate_engines or framework.engines
     able = tuple(one for one in framework.placements if one == "colocated" or engine in reached)
     if text == "search":

@@ -81,8 +81,7 @@ class Rollout:
 @dataclass(frozen=True, slots=True)
 class Reward:
     """The judge of the samples: a rule that takes no noticeable time, something that takes
-    `seconds` per step, or a model that reads each sample forward.
-    """
+    `seconds` per step, or a model that reads each sample forward."""
 
     kind: RewardKind = "rule"
     seconds: float = 0.0

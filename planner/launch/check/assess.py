@@ -62,8 +62,7 @@ Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"
 @dataclass(frozen=True)
 class Assessment:
     """The verdict on a launch. `plan` is None if the launch breaks a rule or is not modelled;
-    `proposal` is None if too little is known to make a configuration of it.
-    """
+    `proposal` is None if too little is known to make a configuration of it."""
 
     found: Found
     proposal: Proposal | None = None
@@ -92,8 +91,7 @@ class Assessment:
     @property
     def leaves_out_memory(self) -> bool:
         """Whether the plan does not fit as predicted, but a setting that is not modelled saves
-        memory.
-        """
+        memory."""
         return any(item.rule == _LEFT_OUT for item in self.problems)
 
     @property
@@ -184,8 +182,7 @@ def _resolved(
     found: Found, proposal: Proposal, model: ResolvedModel, problems: list[Problem]
 ) -> Job | None:
     """The job of a configuration. If it cannot be modelled: None, and the reason is added to
-    `problems`.
-    """
+    `problems`."""
     if model.left_out:
         why = modules_not_modelled(found.model or model.asked, model.left_out)
         problems.append(Problem("not-predictable", why, "warning"))
@@ -236,8 +233,7 @@ def _machine(request: Request) -> Cluster:
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:
     """Assumptions made while reading a config.json, except those on the sequence length
-    (`--seq`).
-    """
+    (`--seq`)."""
     if model.asked.endswith(".json"):
         yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
 
@@ -258,8 +254,7 @@ def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
 
 def _no_machine(number: int | None) -> Problem:
     """The problem that the files do not name the GPUs. `number`: processes that they start, None if
-    unknown or if counts disagree.
-    """
+    unknown or if counts disagree."""
     text = "the files do not name the GPUs that they run on"
     if number:
         text = f"the files start {number:,} processes, but do not say on which GPUs"
@@ -274,15 +269,13 @@ def _hides_prediction(problem: Problem) -> bool:
 
 def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem, ...]:
     """Problems sorted by severity: errors first, notes last. Problems of ignored rules become
-    notes.
-    """
+    notes."""
     eased = [replace(p, severity="note") if p.rule in ignored else p for p in problems]
     ranks = {"error": 0, "missing": 3, "warning": 4, "note": 5}
 
     def rank(problem: Problem) -> int:
         """The position of a severity. Features that are not modelled come before missing values,
-        and after a branch that decides whether they are used.
-        """
+        and after a branch that decides whether they are used."""
         if problem.rule == BRANCH and problem.severity == "missing":
             return 1
         not_modelled = problem.rule == "not-predictable" and problem.severity == "warning"
@@ -344,8 +337,7 @@ def _hidden(found: Found) -> dict[str, str]:
 
 def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
     """Whether the reader has already reported a degree that the framework has and its profile
-    lacks.
-    """
+    lacks."""
     told = (item.places for item in problems if item.rule == "not-predictable")
     of_profile = broken.rule.endswith(("-supported", "-offered")) and bool(broken.places)
     return of_profile and {place for places in told for place in places}.issuperset(broken.places)
@@ -353,8 +345,7 @@ def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
 
 def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Problem]:
     """A warning if SHARP is requested but the switches reduce nothing; NCCL then silently reduces
-    on the hosts.
-    """
+    on the hosts."""
     if not found.sharp:
         return
     reason = why_not(proposal.request.find_cluster())
@@ -370,8 +361,7 @@ def _sharp_problem(found: Found, proposal: Proposal, job: Job) -> Iterator[Probl
 
 def _left_out(found: Found, plan: Plan, proposal: Proposal) -> Iterator[Problem]:
     """Problems for settings that save memory but are not modelled, if the plan does not fit without
-    their savings.
-    """
+    their savings."""
     if plan.fits:
         return
     excess = (plan.peak_bytes - plan.limit_bytes) / 2**30
@@ -406,8 +396,7 @@ def _short_fits(proposal: Proposal) -> bool:
 
 def _from_error(text: str, *, of_profile: bool = False) -> Problem:
     """A refusal as a problem; its text ends with the rule in brackets. With `of_profile`, a refusal
-    without a rule only means "not modelled", because the framework itself may have the feature.
-    """
+    without a rule only means "not modelled", because the framework itself may have the feature."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
     if match is None and of_profile:
         return Problem("not-predictable", text.strip(), "warning")

@@ -103,8 +103,7 @@ def _as_expected(
     best: Sequence[LaunchChange], tried: Sequence[LaunchChange], base: Plan, *, mixture: bool
 ) -> tuple[LaunchChange, ...]:
     """The best changes with their expected gain, which allows for having been picked among all
-    tried changes that fit.
-    """
+    tried changes that fit."""
     ours = standing_of(base, "", mixture)
     rivals = [standing_of(one.plan, "", mixture) for one in tried if one.sufficient]
     return tuple(
@@ -142,8 +141,7 @@ def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterato
 
 def _key(proposal: Proposal) -> object:
     """A key that is equal for equal configurations. It adds the overrides, which `repr` of a
-    request leaves out.
-    """
+    request leaves out."""
     return repr(proposal), str(proposal.request.overrides)
 
 
@@ -165,8 +163,7 @@ def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candi
 
 def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
     """One degree or mbs changed by a factor, with dp filling the GPUs; and the launch's own degrees
-    with dp filling them.
-    """
+    with dp filling them."""
     before, rules, gpus = proposal.degrees, job.framework.parallelism, job.cluster.num_gpus
     factors = (2, *_FACTORS)
     offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
@@ -200,16 +197,14 @@ def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
 
 def _followed(degrees: Degrees, before: Degrees) -> Degrees:
     """Degrees whose etp follows tp if it did before; vpp stays, or is 1 without a pipeline.
-    `_completed` asks the framework how it splits the layers.
-    """
+    `_completed` asks the framework how it splits the layers."""
     etp = degrees.tp if before.etp == before.tp else before.etp
     return degrees.model_copy(update={"etp": etp, "vpp": 1 if degrees.pp == 1 else degrees.vpp})
 
 
 def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
     """A description such as `tp 4 (dp 8)`: the requested change, and the changes that follow from
-    it.
-    """
+    it."""
     first = " ".join(f"{name} {getattr(new, name)}" for name in asked)
     following = (name for name in ("vpp", "dp", "grad_acc") if name not in asked)
     changed = (name for name in following if getattr(new, name) != getattr(degrees, name))
@@ -251,8 +246,7 @@ def _launched_as(proposal: Proposal, launched: Launched) -> Proposal:
 
 def _completed(proposal: Proposal, base: Proposal, job: Job, found: Found) -> Proposal:
     """The configuration with the framework's default split of layers, and with the file's ZeRO
-    stage if there are now replicas to shard over.
-    """
+    stage if there are now replicas to shard over."""
     if proposal.recompute != base.recompute:
         proposal = replace(proposal, recomputed=None)
     degrees, before = proposal.degrees, base.degrees

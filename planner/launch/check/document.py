@@ -69,8 +69,7 @@ def as_json(
 
 def refusal_json(paths: Sequence[str], error: Exception) -> str:
     """The document for files that cannot be read or options that are wrong: the error in place of a
-    prediction.
-    """
+    prediction."""
     cannot_tell = isinstance(error, CannotTellError)
     document = {
         "files": list(paths),
@@ -102,8 +101,7 @@ def _rl(assessment: Assessment) -> Record | None:
 
 def _opened(assessment: Assessment) -> Record:
     """Open facts, the plan for each of their values, and for time and memory a sentence on the fact
-    that matters most.
-    """
+    that matters most."""
     plan, opened = assessment.plan, assessment.opened
     said = opened_sentences(plan, opened) if plan else {}
     return {

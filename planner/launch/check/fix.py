@@ -1,6 +1,5 @@
 """Fixes problems in launch files and leaves everything else as it was written. Each fix is checked
-again, and so is the result.
-"""
+again, and so is the result."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ class Replacement:
 
 def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]:
     """The files' texts after the replacements, which are made from the end backwards.
-    NotInFileError if two overlap.
-    """
+    NotInFileError if two overlap."""
     texts: dict[str, str] = {}
     ordered = sorted(
         dict.fromkeys(replacements),
@@ -57,8 +55,7 @@ def applied(found: Found, replacements: Sequence[Replacement]) -> dict[str, str]
 
 def without_line(span: Span) -> Replacement:
     """The replacement that removes a span, and its whole line if only a backslash would be left on
-    it.
-    """
+    it."""
     text = span.file.text
     start = text.rfind("\n", 0, span.start) + 1
     end = text.find("\n", span.end)
@@ -115,8 +112,7 @@ def _says_so(setting: Setting | None, new: str | None) -> bool:
 
 def _replacement(found: Found, setting: Setting, value: str, *, at_use: bool) -> Replacement:
     """The replacement that gives a setting another value, where it is defined or (`at_use`)
-    used.
-    """
+    used."""
     if not setting.spans:
         raise NotInFileError(f"{setting.key} is not written separately in the file")
     span = setting.spans[-1 if at_use else 0]
@@ -292,8 +288,7 @@ Read = Callable[[Mapping[str, str]], Found]
 @dataclass(frozen=True)
 class Fixed:
     """`texts`: new content by file; `done`: descriptions of the edits made; `left`: problems and
-    changes that were not applied.
-    """
+    changes that were not applied."""
 
     texts: dict[str, str]
     done: tuple[str, ...]
@@ -313,8 +308,7 @@ class _Files:
 
     def assessed(self, texts: Mapping[str, str]) -> Assessment:
         """Assess other texts of the files on the same machine. UsageError and CannotTellError as
-        when reading.
-        """
+        when reading."""
         before = self.assessment
         request = before.proposal.request if before.proposal else None
         gpus, cluster = (request.gpus, request.cluster) if request else (None, None)
@@ -388,8 +382,7 @@ def _mend(files: _Files, problem: Problem) -> None:
 
 def _with_change(files: _Files, change: LaunchChange) -> dict[str, str]:
     """New texts with the change, edited where values are defined or, if that fails, where they are
-    used.
-    """
+    used."""
     found, proposal, wanted = files.assessment.found, files.assessment.proposal, change.proposal
     if proposal is None:
         raise NotInFileError("the configuration is not known")

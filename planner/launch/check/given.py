@@ -1,6 +1,5 @@
 """Reads the input of `planner check`, files or a whole launch folder. If a folder's files differ
-from its plan file, the files count and the differences are listed.
-"""
+from its plan file, the files count and the differences are listed."""
 
 from __future__ import annotations
 
@@ -52,8 +51,7 @@ class FolderFiles:
 
 def folder_files(folder: Path) -> FolderFiles:
     """The configuration and the script of a folder. UsageError if it contains no launch, or several
-    configurations, which are different launches.
-    """
+    configurations, which are different launches."""
     kind_of = {
         path: kind
         for path in sorted(folder.iterdir())
@@ -171,8 +169,7 @@ def read_given(
 
     def read(contents: Contents) -> Found:
         """The launch; if the files start fewer processes than there are GPUs, the degrees follow
-        from the processes.
-        """
+        from the processes."""
         found = read_for(machine.num_gpus if machine else None, contents)
         use = started(found, machine) if machine else None
         return read_for(use.processes, contents) if use else found

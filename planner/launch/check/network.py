@@ -1,6 +1,5 @@
 """NCCL variables in the environment of a launch: how they change its network, and the time that
-this costs.
-"""
+this costs."""
 
 from __future__ import annotations
 

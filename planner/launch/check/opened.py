@@ -104,8 +104,7 @@ def _opened(
 
 def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
     """For each value, ln(with the value / with the default) of step time and memory; values that
-    the framework cannot have are skipped.
-    """
+    the framework cannot have are skipped."""
     try:
         other = proposal.plan()
     except (UsageError, HardwareError, ConstraintError):
@@ -135,8 +134,7 @@ def plan_in_doubt(plan: Plan, job: Job, opened: tuple[open_mixture.OpenFact, ...
 
 def opened_sentences(plan: Plan, opened: tuple[open_mixture.OpenFact, ...]) -> dict[Figure, str]:
     """For step time and for memory: the open fact that would narrow the error bar most, with the
-    prediction for each of its values.
-    """
+    prediction for each of its values."""
     figures: dict[Figure, tuple[float, Callable[[float], str]]] = {
         "time": (plan.step_time_s, seconds),
         "memory": (plan.peak_bytes, lambda size: f"{gib(size)} GiB"),

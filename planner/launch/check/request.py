@@ -1,6 +1,5 @@
 """Turns `Found` into a configuration that can be costed: a request (with the profile as changed by
-the settings), degrees, recompute mode and layers.
-"""
+the settings), degrees, recompute mode and layers."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
 
 def _unreplicated_zero(stage: int, draft: Request) -> int:
     """The ZeRO stage to use if there is only one rank to shard over, where all stages are the same:
-    the files' stage, or the framework's lowest if it does not have that one.
-    """
+    the files' stage, or the framework's lowest if it does not have that one."""
     try:
         job = draft.resolve()
     except (UsageError, HardwareError):
@@ -147,8 +145,7 @@ def variation_tables() -> Mapping[str, Mapping[str, Any]]:
 
 def variation(name: str, profile: str) -> Variation:
     """A variation by name, for a profile. `tables` is empty for a technique of the profile, because
-    the request states it. KeyError for a name that no reader gives.
-    """
+    the request states it. KeyError for a name that no reader gives."""
     technique = load_framework(profile).technique(name.removeprefix("no-"))
     if technique is not None:
         without = "without: " if name.startswith("no-") else ""

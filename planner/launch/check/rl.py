@@ -121,8 +121,7 @@ def _step(job: RlJob, layout: RlLayout) -> RlStep:
 
 def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -> bool:
     """Whether the launch fits if prompts and answers have only a sixteenth of the allowed
-    length.
-    """
+    length."""
     answer = max(1, (rl.response_limit or _SHORT) // _SHORT)
     prompt = max(1, (rl.prompt_limit or _USUAL_PROMPT) // _SHORT)
     brief = replace(found, lengths=f"prompt={prompt},response={answer}")
@@ -133,8 +132,7 @@ def _short_fits(found: Found, rl: RlFound, gpus: str | None, cluster: str | None
 
 def _resolved(request: RlRequest, rl: RlFound) -> RlJob:
     """The job of a request, with the engine's further settings from the files. UsageError if it is
-    refused.
-    """
+    refused."""
     job, engine = request.resolve(), rl.engine
     set_engine = replace(job.engine, chunk=engine.chunk or job.engine.chunk, graphs=engine.graphs)
     return replace(job, engine=set_engine, **picked(rl, "token_limit_read fused_rotary"))
@@ -158,8 +156,7 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
 
 def _unpadded(found: Found, rl: RlFound) -> int | None:
     """Tokens in an unpadded micro-batch of `mbs` samples: `mbs` mean lengths, but at least the
-    longest sample. None if samples are padded.
-    """
+    longest sample. None if samples are padded."""
     if rl.padded:
         return None
     prompt, response = read_prompts(_lengths(found, rl))
@@ -169,8 +166,7 @@ def _unpadded(found: Found, rl: RlFound) -> int | None:
 
 def _algorithm(rl: RlFound) -> str:
     """The algorithm. With one answer per prompt, a group algorithm has nothing to compare and is
-    costed as `reinforce`.
-    """
+    costed as `reinforce`."""
     return (
         _ALONE if rl.samples_per_prompt == 1 and algorithms()[rl.algorithm].group else rl.algorithm
     )
@@ -178,8 +174,7 @@ def _algorithm(rl: RlFound) -> str:
 
 def _dividing(samples: int, minibatches: int) -> int:
     """The number of mini-batches, lowered until it divides the samples: frameworks drop the
-    remainder or make the last mini-batch smaller.
-    """
+    remainder or make the last mini-batch smaller."""
     return next(one for one in range(min(minibatches, samples), 0, -1) if samples % one == 0)
 
 
@@ -190,8 +185,7 @@ def stated_lengths(rl: RlFound) -> str:
 
 def _lengths(found: Found, rl: RlFound) -> str:
     """Lengths of prompts and answers, cut at the files' limits; unknown lengths are set to those
-    limits. UsageError if wrong.
-    """
+    limits. UsageError if wrong."""
     if found.lengths is None:
         return stated_lengths(rl)
     parts = re.split(r",\s*response=", found.lengths.strip()[len("prompt=") :], maxsplit=1)
@@ -235,8 +229,7 @@ def _trainer(found: Found, rl: RlFound, gpus: str | None, cluster: str | None) -
 
 def _lacking(found: Found, rl: RlFound) -> Iterator[str]:
     """Techniques of the trainer's profile that are off under this framework unless the files switch
-    them on.
-    """
+    them on."""
     offered = {technique.name for technique in load_framework(found.framework).techniques}
     lacks = offered.intersection(find_rl_framework(rl.framework).without)
     yield from (f"no-{name}" for name in sorted(lacks.difference(found.variations)))

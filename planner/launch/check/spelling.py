@@ -21,8 +21,7 @@ class NotInFileError(Exception):
 
 def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ...]:
     """Edits that turn the file into the changed configuration. NotInFileError if its format cannot
-    express any.
-    """
+    express any."""
     written = formats().get(found.format)
     if written is None:
         raise NotInFileError("a plan file cannot be edited; search again: planner search")

@@ -1,6 +1,5 @@
 """Checks that the numbers of nodes, GPUs and processes in launch files agree with each other and
-fit the machine.
-"""
+fit the machine."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def stated_gpus(found: Found) -> int | None:
 def started(found: Found, cluster: Cluster) -> Started | None:
     """The processes that are started, if they are fewer than the machine's GPUs or spread over more
     nodes; otherwise, or if the files leave it open, None. A node count that comes only from the
-    environment is taken to be the machine's.
-    """
+    environment is taken to be the machine's."""
     use = _stated_start(found, cluster)
     if use is None or min(use.nodes, use.per_node) < 1 or use.per_node > cluster.gpus_per_node:
         return None
@@ -85,8 +83,7 @@ def _stated_start(found: Found, cluster: Cluster) -> Started | None:
 
 def _stated_degrees(found: Found) -> Count | None:
     """The number of processes that the degrees need, if a file states all degrees and no
-    command.
-    """
+    command."""
     setting = found.where.get("dp")
     if found.counts or found.dp is None or setting is None:
         return None
@@ -112,8 +109,7 @@ def _in_all(
 
 def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
     """Counts in which the tasks of Slurm and MPI are renamed: to nodes if each starts torchrun,
-    otherwise to processes.
-    """
+    otherwise to processes."""
     inner = any(count.who.startswith(_PER_GPU) for count in counts)
     kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
     may_go = {*kinds, "nodes"}
@@ -142,8 +138,7 @@ def _first(counts: Sequence[Count], *kinds: CountKind) -> Count | None:
 
 def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Problem]:
     """Problems: different numbers for the same quantity (nodes, processes, or processes or GPUs per
-    node).
-    """
+    node)."""
     groups: tuple[tuple[CountKind, ...], ...] = (
         ("nodes",), ("processes", "gpus"), ("processes a node", "gpus a node"),
     )  # fmt: skip
@@ -237,8 +232,7 @@ def _machine(
 
 def _part_words(use: Started, cluster: Cluster, *, by_degrees: bool) -> str:
     """A sentence on idle GPUs, or on nodes that the machine does not have. `by_degrees`: whether
-    the number of processes follows only from the degrees.
-    """
+    the number of processes follows only from the degrees."""
     idle, there = cluster.num_gpus - use.processes, f"{cluster.num_gpus:,} GPUs"
     where = f" ({use.per_node:,} on each of {use.nodes:,} nodes)" if use.nodes > 1 else ""
     does = "the degrees in the file are for" if by_degrees else "the files start"
@@ -296,8 +290,7 @@ def _fix(edits: Sequence[Edit]) -> str:
 
 def _problem(text: str, counts: Sequence[Count], edits: tuple[Edit, ...] = ()) -> Problem:
     """An error; a warning if the environment may set a number, or if the only effect is idle
-    GPUs.
-    """
+    GPUs."""
     runs = _IDLE in text or any(count.eased for count in counts)
     severity: Severity = "warning" if runs else "error"
     places = tuple(dict.fromkeys(count.setting.place for count in counts))

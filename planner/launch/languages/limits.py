@@ -56,8 +56,7 @@ class Limits:
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
         """Count one more nested function, or command inside a word, inside this context. `what`:
-        its name in the error.
-        """
+        its name in the error."""
         if self.calls >= DEEPEST_CALL:
             _stop(f"{what} is more than {DEEPEST_CALL} calls deep")
         self.calls += 1

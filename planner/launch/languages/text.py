@@ -21,8 +21,7 @@ def digits(text: str) -> int | None:
 @dataclass(frozen=True, slots=True)
 class Hole:
     """The reason why part of a text is unknown, such as a command's output or a variable that no
-    file sets.
-    """
+    file sets."""
 
     why: str
 
@@ -146,8 +145,7 @@ class Text:
 
     def cut(self, pattern: str | re.Pattern[str]) -> Text:
         """The text without the matches of a pattern; the first group of each match, if any, is
-        kept.
-        """
+        kept."""
         return self.replaced(
             pattern, lambda match: self[slice(*match.span(1))] if match.re.groups else Text("")
         )

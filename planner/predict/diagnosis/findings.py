@@ -84,8 +84,7 @@ class Hypothesis:
     @property
     def target(self) -> tuple[str, str]:
         """The setting that the level changes: (`request` or `transport`, the field), or (`links`,
-        "").
-        """
+        "")."""
         where, _, name = self.cause.sets.partition(".")
         return where, name
 
@@ -199,8 +198,7 @@ class Loss:
 @dataclass(frozen=True)
 class Findings:
     """Comparisons with a run, explanations of the gaps, losses of the predicted step, and the
-    meaning of a stated MFU.
-    """
+    meaning of a stated MFU."""
 
     comparisons: tuple[MeasuredComparison, ...] = ()
     explanations: tuple[GapExplanation, ...] = ()
@@ -226,8 +224,7 @@ def findings_of(proposal: Proposal, job: Job, plan: Plan, measured: Measured) ->
 
 def losses_of(plan: Plan) -> tuple[Loss, ...]:
     """Time of the predicted step beyond the model's arithmetic at peak rate, by cause, largest
-    first.
-    """
+    first."""
     total = plan.step_time_s
     ideal_s = min(plan.mfu * total, plan.time.compute_s)
     amounts = {TIME_WORDS[name]: value for name, value in plan.time.model_dump().items()}
@@ -271,8 +268,7 @@ def explain_gap(
     costed: Sequence[CostedCause] | None = None,
 ) -> tuple[GapExplanation, ...]:
     """Explanations of a gap, nearest first; empty if there is hardly a gap. `costed`:
-    `costed_causes` of the gap's direction, if known.
-    """
+    `costed_causes` of the gap's direction, if known."""
     if abs(comparison.ratio - 1.0) <= SAME:
         return ()
     direction = direction_of(comparison)

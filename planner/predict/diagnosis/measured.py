@@ -28,8 +28,7 @@ Figure = Literal["step time", "peak memory"]
 @dataclass(frozen=True)
 class Measured:
     """Measurements that the user gives: seconds per step, MFU as a share, peak GiB on the heaviest
-    GPU, or tokens/s of the whole job.
-    """
+    GPU, or tokens/s of the whole job."""
 
     step_time_s: float | None = None
     mfu: float | None = None

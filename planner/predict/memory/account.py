@@ -42,8 +42,7 @@ _PLACES = {
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Tensors that a phase keeps for backward: numbers of micro-batches for each part of the stage,
-    exceptions for single layers, and offloaded bytes that are on the GPU during a copy.
-    """
+    exceptions for single layers, and offloaded bytes that are on the GPU during a copy."""
 
     copies: records.KeptCopies
     layers: tuple[OneLayer, ...]
@@ -100,8 +99,7 @@ def _without_state(stage: Stage, phase: PhaseMemory) -> PhaseMemory:
 
 def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
     """Phases of one step in order. Later micro-batches have forward and backward phases of their
-    own, because gradients of earlier ones exist by then.
-    """
+    own, because gradients of earlier ones exist by then."""
     framework = stage.inputs.framework
     first, later, late = passes(stage.held, stage.grid.grad_acc, framework)
     resting, moving = stage.rest
@@ -244,8 +242,7 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
 
 def _gaps(stage: Stage, row: Any) -> dict[str, float]:
     """Bytes of blocks that the allocator keeps in addition to live tensors; during the update, the
-    update's blocks are live.
-    """
+    update's blocks are live."""
     gaps = float(row.terms[f.STAGE_FRAGMENTATION])
     aside = core.set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
     if not aside or row.phase == 1.0:
@@ -342,8 +339,7 @@ def worst_expert_load(job: Job, degrees: Degrees) -> float:
 
 def dropless_worst_case(configuration: Configuration) -> Footprint | None:
     """The footprint if every token of the ep group goes to one rank; None if ranks do not share out
-    the experts, or if the job already assumes such a load.
-    """
+    the experts, or if the job already assumes such a load."""
     job = configuration.job
     worst = worst_expert_load(job, configuration.degrees)
     if worst <= job.expert_imbalance:
@@ -354,8 +350,7 @@ def dropless_worst_case(configuration: Configuration) -> Footprint | None:
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
     """Live bytes during the backward of one layer of a stage; `done`: number of layers whose
-    backward is finished.
-    """
+    backward is finished."""
 
     layer: int
     done: int
@@ -378,8 +373,7 @@ def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
 
 def _ends(stage: Stage, one_pass: Pass) -> tuple[float, float]:
     """Bytes at the first and at the last layer of a backward pass; 0 without layers. (The core
-    skips the last layer once gradients exist, because it is lighter then.)
-    """
+    skips the last layer once gradients exist, because it is lighter then.)"""
     firsts = [
         float(total_bytes(stage.terms(phase, one_pass)))
         for phase in (LAYER, LAYER_AGAIN)

@@ -74,8 +74,7 @@ class Move:
 @dataclass(frozen=True)
 class LargestTerm:
     """The largest memory term at the peak, in bytes; `move`: the first change, in the order of
-    advice, that shrinks it; None if no tried change does.
-    """
+    advice, that shrinks it; None if no tried change does."""
 
     name: str
     label: str
@@ -192,8 +191,7 @@ class _Adviser:
 
     def _changed(self, changes: tuple[OptionChange, ...]) -> Proposal | None:
         """The configuration after changes; None if the GPUs or the batch cannot be divided by the
-        new degrees.
-        """
+        new degrees."""
         proposal = self.proposal
         wanted: dict[str, int] = {}
         request: dict[str, Any] = {}
@@ -215,8 +213,7 @@ class _Adviser:
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int], gbs: int) -> Degrees | None:
         """Degrees completed: dp from the GPUs, grad_acc from the batch, etp, and vpp 1 if chunks
-        would be unequal at another pp.
-        """
+        would be unequal at another pp."""
         present = self.proposal.degrees
         replica, gpus = degrees.tp * degrees.pp * degrees.cp, present.gpus
         if "dp" in wanted or (self.may_add_gpus and replica > gpus):
@@ -259,8 +256,7 @@ def _stay(moves: Sequence[Move]) -> list[Move]:
 
 def _fewest_gpus(moves: list[Move]) -> list[Move]:
     """Drop moves to more GPUs than the smallest additional number that suffices, and moves to that
-    number that do not fit.
-    """
+    number that do not fit."""
     enough = min((move.more_gpus for move in moves if move.more_gpus and move.is_safe), default=0)
     if not enough:
         return moves

@@ -79,8 +79,7 @@ class InferenceMemory:
     @property
     def kv_tokens(self) -> int:
         """Number of tokens for which a replica's cache has room, in sequences of the given
-        context.
-        """
+        context."""
         return self._tokens(0.0)
 
     @property
@@ -91,8 +90,7 @@ class InferenceMemory:
     @property
     def concurrency(self) -> float:
         """Number of sequences of the given context that vLLM admits at once on a replica: its
-        start-up line `Maximum concurrency for N tokens per request`.
-        """
+        start-up line `Maximum concurrency for N tokens per request`."""
         context = self.deployment.context
         return min(s.blocks() / s.pool.admission_blocks(context) for s in self.stages)
 
@@ -116,8 +114,7 @@ _REDUCTIONS_A_LAYER = 2.0
 class ServingSplit:
     """A deployment on the same GPUs, whose stages work one after the other. `read_s`: seconds to
     read a rank's weights and cache once at full HBM rate, all experts included; `reduce_s`: seconds
-    of the all-reduces for one token of each sequence.
-    """
+    of the all-reduces for one token of each sequence."""
 
     memory: InferenceMemory
     read_s: float
@@ -126,8 +123,7 @@ class ServingSplit:
     @property
     def token_s(self) -> float:
         """Seconds between tokens of a sequence, ignoring launches and products, which overlap with
-        the reads.
-        """
+        the reads."""
         return self.read_s + self.reduce_s
 
     @property
@@ -138,15 +134,13 @@ class ServingSplit:
     @property
     def sequences(self) -> float:
         """Number of sequences of the given context for which the caches of all replicas have room
-        at once.
-        """
+        at once."""
         return self.memory.concurrency * self.memory.deployment.dp
 
 
 def splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
     """Every legal tp·dp of the same number of ranks, deepest tp first. `cluster`: its links are
-    used.
-    """
+    used."""
     ranks = deployment.tp * deployment.dp
     for tp in (count for count in range(ranks, 0, -1) if ranks % count == 0):
         near = replace(deployment, tp=tp, dp=ranks // tp)

@@ -92,8 +92,7 @@ class OptionChanges:
 
     def _fewest_recomputed(self) -> tuple[int, ...] | None:
         """Smallest number of layers per stage whose full recomputation suffices, by the stages'
-        accounts.
-        """
+        accounts."""
         job, proposal = self.job, self.proposal
         rule = job.framework.parallelism.recompute_layers
         modes = [mode.name for mode in job.framework.recompute]
@@ -121,8 +120,7 @@ class OptionChanges:
 
     def _degrees(self) -> Iterator[OptionChange]:
         """Larger degrees that split the model; if GPUs may be added, also more ranks that share
-        state.
-        """
+        state."""
         rules, degrees = self.job.framework.parallelism, self.proposal.degrees
         offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
         if self.job.model.moe is not None:
@@ -137,15 +135,13 @@ class OptionChanges:
 
     def _zero_beside(self, name: str) -> dict[str, int]:
         """The ZeRO stage to combine with a larger tensor degree, if the present stage excludes
-        it.
-        """
+        it."""
         stays = name != "tp" or self.job.framework.parallelism.zero3_with_tensor
         return {} if stays or self.proposal.degrees.zero < 3 else {"zero": 2}
 
     def _more_replicas(self) -> Iterator[OptionChange]:
         """Data parallelism with ZeRO on more GPUs: with smaller micro-batches if the batch requires
-        that, or with a larger batch if it is too small for that many ranks.
-        """
+        that, or with a larger batch if it is too small for that many ranks."""
         degrees, offered = self.proposal.degrees, self.job.framework.parallelism.zero_stages
         stage = max(offered[0], degrees.zero)
         for factor in _FACTORS if stage else ():
@@ -164,8 +160,7 @@ class OptionChanges:
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
         """A larger degree of one split in exchange for a smaller degree of another, on the same
-        GPUs.
-        """
+        GPUs."""
         present = self.proposal.degrees
         for giver in names:
             given = getattr(present, giver)
@@ -194,8 +189,7 @@ class OptionChanges:
 
     def _optimizer_offloads(self) -> Iterator[OptionChange]:
         """A larger share of the optimizer on the host, with the ZeRO stage that this requires, and
-        with the stage from which on gradients are moved there too.
-        """
+        with the stage from which on gradients are moved there too."""
         stages = sorted(self.job.framework.parallelism.zero_stages)
         for share in _SHARES[self.job.framework.optimizer.offload]:
             if share <= self.job.optimizer_offload:
@@ -242,8 +236,7 @@ class OptionChanges:
 
     def _weights_off_gpu(self) -> Iterator[OptionChange]:
         """Weights in host memory or on NVMe, with ZeRO-3, which gathers them, if the present stage
-        does not gather weights.
-        """
+        does not gather weights."""
         profile = self.job.framework
         if self.proposal.degrees.zero > 2 or 3 not in profile.parallelism.zero_stages:
             return

@@ -34,8 +34,7 @@ _MOST_DOUBLINGS = 8
 class Border:
     """The largest value that fits with a given probability, and the next one, which does not.
     `largest` None: not even the smallest value fits; `beyond` None: the rules allow no larger
-    value.
-    """
+    value."""
 
     probability: float
     largest: SolvedPoint | None
@@ -53,8 +52,7 @@ class SolvedPoint:
 @dataclass(frozen=True)
 class Solution:
     """Borders for the safe probability and for an even chance. Values are multiples of `step`, or
-    divisors of the batch if `step` is 0; `held` states in words what stays fixed.
-    """
+    divisors of the batch if `step` is 0; `held` states in words what stays fixed."""
 
     unknown: Unknown
     step: int
@@ -210,8 +208,7 @@ def _with_layers(configuration: Configuration, layers: int) -> Configuration:
 
 def repeated_kinds(model: ModelSpec, layers: int) -> tuple[LayerKind, ...]:
     """Layer kinds of a deeper or shallower model: the first ones, then the repeating pattern of the
-    second half of the model's layers (so dense layers before MoE ones stay first).
-    """
+    second half of the model's layers (so dense layers before MoE ones stay first)."""
     kinds = list(model.layer_kinds)
     if not kinds:
         return ()

@@ -34,8 +34,7 @@ ON_THEIR_WAY = "offloaded, on their way"
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
     """A saved tensor of the op table: bytes of all layers and micro-batches together, in `copies`
-    copies (a micro-batch that keeps only some of its layers counts as a fraction).
-    """
+    copies (a micro-batch that keeps only some of its layers counts as a fraction)."""
 
     name: str
     size_bytes: float
@@ -109,8 +108,7 @@ def _piece_rows(
 ) -> Iterator[tuple[str, float, float]]:
     """Rows of `copies` copies of a piece. `again`: whether it recomputes; None for embedding or
     head, which keep everything except the tensors that layers share. `losses_done` of the copies
-    have freed their logits.
-    """
+    have freed their logits."""
     if not copies:
         return
     key, job = stage.key, stage.inputs.job
@@ -128,8 +126,7 @@ def _piece_rows(
 
 def _share_kept(stage: Stage, row: Saved, size: float, again: bool | None) -> float:
     """Share of a tensor that a piece keeps on the GPU: as in `planner.cost.layer.recompute_costs`,
-    minus the part that is moved to the host.
-    """
+    minus the part that is moved to the host."""
     key = stage.key
     modules = Module(int(key.modules)) if again is not False else Module.NOTHING
     gone = row.leaves if size >= stage.inputs.framework.least_offload_bytes else 0.0
@@ -170,8 +167,7 @@ _SMALL = 5e-5
 @dataclass(frozen=True, slots=True)
 class Part:
     """A summand of a stage's peak: live tensors, or bytes outside tensors (`where`). `of`: the
-    larger term that it belongs to.
-    """
+    larger term that it belongs to."""
 
     name: str
     label: str

@@ -1,6 +1,5 @@
 """The linear layers of a model in each row of the op table, and those of them that have
-adapters.
-"""
+adapters."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ _OWN_INPUT = ("out_proj", "down", "up_proj", "q_up", "kv_up", "experts_up", "exp
 @dataclass(frozen=True, slots=True)
 class Part:
     """A linear layer within a row, or several layers that share an adapter: input and output width,
-    sharding of the weights by output, and sharding of the input.
-    """
+    sharding of the weights by output, and sharding of the input."""
 
     name: str
     into: float
@@ -119,8 +117,7 @@ def _qkv_parts(op: Op, context: OpContext, wanted: set[str]) -> tuple[Part, ...]
 
 def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, ...]:
     """Parts of a row with gate and up, or with one of them. If the library has both in one layer,
-    the adapter belongs to the first row.
-    """
+    the adapter belongs to the first row."""
     together, families = _is_together(context), context.saved.fused_gate_up_families
     if context.profile.adapters.fused_targets or context.applies(families):
         whole = op.out_width if together else 2.0 * op.out_width

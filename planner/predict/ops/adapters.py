@@ -83,8 +83,7 @@ def _kept_inputs(
     ops: Sequence[Op], adapted: dict[str, tuple[Part, ...]], context: OpContext, *, frozen: bool
 ) -> dict[str, tuple[Saved, ...]]:
     """The inputs that each row keeps. If several products read the same tensor, the first of them
-    that needs it for backward keeps it.
-    """
+    that needs it for backward keeps it."""
     held: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
         rows = tuple(row for row in op.saved if op.is_product and is_input(row, context))
@@ -106,23 +105,20 @@ def _kept_inputs(
 
 def _gathered(row: Saved, context: OpContext) -> Saved:
     """The input that adapters keep; it is gathered if tensor parallelism splits the adapters
-    (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather).
-    """
+    (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
     split = context.tuning.has_adapters and context.profile.adapters.fused_targets
     return replace(row, shard=Shard.NONE) if split and row.shard is Shard.SEQUENCE else row
 
 
 def _input_of(op: Op, context: OpContext) -> str:
     """Name of the tensor that a product keeps: the shared input if products share it, else a cast
-    of the product's own.
-    """
+    of the product's own."""
     return input_of(op, context) if context.saved.linear_inputs_shared else op.name
 
 
 def _as_wide(row: Saved, op: Op, context: OpContext) -> Saved:
     """An input in the type in which its product receives it: quantised products after fp32 norms
-    get fp32.
-    """
+    get fp32."""
     if not (context.tuning.base and is_packed(op, context) and is_wide(op, context)):
         return row
     factor = _FP32 / context.saved.activation_bytes
@@ -154,8 +150,7 @@ class _Adapter:
     def cast_of_weights(self) -> float:
         """Bytes per weight of the 16-bit copy of the adapter's fp32 weights that autocast keeps if
         the base has 16 bits; with an fp32 base all weights have such a copy
-        (`saved.weight_cast_bytes`).
-        """
+        (`saved.weight_cast_bytes`)."""
         autocasts = 0.0 < self.context.profile.adapters.cast_bytes < _FP32
         over_16_bits = autocasts and not self.context.saved.weight_cast_bytes
         return _HALF if over_16_bits and self.held == "fp32" else 0.0
@@ -187,8 +182,7 @@ class _Adapter:
     @property
     def parameter_class(self) -> str:
         """Parameter class of the adapter's matrices; matrices in the framework's type for trained
-        weights are stored like those weights.
-        """
+        weights are stored like those weights."""
         expert = self.of_each_expert
         held = None if self.held == "framework" else self.held
         return class_name("adapter", held, expert=expert)
@@ -201,8 +195,7 @@ class _Adapter:
     @property
     def freed(self) -> Module:
         """Modules whose recomputation frees the adapter's tensors: those that free the product's
-        input, else those of the whole layer.
-        """
+        input, else those of the whole layer."""
         if self.op.pads_vocabulary:
             return Module.NOTHING
         inputs = [row for row in self.op.saved if is_input(row, self.context)]
@@ -247,8 +240,7 @@ class _Adapter:
 
 def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
     """The products by A and by B, the row of the memory that they move and, in DoRA, the row of the
-    magnitudes.
-    """
+    magnitudes."""
     one = _Adapter(op, part, context)
     first = one.product("lora_a", (part.into, one.rank), _kept_by_first(one), True)
     first = replace(first, in_shard=op.in_shard)
@@ -347,8 +339,7 @@ def _dora_bytes(one: _Adapter) -> float:
     the magnitudes divided by them, unchanged and minus one. With dropout it multiplies by the
     frozen weight itself, and keeps a copy of that weight if it is packed or of another type than
     the adapter (peft, src/peft/tuners/lora/dora.py, DoraLinearLayer.forward; variants.py,
-    DoraLinearVariant).
-    """
+    DoraLinearVariant)."""
     out, wide = one.op.groups * one.part.out, one.held == "fp32"
     vectors = 3.0 * (_FP32 if wide else _HALF) * out
     packed = bool(one.context.tuning.base) and is_packed(one.op, one.context)
@@ -358,8 +349,7 @@ def _dora_bytes(one: _Adapter) -> float:
 
 def _magnitude(one: _Adapter) -> Op:
     """The row of DoRA's magnitudes, one per output, with the tensors kept for their norms and the
-    two results that they scale (Liu et al. 2024, arXiv 2402.09353).
-    """
+    two results that they scale (Liu et al. 2024, arXiv 2402.09353)."""
     part, context, groups = one.part, one.context, one.groups
     traffic, size = context.profile.kernels.memory_traffic, one.element
     scaled = 2.0 * size * part.out * one.op.tokens_factor

@@ -37,8 +37,7 @@ def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 def _gate(context: OpContext) -> tuple[Op, ...]:
     """A sigmoid gate on the output of attention, computed by further outputs of the query
-    projection.
-    """
+    projection."""
     model, width = context.model, float(context.model.attention_out_width)
     if not model.attention_gate:
         return ()
@@ -50,8 +49,7 @@ def _gate(context: OpContext) -> tuple[Op, ...]:
 
 def layer_checkpoint(context: OpContext) -> Saved:
     """The tensors that whole-layer recomputation keeps: the input of the layer, or the inputs of
-    its parts.
-    """
+    its parts."""
     return Saved(
         "layer/checkpoint",
         context.saved.checkpoint_inputs * context.saved.residual_bytes * context.model.hidden,
@@ -130,8 +128,7 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
 
 def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     """Queries and keys divided by their length. This norm has no scale, so no normalised tensor is
-    kept.
-    """
+    kept."""
     if not context.model.qk_l2_norm or kind.attention != "sliding":
         return ()
     rows = []
@@ -146,8 +143,7 @@ def norms_of_heads(
     context: OpContext, *, per_head: bool, gated: bool
 ) -> Iterator[tuple[Op, float]]:
     """Norms of queries and of keys with their widths. `per_head`: statistics for every head, and
-    weights of one head; `gated`: the other half of the query projection's output is a gate.
-    """
+    weights of one head; `gated`: the other half of the query projection's output is a gate."""
     model = context.model
     for name, width, heads, shard in (
         ("q_norm", float(model.query_width), model.heads, Shard.TP),
@@ -173,8 +169,7 @@ def _of_heads(context: OpContext, kept: Saved, count: int, copy_bytes: float) ->
 
 def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
     """Rotary embedding: one read and one write of queries and keys each way. It keeps only cosines
-    and sines, and those only if each layer computes its own.
-    """
+    and sines, and those only if each layer computes its own."""
     if context.model.position != "rope":
         return ()
     passes = 2.0 * context.profile.kernels.rotary_traffic
@@ -229,8 +224,7 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
 def _output_widths(context: OpContext) -> tuple[float, float]:
     """Elements kept of the attention output: (in the tensor that attention keeps, in a separate
     copy that the projection reads). Flash attention may keep a separate output, reordered or padded
-    to the width of queries; otherwise both share one tensor.
-    """
+    to the width of queries; otherwise both share one tensor."""
     model, width = context.model, float(context.model.attention_out_width)
     if context.attention != "flash":
         return width, 0.0

@@ -1,6 +1,5 @@
 """Core attention: its row, the tensors that it keeps for backward, and its context-parallel
-traffic.
-"""
+traffic."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
 def _scaled(context: OpContext, freed: Module) -> tuple[Saved, ...]:
     """Scaled queries, kept in addition to the output of the fused projection. Norms of queries and
     keys output new tensors, so only values keep that output alive; the norms keep their part of it
-    in fp32.
-    """
+    in fp32."""
     model = context.model
     if not context.saved.scales_queries:
         return ()
@@ -108,8 +106,7 @@ def _products_copy(context: OpContext) -> bool:
 
 def _key_value(heads: _Heads, freed: Module) -> tuple[Saved, ...]:
     """Keys and values as projected. Rotary makes new queries and keys; values remain a view, which
-    keeps the whole output of a fused projection alive, unless a batched product copies them.
-    """
+    keeps the whole output of a fused projection alive, unless a batched product copies them."""
     context, model, saved = heads.context, heads.context.model, heads.context.saved
     shard, width = heads.shard, heads.kv_heads * heads.v_dim
     fused = context.applies(saved.fused_qkv_families) and saved.value_is_view
@@ -142,8 +139,7 @@ def _expanded_key_value(heads: _Heads, projected: tuple[Saved, ...]) -> tuple[Sa
 def score_parts(saved: SavedTensors, *, dropout: bool) -> tuple[float, float, float]:
     """Bytes per score that unfused attention keeps: for the softmax's output (or its exponents, if
     it is written in operators), for the operand of the product with the values if that is a
-    different tensor, and for dropout's mask.
-    """
+    different tensor, and for dropout's mask."""
     element, softmax = saved.activation_bytes, saved.score_bytes
     another = saved.softmax_in_operators or softmax != element or dropout
     operand = element if softmax and another else 0.0

@@ -1,6 +1,5 @@
 """How a framework's checkpointing changes the rows of a layer: where recomputation stops, and the
-tensors that torch's memory budget drops.
-"""
+tensors that torch's memory budget drops."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ def _keeps(op: Op) -> bool:
 
 def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True) -> Op:
     """The row with changed sets of modules that run it and its collectives again; `backward`:
-    including collectives that occur only in backward.
-    """
+    including collectives that occur only in backward."""
     collectives = tuple(
         replace(collective, rerun_with=changed(collective.rerun_with))
         if collective.forward or backward
@@ -76,8 +74,7 @@ def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Tensors that are recomputed together by running some rows: bytes per token, and the time of
-    the rows in bytes moved per token.
-    """
+    the rows in bytes moved per token."""
 
     names: tuple[str, ...]
     rows: tuple[str, ...]
@@ -114,8 +111,7 @@ def _marked(op: Op, names: set[str], again: bool) -> Op:
 
 def _choices(piece: Piece) -> list[_Choice]:
     """Kept tensors of a layer, grouped by the rows that make them; the layer's input is not a
-    choice.
-    """
+    choice."""
     sizes: dict[tuple[str, ...], float] = {}
     names: dict[tuple[str, ...], list[str]] = {}
     order = {op.name: index for index, op in enumerate(piece.ops)}
@@ -141,8 +137,7 @@ def _is_made_here(row: Saved) -> bool:
 
 def _makers(ops: Sequence[Op], index: int, order: Mapping[str, int]) -> tuple[str, ...]:
     """Rows that make the input of row `index`, starting from the last row before it that kept an
-    input.
-    """
+    input."""
     given = _INPUT_FROM.get(ops[index].name)
     if given is not None and given in order:
         return (given,)
@@ -168,8 +163,7 @@ def _time(op: Op) -> float:
 
 def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
     """For each choice, whether to keep it, so that the kept ones have the greatest total time
-    within `budget_bytes` per token.
-    """
+    within `budget_bytes` per token."""
     slack = budget_bytes * (1.0 + 1e-12)
     if len(choices) > _EXACT_CHOICES:
         return _greedy(choices, slack)
@@ -184,8 +178,7 @@ def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
 
 def _greedy(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
     """Choices to keep in the order of time per byte, used if there are too many combinations to
-    try.
-    """
+    try."""
     kept = [False] * len(choices)
     ranked = sorted(range(len(choices)), key=lambda i: -choices[i].time / choices[i].size)
     for index in ranked:

@@ -57,8 +57,7 @@ class OpContext:
     @property
     def trains_vision(self) -> bool:
         """Whether there are images, and part of the vision tower or projector below the language
-        model is trained.
-        """
+        model is trained."""
         part = self.model.vision
         frozen = self.tuning.freezes(VISION_TOWER) and self.tuning.freezes(PROJECTOR)
         return part is not None and self.model.images.patches > 0.0 and not frozen
@@ -93,8 +92,7 @@ class OpContext:
     @property
     def norm_in_linear(self) -> Module:
         """Mode that frees the normalised input of a product; NOTHING if the product's module
-        computes the norm itself.
-        """
+        computes the norm itself."""
         return Module.NOTHING if self.saved.norms_in_linears else Module.LAYERNORM
 
     @property
@@ -127,8 +125,7 @@ class OpContext:
 
 def piece_counts(model: ModelSpec) -> list[int]:
     """Number of each layer kind in the model, of embedding and head, and, if any, of MTP modules
-    and of their losses: the order of `planner.predict.ops.table.pieces`.
-    """
+    and of their losses: the order of `planner.predict.ops.table.pieces`."""
     counts = [model.piece_indices.count(kind) for kind in range(len(model.piece_kinds))]
     return [*counts, 1, 1, *([model.mtp_layers] * 2 if model.mtp_layers else [])]
 
@@ -194,8 +191,7 @@ def elementwise(
     rerun_with: Module = WHOLE_LAYER,
 ) -> Op:
     """A fused elementwise kernel. `passes`: number of tensors of `width` per token that it moves,
-    forward and backward.
-    """
+    forward and backward."""
     size = context.saved.activation_bytes
     return Op(
         name=name,

@@ -38,8 +38,7 @@ def cross_rows(context: OpContext) -> tuple[Op, ...]:
 
 def gate_row(context: OpContext, block: str, *, masked: bool = False) -> Op:
     """A learned factor on the output of a block, whose gradient needs the scaled tensor; `masked`:
-    it follows a product with a mask of rows, in the type of weights.
-    """
+    it follows a product with a mask of rows, in the type of weights."""
     hidden = float(context.model.hidden)
     row = elementwise(context, f"{block}/gated", hidden, Shard.SEQUENCE, (2, 4))
     kept = context.kept(f"{block}/scaled", hidden, Shard.SEQUENCE)
@@ -57,8 +56,7 @@ def _query(context: OpContext) -> Op:
 
 def _keys_and_values(context: OpContext) -> Iterator[Op]:
     """Products of the projector's output, which all layers share; the projector's row lists it as
-    kept.
-    """
+    kept."""
     model = context.model
     for name in ("attention/k", "attention/v"):
         width = float(model.kv_width)

@@ -51,8 +51,7 @@ def is_placed(context: OpContext) -> bool:
 
 def tower_profile(context: OpContext) -> FrameworkProfile:
     """The framework profile for the tower's rows. A copied tower consists of transformers' modules;
-    products of Megatron's towers stay in 16 bits, the default of a vision configuration.
-    """
+    products of Megatron's towers stay in 16 bits, the default of a vision configuration."""
     if is_copied(context):
         return load_framework(_LIBRARY)
     if not is_placed(context):
@@ -63,8 +62,7 @@ def tower_profile(context: OpContext) -> FrameworkProfile:
 
 def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
     """A row of such a tower as a rank runs it, for `repeats` equal layers. Rows of a tower whose
-    layers are among the pipeline's are unchanged.
-    """
+    layers are among the pipeline's are unchanged."""
     if not is_placed(context):
         return op
     copied = is_copied(context)
@@ -121,8 +119,7 @@ def _parameter_shard(shard: ParamShard, context: OpContext) -> ParamShard:
 
 def _follows(modules: Module, context: OpContext) -> Module:
     """The modules among these that also recompute in the tower: Megatron passes granularity and
-    method on to Qwen3-VL's tower, and to others only with --recompute-vision.
-    """
+    method on to Qwen3-VL's tower, and to others only with --recompute-vision."""
     vision = context.model.vision
     families = context.profile.towers.recomputed
     return modules & Module.FULL if vision and vision.rule in families else Module.NOTHING
@@ -130,8 +127,7 @@ def _follows(modules: Module, context: OpContext) -> Module:
 
 def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
     """A kept tensor of all the layers together; None for a checkpoint, if the tower does not
-    recompute.
-    """
+    recompute."""
     only_with = _follows(row.only_with, context)
     if row.only_with and not only_with:
         return None

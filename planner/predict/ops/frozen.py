@@ -46,8 +46,7 @@ def is_input(row: Saved, context: OpContext) -> bool:
 
 def modules_of(op: Op, context: OpContext) -> tuple[str, ...]:
     """The modules of `--freeze` to which a row's weights belong; the row is frozen only if all of
-    them are.
-    """
+    them are."""
     if op.name == "embedding":
         return ("embeddings",)
     named = layer_names(op, context)
@@ -86,8 +85,7 @@ def is_packed(op: Op, context: OpContext) -> bool:
 
 def is_wide(op: Op, context: OpContext) -> bool:
     """Whether a row reads fp32, which norms output. The output of fused attention is not fp32, nor
-    is that of other products, unless these are quantised and output the type of their input.
-    """
+    is that of other products, unless these are quantised and output the type of their input."""
     saved = context.saved
     norms = saved.residual_bytes, context.model.norm == "layernorm" and saved.layernorm_input_bytes
     if _FP32 not in norms or op.name in _NEVER_WIDE:
@@ -98,16 +96,14 @@ def is_wide(op: Op, context: OpContext) -> bool:
 
 def keeps_input(op: Op, context: OpContext) -> bool:
     """Whether a frozen row keeps its input although no gradient needs it: bitsandbytes' 8-bit
-    product does (bitsandbytes/autograd/_functions.py, MatMul8bitLt.forward).
-    """
+    product does (bitsandbytes/autograd/_functions.py, MatMul8bitLt.forward)."""
     return context.tuning.base == "int8" and is_packed(op, context)
 
 
 @dataclass(frozen=True)
 class Frozen:
     """Builds the rows of a piece that is not trained, or only in part; `whole`: no part of it is
-    trained.
-    """
+    trained."""
 
     context: OpContext
     whole: bool
@@ -115,8 +111,7 @@ class Frozen:
     @property
     def stops(self) -> bool:
         """Whether backward ends above the piece: no weight in or below it is trained, and no hook
-        requires a gradient.
-        """
+        requires a gradient."""
         tuning, tied = self.context.tuning, self.context.model.tied_embeddings
         if self.context.trains_vision or self.context.hooked:
             return False
@@ -127,8 +122,7 @@ class Frozen:
 
     def rows(self, op: Op, inputs: tuple[Saved, ...], *, adapted: bool) -> Iterator[Op]:
         """The row as it runs, and the frozen weights held next to a trained copy; `inputs`: the
-        inputs that a product keeps.
-        """
+        inputs that a product keeps."""
         if is_trained(op, self.context, frozen=self.whole):
             yield from self._trained(op, inputs)
             return
@@ -157,8 +151,7 @@ class Frozen:
 
     def _trained(self, op: Op, inputs: tuple[Saved, ...]) -> Iterator[Op]:
         """A row whose weights are trained; in a job with adapters, also the frozen weights of which
-        they are a copy.
-        """
+        they are a copy."""
         row = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
         adapted = self.context.tuning.has_adapters
         if adapted and self.context.model.tied_embeddings and op.name == "head/logits":
@@ -174,8 +167,7 @@ class Frozen:
 
     def _others(self, op: Op) -> tuple[Saved, ...]:
         """Tensors that a row keeps except its products' inputs, and except those that a norm keeps
-        only for the gradient of its weights if these are frozen.
-        """
+        only for the gradient of its weights if these are frozen."""
         trained = is_trained(op, self.context, frozen=self.whole)
         return tuple(
             row
@@ -195,8 +187,7 @@ class Frozen:
 
     def _is_upcast(self, op: Op) -> bool:
         """Whether the preparation of a quantised base for training converts a row's weights to
-        fp32.
-        """
+        fp32."""
         rules = self.context.profile.adapters
         if not self.context.tuning.is_prepared:
             return False
@@ -205,8 +196,7 @@ class Frozen:
 
     def _upcast(self, op: Op) -> Op:
         """An fp32 head or plain matrix multiplies by a 16-bit cast of its weights, which the graph
-        keeps, because autocast caches only casts of trained weights (torch, autocast_mode.cpp).
-        """
+        keeps, because autocast caches only casts of trained weights (torch, autocast_mode.cpp)."""
         if op.name not in ("head/logits", "projector/matrix1") or not self._is_upcast(op):
             return op
         size, block = _HALF * op.in_width * op.out_width, op.name.partition("/")[0]
@@ -216,8 +206,7 @@ class Frozen:
 
 def _of_inputs(op: Op) -> float:
     """Number of kernels in a frozen row's backward, which computes no gradient of weights: half of
-    a product's kernels, one fewer of a norm's.
-    """
+    a product's kernels, one fewer of a norm's."""
     if op.is_product:
         return op.backward_kernels / 2.0
     return max(1.0, op.backward_kernels - 1.0) if op.parameters else op.backward_kernels
@@ -261,8 +250,7 @@ def _held_beside(
 
 def _with_norms(op: Op, context: OpContext) -> Op:
     """A frozen product with the traffic of DoRA, which reads the weight to compute the norms of the
-    adapted weight's rows.
-    """
+    adapted weight's rows."""
     rules = context.profile.adapters
     held = context.tuning.adapter or rules.weight_type
     size = _FP32 if held == "fp32" else _HALF

@@ -72,8 +72,7 @@ def tp_entry(
 
 def tp_exit(name: str, width: float, rerun_with: Module) -> tuple[Collective, ...]:
     """Tensor-parallel traffic after a row-parallel linear: scatter the output, and gather its
-    gradient.
-    """
+    gradient."""
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     return (
         _forward(f"{name}/scatter", scatter, 2.0 * width, rerun_with),
@@ -115,8 +114,7 @@ def row_parallel(
     bias: bool = False,
 ) -> Op:
     """A product from one width to another, split over tp by its inputs; `exit_again`: recompute
-    modes that repeat the scatter of its output.
-    """
+    modes that repeat the scatter of its output."""
     into, out = sizes
     return Op(
         name=name,
@@ -138,8 +136,7 @@ def replicated(
     rerun_with: Module = Module.FULL,
 ) -> Op:
     """A product from one width to another whose weights every tp rank has whole; each rank computes
-    its part of the sequence.
-    """
+    its part of the sequence."""
     into, out = sizes
     return Op(
         name=name,

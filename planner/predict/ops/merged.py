@@ -91,8 +91,7 @@ def merged_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
 
 def _cast_bytes(held: str, grouped: bool, context: OpContext) -> float:
     """Bytes per value of the copy of A and B in the weights' type, which the graph keeps: always
-    for experts; for a single matrix only if autocast casts the operands of their product.
-    """
+    for experts; for a single matrix only if autocast casts the operands of their product."""
     rules, size = context.profile.adapters, context.profile.state.weight_bytes
     if held != "fp32" or size >= _FP32:
         return 0.0

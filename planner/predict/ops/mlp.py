@@ -68,8 +68,7 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
 
 def _by_name(owner: Module) -> tuple[Module, Module]:
     """Modes that run (gate and up, the activation) again; for a dense block these include JAX's
-    policies that select tensors by name.
-    """
+    policies that select tensors by name."""
     if owner != Module.MLP:
         return owner, owner
     return owner | Module.MLP_UP, owner | Module.MLP_UP | Module.MLP_ACT
@@ -77,8 +76,7 @@ def _by_name(owner: Module) -> tuple[Module, Module]:
 
 def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
     """Whether another row keeps the same input, because one norm feeds attention and the block, or
-    a router and the shared experts.
-    """
+    a router and the shared experts."""
     if name == "shared_experts":
         saved = context.saved
         return saved.shared_experts_share_input and saved.router_input_bytes is None
@@ -134,8 +132,7 @@ def activation_row(
     factor: float = 1.0,
 ) -> Op:
     """Activation between the projections: reads gate and up, writes one; backward the reverse.
-    `owner`: modes that free its input; `again`: modes that run it again.
-    """
+    `owner`: modes that free its input; `again`: modes that run it again."""
     kept_bytes = _activation_bytes(context) * width * factor
     kept = Saved(f"{name}/activation_input", kept_bytes, shard, WHOLE_LAYER | owner)
     kernels = context.profile.kernels

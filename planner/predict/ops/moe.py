@@ -42,8 +42,7 @@ def moe_rows(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
 
 def _padding_bytes(experts: Experts) -> float:
     """HBM bytes per token of copying the routed copies into or out of padded buffers, in one kernel
-    (`Kernels.pads_experts`); 0 unless products are quantised.
-    """
+    (`Kernels.pads_experts`); 0 unless products are quantised."""
     kernels = experts.context.profile.kernels
     if not kernels.pads_experts or experts.context.quantised_input_bytes == 0.0:
         return 0.0
@@ -52,8 +51,7 @@ def _padding_bytes(experts: Experts) -> float:
 
 def _added(experts: Experts) -> float:
     """Number of values of a token's routed copies that atomics add up; 0 with
-    `fused_permutation`.
-    """
+    `fused_permutation`."""
     fused = experts.context.profile.kernels.fused_permutation
     return 0.0 if fused else experts.hidden * experts.copies
 
@@ -102,8 +100,7 @@ def _dispatch(experts: Experts) -> Op:
 
 def _local_dispatch(experts: Experts) -> tuple[Op, ...]:
     """Passes over the routed copies, for dispatch and combine, that a fused dispatcher avoids,
-    except on a rank that holds all experts.
-    """
+    except on a rank that holds all experts."""
     kernels = experts.context.profile.kernels
     further = kernels.local_dispatch_passes - kernels.dispatch_passes
     if kernels.local_dispatch_passes == 0.0 or further <= 0.0:
@@ -135,8 +132,7 @@ def _exchange(name: str, experts: Experts) -> Collective:
 
 def _expert_tensor(name: str, kind: CollectiveKind, experts: Experts) -> Collective:
     """Gather of routed tokens over expert-tp before the experts, or the corresponding scatter after
-    them.
-    """
+    them."""
     size = 2.0 * experts.hidden * experts.copies
     return Collective(name, kind, "etp", size, 1, 1, Shard.ROUTED, rerun_with=BLOCK)
 
@@ -206,8 +202,7 @@ def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
 
 def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
     """Tensors in the type of the experts' products instead of the type of other activations.
-    Experts skip the cast that autocast makes for a plain activation.
-    """
+    Experts skip the cast that autocast makes for a plain activation."""
     type_bytes = context.saved.expert_bytes
     if type_bytes is None:
         return saved
@@ -266,8 +261,7 @@ def _expert_bias(experts: Experts) -> tuple[Op, ...]:
 
 def _expert_output_bytes(context: OpContext) -> float:
     """Bytes per element of the tensor that is weighted: the experts' outputs, or their inputs,
-    which have the residual's type.
-    """
+    which have the residual's type."""
     saved = context.saved
     if saved.experts_see_all_tokens:
         return saved.residual_bytes
@@ -302,8 +296,7 @@ def _combine(experts: Experts) -> Op:
 
 def _shared_experts(context: OpContext, moe: MoeSpec) -> tuple[Op, ...]:
     """Shared experts: a dense MLP in parallel with the routed ones, with Qwen2-MoE's scalar gate if
-    the model has it.
-    """
+    the model has it."""
     owner = Module.SHARED_EXPERTS | Module.MOE
     rows = mlp_rows(context, "shared_experts", float(moe.shared_ffn), owner)
     if not moe.shared_gate:

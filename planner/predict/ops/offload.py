@@ -76,8 +76,7 @@ def offload_group(name: str, context: OpContext, piece: Piece) -> OffloadGroup:
 
 def with_offload(piece: Piece, context: OpContext) -> Piece:
     """A layer whose rows state which tensors cross the host link, and which of those leave the
-    GPU.
-    """
+    GPU."""
     if not context.offload:
         return piece
     groups = [offload_group(name, context, piece) for name in context.offload]

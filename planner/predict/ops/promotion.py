@@ -70,8 +70,7 @@ def _rows(op: Op, context: OpContext) -> Iterator[Op]:
 
 def _casts_input(op: Op, *, fused: bool, biased: bool) -> bool:
     """Whether a product receives an fp32 input. The output projection does not, because attention
-    ends in a 16-bit product.
-    """
+    ends in a 16-bit product."""
     if op.name == "attention/out_proj":
         return False
     return not fused or (op.name == "mlp/down" and biased)
@@ -94,8 +93,7 @@ def _casts(
     op: Op, part: str, context: OpContext, width: float, shard: Shard, moved: tuple[float, float]
 ) -> Op:
     """Kernels next to a row. `moved`: bytes per element of `width` that they move, forward and
-    backward.
-    """
+    backward."""
     traffic = context.profile.kernels.memory_traffic
     return Op(
         name=f"{op.name}/{part}",

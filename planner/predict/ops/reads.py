@@ -23,8 +23,7 @@ _READ = {"data": "read", "expert-data": "read-expert"}
 def with_reads(trained: Piece, plain: Piece, context: OpContext) -> Piece:
     """A piece with further rows for each model that a step reads and that has the same pieces;
     `trained`: the piece as it is trained, `plain`: before adapters and recomputation change its
-    rows.
-    """
+    rows."""
     rows = [
         row for read in context.reads if read.model is None for row in _rows(trained, plain, read)
     ]

@@ -50,8 +50,7 @@ class Experts:
 
 def latent_rows(context: OpContext, name: str, into: float, out: float) -> tuple[Op, ...]:
     """Projection to the experts' latent width or back, the same on every tp rank (Megatron-Core,
-    transformer/moe/moe_layer.py, `fc1_latent_proj`); empty if there is no latent width.
-    """
+    transformer/moe/moe_layer.py, `fc1_latent_proj`); empty if there is no latent width."""
     if not (into and out):
         return ()
     # The router already keeps the input of the down projection to the latent width.
@@ -62,8 +61,7 @@ def latent_rows(context: OpContext, name: str, into: float, out: float) -> tuple
 
 def router(experts: Experts) -> Op:
     """Router: logits over all experts, replicated over tp; this row also lists the tensors that
-    `routing` computes and keeps.
-    """
+    `routing` computes and keeps."""
     context, moe, saved = experts.context, experts.moe, experts.context.saved
     hidden, count = float(context.model.hidden), float(moe.experts)
     type_bytes = saved.router_input_bytes

@@ -167,15 +167,13 @@ class Op:
     @property
     def packed(self) -> bool:
         """Whether its weights are stored in packed form, so that products read a copy that is made
-        before each use.
-        """
+        before each use."""
         return self.is_product and parameter_classes()[self.parameter_class].packed
 
     @property
     def unpacked(self) -> float:
         """HBM bytes per weight to derive tensors from the weights before each use; for packed
-        weights these include reading the packed form and writing 16 bits.
-        """
+        weights these include reading the packed form and writing 16 bits."""
         if not self.packed:
             return self.weight_traffic
         held = parameter_classes()[self.parameter_class].bytes_per_parameter or 0.0
@@ -226,8 +224,7 @@ def only_held(op: Op) -> Op:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A unit of which pipeline stages consist: a layer of one kind, the embedding, the head,
-    MTP.
-    """
+    MTP."""
 
     name: str
     ops: tuple[Op, ...] = field(default_factory=tuple)

@@ -62,8 +62,7 @@ def _as_transformers(
     context: OpContext, space: StateSpaceSpec, rows: tuple[Op, ...]
 ) -> tuple[Op, ...]:
     """The rows with the tensors that transformers keeps; under autocast two projections each cast
-    their input.
-    """
+    their input."""
     hidden, kept = float(context.model.hidden), defaultdict[str, list[Saved]](list)
     products = 1 + (space.kind in ("gated_delta", "lightning"))
     kept["in_proj"] += linear_inputs(
@@ -86,8 +85,7 @@ def projected_width(space: StateSpaceSpec) -> float:
 
 def _in_projection(context: OpContext, space: StateSpaceSpec, *, beside: bool) -> Op:
     """Column-parallel projection; its output is kept, so that convolution and scan can run
-    again.
-    """
+    again."""
     hidden, width, name = float(context.model.hidden), projected_width(space), "state/in_proj"
     inputs = linear_inputs(context, name, hidden, context.norm_in_linear)
     kept = context.kept("state/projected", width)
@@ -123,8 +121,7 @@ def _steps(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
 
 def _convolution(context: OpContext, space: StateSpaceSpec) -> tuple[Op, ...]:
     """Causal depthwise convolution with its activation, which backward first runs again. Its
-    channels are the values and, except in Mamba-1, B and C.
-    """
+    channels are the values and, except in Mamba-1, B and C."""
     width = space.inner + (0.0 if space.kind == "mamba1" else 2.0 * space.key_width)
     row = elementwise(context, "state/conv", width, Shard.TP, (2.0, 6.0))
     weights = width * (space.conv + float(space.conv_bias))
@@ -175,8 +172,7 @@ def _scan_bytes(space: StateSpaceSpec, element: float) -> float:
 
 def _scan(context: OpContext, space: StateSpaceSpec) -> Op:
     """The recurrence. It keeps its output before the gate; backward recomputes states and the
-    convolution's output, and computes their gradients.
-    """
+    convolution's output, and computes their gradients."""
     element = context.saved.activation_bytes
     traffic = _scan_bytes(space, element) / context.profile.kernels.memory_traffic
     states = 4.0 * space.inner * space.state / space.chunk if space.kind != "mamba1" else 0.0
@@ -229,8 +225,7 @@ _SCAN_CHUNK = 2048
 
 def kept_bytes(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
     """Bytes per token by `row/tensor`, without the inputs that the projections' rows list
-    themselves; `projected`: output width of the input projection.
-    """
+    themselves; `projected`: output width of the input projection."""
     if space.kind == "mamba2":
         return _mamba2(context, space, projected)
     if space.kind == "gated_delta":
@@ -242,8 +237,7 @@ def kept_bytes(context: OpContext, space: StateSpaceSpec, projected: float) -> S
 
 def fixed_bytes(context: OpContext, space: StateSpaceSpec) -> float:
     """Bytes of the fp32 decays before and after negation, for every head or every channel and
-    state, and of fp32 copies of 16-bit weights.
-    """
+    state, and of fp32 copies of 16-bit weights."""
     if space.kind in ("mamba2", "gated_delta"):
         return 8.0 * space.heads
     if space.kind == "lightning":
@@ -253,8 +247,7 @@ def fixed_bytes(context: OpContext, space: StateSpaceSpec) -> float:
 
 def _mamba2(context: OpContext, space: StateSpaceSpec, projected: float) -> Sizes:
     """Tensors of Mamba-2. Falcon-H1, whose mixers run in parallel with attention, scales the
-    projection by a vector of the residual's type.
-    """
+    projection by a vector of the residual's type."""
     beside = any(kind.attention == "both" for kind in context.model.kinds)
     element = context.saved.residual_bytes if beside else context.saved.activation_bytes
     return {
@@ -267,8 +260,7 @@ def _mamba2(context: OpContext, space: StateSpaceSpec, projected: float) -> Size
 def _mamba1(context: OpContext, space: StateSpaceSpec) -> Sizes:
     """Tensors of Mamba-1. B and C are kept as projected and separately. Jamba norms steps, B and C,
     and the scan reads the scaled B and C; the convolution's output is kept by tokens and by
-    channels.
-    """
+    channels."""
     element, inner = context.saved.activation_bytes, float(space.inner)
     chunks = -(-context.seq // _SCAN_CHUNK)
     kept = {
@@ -292,8 +284,7 @@ def _mamba1(context: OpContext, space: StateSpaceSpec) -> Sizes:
 def _gated_delta(context: OpContext, space: StateSpaceSpec) -> Sizes:
     """Tensors of a gated delta net. Queries and keys are kept before the convolution and normed;
     torch's norm of the output keeps its input, its gate and the gate's SiLU in fp32, and the
-    factors of two products.
-    """
+    factors of two products."""
     saved = context.saved
     element, inner = saved.activation_bytes, float(space.inner)
     factors = element + max(element, saved.residual_bytes)
@@ -310,8 +301,7 @@ def _gated_delta(context: OpContext, space: StateSpaceSpec) -> Sizes:
 def _lightning(context: OpContext, space: StateSpaceSpec) -> Sizes:
     """Tensors of lightning attention: blocks of queries, keys and values, of decayed queries and
     keys, and of values again (views of one tensor if a batch is one sequence); scores and states.
-    The first block reads no state.
-    """
+    The first block reads no state."""
     element, inner = context.saved.activation_bytes, float(space.inner)
     block = min(space.chunk, context.seq)
     blocks = 5.0 if context.one_sequence else 6.0

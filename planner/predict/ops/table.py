@@ -1,6 +1,5 @@
 """The op table of a model: the pieces of which pipeline stages consist (layers of any kind,
-embedding, head with its loss, multi-token prediction), and sums over their rows.
-"""
+embedding, head with its loss, multi-token prediction), and sums over their rows."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ from planner.predict.ops.vision import end_rows, tower_layer
 
 def layer_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
     """All rows of a layer; in a layer with only a feed-forward block, that block keeps the layer's
-    checkpoint.
-    """
+    checkpoint."""
     if kind.attention == "none":
         first, *rest = _ffn_rows(context, kind)
         return (replace(first, saved=(*first.saved, layer_checkpoint(context))), *rest)
@@ -95,8 +93,7 @@ def _ffn_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 def embedding_rows(context: OpContext) -> tuple[Op, ...]:
     """Lookup, usually vocabulary-parallel, with any learned positions; backward scatters into fp32
-    gradients.
-    """
+    gradients."""
     model = context.model
     hidden = float(model.hidden)
     element = context.saved.residual_bytes
@@ -158,8 +155,7 @@ def _shared_tables(context: OpContext) -> tuple[Saved, ...]:
 def head_rows(context: OpContext) -> tuple[Op, ...]:
     """Final norm, LM head (vocabulary-parallel) and cross-entropy. A tied head multiplies by the
     embedding's weights and has none of its own; in a pipeline the last stage has a copy, which the
-    memory terms add.
-    """
+    memory terms add."""
     model = context.model
     if model.scores:
         return _score_rows(context)
@@ -186,8 +182,7 @@ def head_rows(context: OpContext) -> tuple[Op, ...]:
 def _score_rows(context: OpContext) -> tuple[Op, ...]:
     """Final norm and a score for every token; a loss reads only the last token's. Every
     tensor-parallel rank has all weights of the score (transformers, modeling_layers.py,
-    GenericForSequenceClassification).
-    """
+    GenericForSequenceClassification)."""
     hidden = float(context.model.hidden)
     inputs = linear_inputs(context, "head/score", hidden, Module.NOTHING, low_precision=False)
     score = Op(
@@ -230,8 +225,7 @@ def _logits_row(
     kernels: tuple[int, int],
 ) -> Op:
     """A row over all logits. `kept_bytes`: bytes per logit that it keeps; `moved`: bytes per logit
-    that it moves forward and backward, to be multiplied by `factor`.
-    """
+    that it moves forward and backward, to be multiplied by `factor`."""
     vocab = float(context.model.vocab)
     shard = Shard.TP if context.saved.logits_sharded else Shard.NONE
     return Op(
@@ -251,8 +245,7 @@ def _logits_row(
 def mtp_rows(context: OpContext) -> tuple[Op, ...]:
     """One multi-token-prediction module (DeepSeek-V3, arXiv 2412.19437, section 2.2): two norms, a
     projection from 2h to h, a full layer, and a norm before the head; the head is in
-    `mtp_loss_rows`.
-    """
+    `mtp_loss_rows`."""
     hidden, name = float(context.model.hidden), "mtp/projection"
     inputs = linear_inputs(context, name, 2 * hidden, Module.FULL)
     return (
@@ -266,8 +259,7 @@ def mtp_rows(context: OpContext) -> tuple[Op, ...]:
 
 def mtp_loss_rows(context: OpContext) -> tuple[Op, ...]:
     """LM head and loss of one module: the same work as the head's, with the head's weights, which
-    are not counted again.
-    """
+    are not counted again."""
     rows = head_rows(context)[1:]
     return tuple(replace(op, parameters=()) if op.kind is OpKind.GEMM else op for op in rows)
 
@@ -287,8 +279,7 @@ class ParameterCount:
 @dataclass(frozen=True, slots=True)
 class ComponentParameters:
     """Parameters of one op of the model, such as "attention/qkv", summed over the `layers` that
-    have it (1 for the embedding and the output head).
-    """
+    have it (1 for the embedding and the output head)."""
 
     name: str
     layers: int
@@ -302,8 +293,7 @@ class ComponentParameters:
 
 def pieces(context: OpContext) -> tuple[Piece, ...]:
     """Layer kinds in the model's order, then embedding, head and, if any, one MTP module and its
-    loss. The loss is on the head's stage, and so is the module unless it has a block of its own.
-    """
+    loss. The loss is on the head's stage, and so is the module unless it has a block of its own."""
     model = context.model
     layers = [_layer(context, kind) for kind in model.piece_kinds]
     embedding = _end(Piece("embedding", embedding_rows(context)), context)
@@ -324,8 +314,7 @@ def _end(piece: Piece, context: OpContext) -> Piece:
 
 def _layer(context: OpContext, kind: LayerKind) -> Piece:
     """One layer as the job runs it: with adapters, casts, the framework's checkpoints, offload and
-    the rows of models that are only read.
-    """
+    the rows of models that are only read."""
     if kind.module == "vision":
         return tower_layer(context, kind, _layer)
     rows = layer_rows(context, kind)
@@ -428,8 +417,7 @@ def flop_per_token(model: ModelSpec, seq: float, causal: bool = False) -> float:
 def least_flop_per_token(model: ModelSpec, seq: float) -> tuple[float, float]:
     """Least FLOP that a step executes per trained token, without recomputed layers: (linear layers
     that run in 8 or 4 bits if the job does, operations that stay in 16 bits: attention, scans,
-    router, head). Attention counts the lower triangle.
-    """
+    router, head). Attention counts the lower triangle."""
     low = wide = 0.0
     for op, flop in _forward_flop(model, seq, causal=True):
         if op.is_product and op.low_precision:
@@ -448,6 +436,5 @@ def _forward_flop(model: ModelSpec, seq: float, *, causal: bool) -> Iterator[tup
 
 def forward_share(op: Op, *, causal: bool) -> float:
     """Share of a row's full-square FLOP that counts: one half of attention without a window if
-    `causal`, else all.
-    """
+    `causal`, else all."""
     return 0.5 if causal and op.kind is OpKind.ATTENTION and not (op.window or op.span) else 1.0

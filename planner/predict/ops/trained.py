@@ -33,8 +33,7 @@ _RETURNED = 1.0
 @dataclass(frozen=True, slots=True)
 class TrainedFlop:
     """FLOP of one trained token without recomputation, and the number of forward passes that they
-    equal.
-    """
+    equal."""
 
     total: float
     passes: float

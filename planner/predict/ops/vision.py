@@ -72,23 +72,20 @@ def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
 
 def _kept_whole(op: Op) -> Op:
     """A row of a layer that no recompute mode runs again: it keeps its tensors, and the layer has
-    no checkpoint.
-    """
+    no checkpoint."""
     saved = tuple(row for row in op.saved if not row.only_with)
     return replace(op, saved=never_freed(saved), rerun_with=Module.NOTHING)
 
 
 def _run_once(op: Op) -> Op:
     """A row of a layer whose output is not used: its graph is freed after forward and its weights
-    get no gradient, but they are held like other weights.
-    """
+    get no gradient, but they are held like other weights."""
     return replace(op, saved=(), returns=False, unread=True, rerun_with=Module.NOTHING)
 
 
 def _under_hook(op: Op) -> Op:
     """A row of a frozen layer that passes on a gradient only under recomputation, because the
-    library then hooks the patch embedding; otherwise it keeps nothing.
-    """
+    library then hooks the patch embedding; otherwise it keeps nothing."""
     held = (row for row in op.saved if row.only_with or row.freed_by is Module.NOTHING)
     saved = tuple(replace(row, only_with=row.only_with or WHOLE_LAYER) for row in held)
     return replace(op, saved=saved, hooked=True)
@@ -119,8 +116,7 @@ def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
     """How the tower (`kind`: the kind of tower) or the projector is trained: like the language
     model, except for names of layers. In a job with adapters, it is trained in full if the job
     states that, and not at all if its layers have other names than the adapters' targets, or if it
-    is frozen separately.
-    """
+    is frozen separately."""
     if part in tuning.whole:
         return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
     targets = part_targets(tuning, part, kind)
@@ -131,8 +127,7 @@ def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
 
 def end_rows(context: OpContext, layer: Layer) -> tuple[Op, ...]:
     """The rows before and after the tower's layers, and the projector; they include the layers if
-    these run with the embeddings (`planner.predict.ops.first_stage`).
-    """
+    these run with the embeddings (`planner.predict.ops.first_stage`)."""
     if context.model.vision is None:
         return ()
     return (*_layers_beside(context, layer), *_ends(context))
@@ -140,8 +135,7 @@ def end_rows(context: OpContext, layer: Layer) -> tuple[Op, ...]:
 
 def _layers_beside(context: OpContext, layer: Layer) -> Iterator[Op]:
     """The layers of a tower that runs with the embeddings; one row stands for all layers of a
-    kind.
-    """
+    kind."""
     if not is_placed(context):
         return
     vision = _vision(context)
@@ -166,8 +160,7 @@ def _ends(context: OpContext) -> tuple[Op, ...]:
 def _scattered(context: OpContext) -> tuple[Op, ...]:
     """Features written to the positions of an image's tokens, with the mask of these positions,
     which is kept (torch, masked_scatter). With cross-attention, instead the projector's output,
-    kept once for all layers.
-    """
+    kept once for all layers."""
     images, hidden = context.model.images, float(context.model.hidden)
     if not images.patches:
         return ()
@@ -184,8 +177,7 @@ def _scattered(context: OpContext) -> tuple[Op, ...]:
 
 def _pictured(context: OpContext) -> float:
     """Share of the tower's tokens that are patches, as opposed to learned class tokens or padding
-    of a tile.
-    """
+    of a tile."""
     span, tower = float(context.model.images.span), _vision(context).tower
     if tower.tiles:
         return tower.tiles * (tower.positions - tower.class_tokens) / span
@@ -201,8 +193,7 @@ def _vision(context: OpContext) -> VisionSpec:
 
 def _of_patches(op: Op, context: OpContext, span: int, share: float = 1.0) -> Op:
     """A row per patch, converted to one per token of the language model; `share`: share of the
-    patches to which it applies.
-    """
+    patches to which it applies."""
     factor = share * context.model.images.patches
     named = replace(op, name=f"vision/{op.name}")
     if not factor:
@@ -252,8 +243,7 @@ def _tower_ends(context: OpContext, vision: VisionSpec, pictured: float) -> Iter
 
 def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
     """Added learned positions, whose indices into the table are kept, and the cosines and sines of
-    rotary ones, which all layers share.
-    """
+    rotary ones, which all layers share."""
     hidden, rules = float(tower.hidden), context.saved
     learned = hidden * (tower.positions + tower.class_tokens) + tower.of_tiles
     if learned:
@@ -272,8 +262,7 @@ def _positions(context: OpContext, tower: TowerSpec) -> Iterator[Op]:
 
 def _order(context: OpContext, name: str, merged: int) -> Op:
     """Reordering of patches in groups that become one token, so that windows are contiguous, and
-    back. The indices are kept.
-    """
+    back. The indices are kept."""
     row = elementwise(context, name, context.model.hidden, Shard.SEQUENCE, (2, 2), Module.NOTHING)
     kept = Saved(f"{name}/indices", _INDEX / merged, Shard.SEQUENCE, Module.NOTHING)
     return replace(row, saved=(kept,))
@@ -301,16 +290,14 @@ def _projector(context: OpContext) -> tuple[Op, ...]:
 
 def _is_hooked(context: OpContext) -> bool:
     """Whether a hook on the patch embedding requires a gradient of the tower's output (transformers
-    5, enable_input_require_grads).
-    """
+    5, enable_input_require_grads)."""
     return hooks_tower(context.tuning, context.profile, _vision(context).tower)
 
 
 def _first(op: Op, context: OpContext) -> Op:
     """The row without tensors that only the gradient of the tower's output needs: the input of a
     mean and, if norms consist of torch operations or the job has adapters, everything that a norm
-    keeps except the normalised tensor.
-    """
+    keeps except the normalised tensor."""
     unfused = context.model.norm == "rmsnorm" or context.tuning.has_adapters
     dropped = _OF_GRADIENT if unfused else ("/pooled",)
     saved = tuple(row for row in op.saved if not row.name.endswith(dropped))
@@ -319,8 +306,7 @@ def _first(op: Op, context: OpContext) -> Op:
 
 def _projector_context(context: OpContext) -> OpContext:
     """Context of the projector's rows. The norm of pooled patches follows the rules of the language
-    model's family, any other norm those of the tower's.
-    """
+    model's family, any other norm those of the tower's."""
     vision = _vision(context)
     norm_kind, tuning = vision.projector.norm, part_tuning(context.tuning, PROJECTOR)
     tower = tower_model(vision.tower)
@@ -380,8 +366,7 @@ def _one_projector(
 
 def _of_stream(op: Op, context: OpContext) -> Op:
     """A norm of the stream between layers. It lists no input unless it makes a copy, because the
-    next layer keeps that input.
-    """
+    next layer keeps that input."""
     if context.norm_input_bytes != context.saved.residual_bytes:
         return op
     return replace(op, saved=tuple(row for row in op.saved if not row.name.endswith("/input")))
@@ -389,8 +374,7 @@ def _of_stream(op: Op, context: OpContext) -> Op:
 
 def _pooling(context: OpContext, width: float, made: float) -> Op:
     """The mean over squares of patches, which keeps the patches (torch, AvgPool2d); `made`: bytes
-    per element of the tower's output.
-    """
+    per element of the tower's output."""
     row = elementwise(context, "projector/pooling", width, Shard.SEQUENCE, (1, 1), Module.NOTHING)
     kept = Saved("projector/pooled", made * width, Shard.SEQUENCE, Module.NOTHING)
     return replace(row, saved=(kept,))
@@ -398,7 +382,6 @@ def _pooling(context: OpContext, width: float, made: float) -> Op:
 
 def _learned(context: OpContext, parameters: float) -> Op:
     """Learned vectors inserted between rows of patches; the memory traffic of copying them is not
-    counted.
-    """
+    counted."""
     row = elementwise(context, "projector/row_ends", 0.0, Shard.SEQUENCE, (0, 0), Module.NOTHING)
     return replace(row, parameters=((parameters, ParamShard.NONE),))

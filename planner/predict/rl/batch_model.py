@@ -42,8 +42,7 @@ class BatchModel(CostModel):
 
     def waits(self, columns: Columns, shapes: Array, keys: Array, costs: Array) -> Array:
         """Seconds in which ranks wait for the one with the most tokens and squared lengths, from
-        the excess shares in columns `more_tokens` and `more_squares`.
-        """
+        the excess shares in columns `more_tokens` and `more_squares`."""
         if "more_tokens" not in columns:
             return super().waits(columns, shapes, keys, costs)
         if not (columns["more_tokens"].any() or columns["more_squares"].any()):
@@ -60,8 +59,7 @@ class BatchModel(CostModel):
 
 class ReadingModel(BatchModel):
     """A pass that reads every sample forward, without gradients. It counts as a step that reduces,
-    updates and keeps nothing.
-    """
+    updates and keeps nothing."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:

@@ -102,8 +102,7 @@ def flow(load: Load) -> Flow:
 
 class _Bins:
     """Computes a load's flow, bin by bin: running sequences (`ages`) and preempted ones
-    (`waiting`), by the number of tokens that they have.
-    """
+    (`waiting`), by the number of tokens that they have."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -166,8 +165,7 @@ class _Bins:
     def _schedule(self, sums: Floats) -> tuple[float, float]:
         """Choose the sequences that run in the next bin; return (newly admitted sequences, tokens
         read again). `sums`: rows whose products with `ages` are the number of running sequences and
-        their room.
-        """
+        their room."""
         count, taken = (sums @ self.ages).tolist()
         if taken > self.load.room * _FULL and count > 1.0:
             self._preempt(taken)
@@ -184,8 +182,7 @@ class _Bins:
     def _sums(self) -> Floats:
         """Rows whose products with the quantities by age are: the number of sequences, their room
         at the end of the bin, the mean number running in the bin, their cached tokens, those within
-        the window, and the number that end.
-        """
+        the window, and the number that end."""
         mean = 1.0 - 0.5 * self.ending
         return np.stack((
             np.ones_like(mean), self.taken, mean, mean * self.cached, mean * self.windowed,
@@ -204,8 +201,7 @@ class _Bins:
 
     def _readmit(self, count: float, taken: float) -> float:
         """Readmit preempted sequences, the oldest first and before any new one; return the number
-        of tokens that are read again.
-        """
+        of tokens that are read again."""
         waiting = self.waiting
         each = waiting * self.taken
         by_slots = (self.load.slots - count - _behind(waiting)) / np.maximum(waiting, _LEAST)
@@ -224,14 +220,12 @@ class _Bins:
     @property
     def _past(self) -> int:
         """Number of bins over which a flow is averaged: two mean answers, exact if all answers are
-        equally long.
-        """
+        equally long."""
         return 2 * max(1, round(self.load.lengths.mean / self.width))
 
     def _is_settled(self, rows: list[tuple[float, ...]]) -> bool:
         """Whether the flow is steady: as many sequences run and are admitted as before, or the flow
-        has lasted so long that its average is used.
-        """
+        has lasted so long that its average is used."""
         past = self._past
         if len(rows) >= _LONG:
             return True
@@ -243,8 +237,7 @@ class _Bins:
 
     def _skip(self, rows: list[tuple[float, ...]]) -> None:
         """Count the steady part as one wide bin. As many sequences are admitted as end, so the
-        number of running ones determines the rate.
-        """
+        number of running ones determines the rate."""
         recent = rows[-self._past :]
         mean = [sum(row[index] for row in recent) / len(recent) for index in range(7)]
         rate = mean[1] / float((self.alive[:-1] + self.alive[1:]).sum() / 2.0)

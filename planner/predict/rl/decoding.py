@@ -229,8 +229,7 @@ class _Coster:
 
     def _small(self, op: Op, tokens: float) -> float:
         """Seconds of kernels that are not products. Residual additions take none, because norm
-        kernels include them.
-        """
+        kernels include them."""
         if op.kind is OpKind.ATTENTION:
             latent = _LATENT_KERNELS if self.deployment.model.mla else 0.0
             return (_ATTENTION_KERNELS + latent) * self.gpu.kernel_floor_s
@@ -245,8 +244,7 @@ class _Coster:
 
     def _cached_token_s(self) -> tuple[float, float]:
         """Seconds per cached token, of all layers without and of all with windows. Each stage has
-        part of the layers and works on part of the sequences, and they take turns.
-        """
+        part of the layers and works on part of the sequences, and they take turns."""
         each = self._layer_token_s() / self.deployment.pp
         kinds = self.deployment.model.kind_sequence
         full = sum(kind.attention in ("full", "both") for kind in kinds)
@@ -257,8 +255,7 @@ class _Coster:
 
     def _layer_token_s(self) -> float:
         """Seconds per cached token in one layer: to read its bytes, or for products with padded
-        queries if these take longer.
-        """
+        queries if these take longer."""
         deployment, gpu = self.deployment, self.gpu
         read = layer_token_bytes(deployment) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         model = deployment.model
@@ -276,8 +273,7 @@ class _Coster:
 
     def _attention_flop_per_s(self) -> float:
         """FLOP/s of attention with the cache: those of 8 bits if the cache has 8 bits and the GPU
-        supports it.
-        """
+        supports it."""
         gpu, peaks = self.gpu, self.deployment.gpu.peak_flop_per_s
         narrow = self.deployment.kv.element_bytes <= 1.0 and "fp8" in peaks
         peak = peaks["fp8"] if narrow else gpu.matmul16_flop_per_s
@@ -313,8 +309,7 @@ class _Coster:
 
     def _prefill_square(self) -> float:
         """Seconds of attention per pair of tokens of a prompt; only half of the pairs are
-        computed.
-        """
+        computed."""
         deployment, model, gpu = self.deployment, self.deployment.model, self.gpu
         if model.mla:
             mla = model.mla

@@ -97,8 +97,7 @@ def engine_memory(
 
 def _state_bytes(pool: StagePool) -> float:
     """Bytes that a sequence takes whatever its length, in models with recurrent layers: their
-    states, and the half of the cache's last block that is empty on average. 0 in other models.
-    """
+    states, and the half of the cache's last block that is empty on average. 0 in other models."""
     if not pool.state_groups:
         return 0.0
     return (pool.state_groups + 0.5 * pool.full_groups) * pool.block_bytes
@@ -121,8 +120,7 @@ def _room(stage: ServingStageMemory, generation: EngineGeneration, beside: float
 
 def _over(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
     """Bytes by which the engine exceeds the GPU. vLLM refuses to start if its share is not free;
-    SGLang runs out of memory if activations and graphs do not fit outside its share.
-    """
+    SGLang runs out of memory if activations and graphs do not fit outside its share."""
     before = stage.context + stage.nccl + beside
     if not generation.static_share:
         return before + max(stage.budget, stage.fixed) + stage.graphs_beside - stage.usable

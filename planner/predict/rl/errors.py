@@ -90,8 +90,7 @@ def rl_errors() -> RlErrors:
 
 def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
     """The phase with its bar; if the cluster's own runs taught a factor, seconds are multiplied by
-    it. `deviation`: standard deviation of ln(seconds) over the open facts of the job.
-    """
+    it. `deviation`: standard deviation of ln(seconds) over the open facts of the job."""
     kind = KINDS[phase.name]
     learnt = learnt_phase(job, kind)
     ends = kind_ends(job, kind).and_also(deviation)
@@ -104,8 +103,7 @@ def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
 
 def learnt_phase(job: RlJob, kind: str) -> LearntPhase | None:
     """The correction that runs of the job's cluster taught for a kind of phase; None without such
-    runs.
-    """
+    runs."""
     calibration = job.trainer.cluster.calibration
     if calibration is None:
         return None
@@ -139,8 +137,7 @@ def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
 
 def step_bar(phases: Sequence[Phase]) -> tuple[float, float]:
     """Factors of the 80 % interval of a sum of phases: all phases of a step in which they follow
-    each other, or those of the slower side if both work at once.
-    """
+    each other, or those of the slower side if both work at once."""
     parts = [(Ends(-math.log(phase.low), math.log(phase.high)), phase.seconds) for phase in phases]
     ends = joined(parts, rl_errors().shared)
     return math.exp(-ends.low), math.exp(ends.high)

@@ -30,8 +30,7 @@ def layer_exchange_s(
     deployment: Deployment, cluster: Cluster, kind: LayerKind, tokens: float
 ) -> float:
     """Seconds of exchange in one layer, for `tokens` tokens on each dp rank: the sums after
-    attention and after the feed-forward block, or the exchange with experts on other dp ranks.
-    """
+    attention and after the feed-forward block, or the exchange with experts on other dp ranks."""
     links = _links(cluster)
     payload = _ELEMENT * tokens * deployment.model.hidden
     reduced = tensor_reduce_s(payload, deployment, links)
@@ -43,8 +42,7 @@ def layer_exchange_s(
 
 def tensor_reduce_s(payload: float, deployment: Deployment, links: LinkInputs) -> float:
     """Seconds of one all-reduce among tp ranks: NCCL's, or the engine's own kernel if that is
-    faster.
-    """
+    faster."""
     ranks = deployment.tp
     if ranks == 1:
         return 0.0

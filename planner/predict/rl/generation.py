@@ -38,8 +38,7 @@ _DRAINED = 0.9
 @dataclass(frozen=True)
 class SamplingEngine:
     """One engine's costs and the samples of its dp ranks: `load`: those of the fullest rank,
-    `samples`: all of a batch.
-    """
+    `samples`: all of a batch."""
 
     layout: EngineLayout
     costs: DecodeCosts
@@ -67,8 +66,7 @@ class SamplingEngine:
 
     def prefill_s(self, prompts: float, again: float) -> float:
         """Seconds to read the prompts of `prompts` samples, and `again` tokens that are read
-        again.
-        """
+        again."""
         tokens = prompts * self.load.prompt * self.shared + again
         pairs = prompts * self.prompt_squared * self.shared
         return self.read_s(tokens) + pairs * self.costs.prefill_square_s / self.made.prefill_share
@@ -96,8 +94,7 @@ def sampling_engine(
     job: RlJob, layout: EngineLayout, beside: float = 0.0, gpu: Gpu | None = None
 ) -> SamplingEngine:
     """The costs of an engine of a layout, and the work of each of its ranks. UsageError for degrees
-    that no engine takes.
-    """
+    that no engine takes."""
     deployment = deployment_of(job, layout, gpu)
     cluster = _machine(job, layout, gpu)
     made = generation_of(job.engine)
@@ -128,8 +125,7 @@ def sampling_engine(
 
 def _sharing(job: RlJob, lanes: int) -> float:
     """Number of samples of one prompt on a rank, which share its cached keys and values and read it
-    once.
-    """
+    once."""
     rollout = job.rollout
     if not job.framework.prefix_cache:
         return 1.0
@@ -141,8 +137,7 @@ def _sharing(job: RlJob, lanes: int) -> float:
 
 def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
     """The engines' machine: the trainer's, the one given for sampling, or the usual machine of
-    another GPU type.
-    """
+    another GPU type."""
     if gpu is None:
         return job.trainer.cluster
     for cluster in (job.trainer.cluster, job.sampling_cluster):
@@ -153,8 +148,7 @@ def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
 
 def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
     """Number of samples of mean length that have together as many tokens as the fullest rank: the
-    mean over ranks plus the expected largest of one normal deviation per rank (Blom's formula).
-    """
+    mean over ranks plus the expected largest of one normal deviation per rank (Blom's formula)."""
     lanes = layout.replicas * layout.dp
     if lanes == 1 or samples < 1.0:
         return max(1.0, samples)
@@ -166,8 +160,7 @@ def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
 @dataclass(frozen=True)
 class _Course:
     """A phase over time: seconds of each bin, by cause and in total, of the engine that ends
-    last.
-    """
+    last."""
 
     flow: Flow
     terms: Mapping[str, Floats]
@@ -227,16 +220,14 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
 
 def _fed(course: _Course) -> float:
     """Share of the seconds in which sequences wait for admission and take the place of one whose
-    tool runs.
-    """
+    tool runs."""
     fed = int(np.flatnonzero(course.flow.admitted > 0.0)[-1])
     return float(course.seconds[:fed].sum() / max(course.seconds.sum(), 1e-12))
 
 
 def _steady_s(made: SamplingEngine) -> float:
     """Seconds for the same samples if engines never run out of prompts: as many sequences run as
-    slots and room allow, with the mix of ages that results if each end admits another sequence.
-    """
+    slots and room allow, with the mix of ages that results if each end admits another sequence."""
     load = made.load
     longest = load.lengths.tokens[-1]
     ages = (np.arange(256) + 0.5) * longest / 256

@@ -32,8 +32,7 @@ class Batch(NamedTuple):
     """Samples that are read or trained on at once: `samples` on all ranks, in micro-batches of up
     to `limit` tokens. `apart`: 1 if ranks are not balanced, 0 if their shares have equal tokens, in
     between if only several batches together are balanced. `rows`: samples per micro-batch, if
-    micro-batches count samples; None: as many as in training.
-    """
+    micro-batches count samples; None: as many as in training."""
 
     samples: float
     limit: float
@@ -43,8 +42,7 @@ class Batch(NamedTuple):
 
 class MicroBatches(NamedTuple):
     """Micro-batches of a rank: their number, the tokens of a mean one and of the longest during
-    training; and the excess of the fullest rank over the mean, in tokens and in squared lengths.
-    """
+    training; and the excess of the fullest rank over the mean, in tokens and in squared lengths."""
 
     number: int
     tokens: float
@@ -55,8 +53,7 @@ class MicroBatches(NamedTuple):
 
 def mini_batch(job: RlJob) -> Batch:
     """The samples of one optimizer step. If ranks have equal tokens over all M mini-batches
-    together, a single mini-batch keeps the share 1 - 1/M of its variance.
-    """
+    together, a single mini-batch keeps the share 1 - 1/M of its variance."""
     samples = job.rollout.samples / job.minibatches
     apart = {"none": 1.0, "step": sqrt(1.0 - 1.0 / job.minibatches), "mini-batch": 0.0}
     return Batch(samples, float(job.trainer.seq), apart[job.framework.balances])
@@ -74,8 +71,7 @@ def whole_batch(job: RlJob) -> Batch:
 def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
     """The columns of shapes, changed to the micro-batches into which each shape splits a batch. If
     micro-batches count tokens, each is a single row with columns `kept` and `computed`, in the form
-    that the cost model reads.
-    """
+    that the cost model reads."""
     if not by_tokens(job):
         mbs = columns["mbs"] if batch.rows is None else np.full_like(columns["mbs"], batch.rows)
         number = np.maximum(1, np.ceil(batch.samples / columns["dp"] / mbs - 1e-9))
@@ -140,8 +136,7 @@ def _micro_batches(
 def _more(lengths: Lengths, draws: int, ranks: int, in_step: int) -> tuple[float, float]:
     """Excess of the fullest rank over the mean, for independent draws: of tokens, and of squared
     lengths. A rank's micro-batches are alike, so the rank for which others wait in each micro-batch
-    (those `in_step`) is the one for which they wait at the end of the step.
-    """
+    (those `in_step`) is the one for which they wait at the end of the step."""
     if ranks == 1:
         return 0.0, 0.0
     tokens, shares = np.array(lengths.tokens), np.array(lengths.shares)

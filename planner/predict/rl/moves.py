@@ -85,8 +85,7 @@ class Transfer:
 
 def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> Transfer:
     """The transfer of new weights to every engine. `shard_bytes`: weights on one GPU of the
-    trainer.
-    """
+    trainer."""
     rules = ways()[way]
     weights, tensors = moved_weights(job)
     terms = {
@@ -104,8 +103,7 @@ def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> 
 def unpinned_bytes_per_s(cluster: Cluster) -> float:
     """Bytes/s of one GPU's copy to or from host memory that is not pinned. Over NVLink-C2C a GPU
     reads a host's pages itself; it is assumed to reach the same share of the link's rate as over
-    PCIe.
-    """
+    PCIe."""
     link = cluster.gpu.host_link_bytes_per_s_per_direction
     return _UNPINNED_BYTES_PER_S * max(1.0, link / _PCIE_BYTES_PER_S)
 
@@ -118,8 +116,7 @@ def usual_way(job: RlJob, *, colocated: bool) -> str:
 
 def moved_weights(job: RlJob) -> tuple[float, int]:
     """(bytes, published tensors) that engines need after an update. In a job with adapters these
-    are only the trained ones, because engines serve adapters separately from the weights.
-    """
+    are only the trained ones, because engines serve adapters separately from the weights."""
     if not job.trainer.tuning.has_adapters:
         return _published(job.policy)
     held = held_parameters(job.trainer)
@@ -149,8 +146,7 @@ def _travelling(rules: Way, weights: float, engine: EngineLayout) -> float:
 
 def _buffers(job: RlJob, weights: float, tensors: int) -> float:
     """Bytes of two buckets, each at least as large as the largest tensor (the embedding), but at
-    most two copies of the weights.
-    """
+    most two copies of the weights."""
     bucket = job.framework.bucket_bytes
     largest = 2.0 * job.policy.vocab * job.policy.hidden
     return min(2.0 * max(bucket, largest), 2.0 * weights) if tensors else 0.0

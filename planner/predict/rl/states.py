@@ -1,6 +1,5 @@
 """Engines that wake and sleep on GPUs that they share with a trainer: how long this takes, and the
-bytes that stay.
-"""
+bytes that stay."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ _PROCESS_BYTES = 0.8 * 2.0**30
 
 def asleep(job: RlJob, engine: EngineLayout) -> Mapping[str, float]:
     """Bytes that a sleeping engine keeps on a GPU: its CUDA graphs, which cannot be released (verl,
-    docs/perf/perf_tuning.rst), and those of its process.
-    """
+    docs/perf/perf_tuning.rst), and those of its process."""
     layers = -(-len(job.policy.kind_sequence) // engine.pp)
     graphs = graph_bytes(layers) if job.engine.graphs else 0.0
     return {"CUDA graphs": graphs, "process": _PROCESS_BYTES}
@@ -32,8 +30,7 @@ def engine_turns(
     name: Literal["wake", "sleep"], job: RlJob, layout: RlLayout, held: Mapping[str, float]
 ) -> Phase:
     """The phase in which the engine takes its memory back, or releases it. At level 1 its weights
-    are copied from pinned host memory, or to it (vLLM, device_allocator/cumem.py).
-    """
+    are copied from pinned host memory, or to it (vLLM, device_allocator/cumem.py)."""
     level, cluster = job.framework.sleep_level, layout.trainer.job.cluster
     terms = {"pages": _PAGES_S[name] if level else 0.0}
     if level == 1:

@@ -77,8 +77,7 @@ class RlStep:
     @cached_property
     def fit_probability(self) -> float:
         """Probability that every phase fits. Only the trainer's tensors may be larger than
-        predicted; an engine fills its fixed share of the memory with KV cache.
-        """
+        predicted; an engine fills its fixed share of the memory with KV cache."""
         if not self.generation.fits:
             return 0.0
         return min((self._fits_with(phase) for phase in self.phases), default=1.0)
@@ -197,8 +196,7 @@ def _steady(engine: Phase, generation: Generation) -> Phase:
 
 def _judging(job: RlJob, side: Side, held: Mapping[str, float]) -> Iterator[Phase]:
     """The phase of a reward that takes a given number of seconds. A rule takes no time, and a model
-    is a phase of the trainer.
-    """
+    is a phase of the trainer."""
     if job.reward.kind == "seconds" and job.reward.seconds:
         yield Phase("reward", side, job.reward.seconds, {"given": job.reward.seconds}, held)
 
@@ -215,8 +213,7 @@ def _trainer_moves(
     held: Mapping[str, float],
 ) -> Phase:
     """The phase in which the trainer's tensors are moved to the host or back, except gradients,
-    which are computed anew.
-    """
+    which are computed anew."""
     copied = (size for name, size in training.resident.items() if name != "gradients")
     seconds = sum(copied) / unpinned_bytes_per_s(cluster)
     return Phase(name, "trainer", seconds, {"copies": seconds}, held)
@@ -227,8 +224,7 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 def _binding(layout: RlLayout, phases: tuple[Phase, ...]) -> tuple[float, tuple[Phase, ...]]:
     """(seconds of a step, the phases that determine them): all phases of a colocated or synchronous
-    step, whose seconds add up, else those of the slower side.
-    """
+    step, whose seconds add up, else those of the slower side."""
     sides = {side: sum(phase.seconds for phase in phases if phase.side == side) for side in _SIDES}
     both = sides["engine"] + sides["trainer"]
     if layout.placement == "colocated":

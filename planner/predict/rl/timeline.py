@@ -42,8 +42,7 @@ class Bar:
 def bars(step: RlStep) -> tuple[Bar, ...]:
     """The phases of a step on one clock. Colocated phases follow each other. In a synchronous step
     on separate GPUs the trainer's part follows the engines'; otherwise both start together, and the
-    trainer works on older samples.
-    """
+    trainer works on older samples."""
     if step.layout.placement == "colocated":
         return tuple(_in_order(step.phases, 0.0))
     waits = step.layout.staleness == 0

@@ -47,8 +47,7 @@ REFERENCE, CRITIC, JUDGE = "reference", "critic", "reward model"
 
 class Models:
     """Compiled cost models of trainers' jobs, each built once, for costing many configurations of
-    the same jobs.
-    """
+    the same jobs."""
 
     def __init__(self) -> None:
         # Keys are identities of objects, so the objects are kept alive.
@@ -124,8 +123,7 @@ class Costed:
     @cached_property
     def resting(self) -> Bytes:
         """Bytes on that GPU that stay between micro-batches: weights, optimizer states, and
-        gradients with buffers of their own. FSDP's fp32 shards count as weights.
-        """
+        gradients with buffers of their own. FSDP's fp32 shards count as weights."""
         machine = self.configuration.machines[self._fullest]
         stage = Stage(self.costed.memory[machine], self._fullest)
         rest, framework = stage.rest, stage.inputs.framework
@@ -268,8 +266,7 @@ class _Account:
 
     def _held(self, of: str, *, read: bool) -> Bytes:
         """Bytes in memory during any work: those of the model at work (`of` empty: the policy),
-        unless it is trained, and those of the other models, which wait.
-        """
+        unless it is trained, and those of the other models, which wait."""
         policy, found = self.update.resting, dict[str, float]()
         for name, size in self.beside.items():
             if name != of:
@@ -287,15 +284,13 @@ class _Account:
 
 def handed_out_s(job: RlJob) -> float:
     """Seconds of a phase in which a single controller handles the samples, whose tensors are
-    padded.
-    """
+    padded."""
     return job.framework.position_s * job.rollout.samples * job.rollout.longest
 
 
 def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
     """Seconds of one pass over all samples in which a stage's layers apply rotary embeddings to
-    them one by one.
-    """
+    them one by one."""
     if job.fused_rotary or trainer.framework.name not in job.framework.rotates_samples:
         return np.zeros(len(columns["dp"]))
     layers = len(trainer.model.kind_sequence) / columns["pp"]
@@ -306,8 +301,7 @@ def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
 
 def passes_of(mode: RecomputeMode) -> float:
     """Training time of a layer's attention in units of a forward pass: backward launches as many
-    kernels as forward; a layer that is recomputed whole runs forward once more.
-    """
+    kernels as forward; a layer that is recomputed whole runs forward once more."""
     return 3.0 if mode.mask & Module.FULL else 2.0
 
 
@@ -334,8 +328,7 @@ def scoring(
     trainer: Configuration, model: ModelSpec, models: Models | None = None
 ) -> Configuration:
     """The configuration of a model that outputs scores, at the trainer's degrees and with its
-    layers spread evenly.
-    """
+    layers spread evenly."""
     job, degrees = (models or Models()).scoring_job(trainer.job, model), trainer.degrees
     layout = even_layout(job, degrees.pp, degrees.vpp, trainer.mode)
     return replace(trainer, job=job, layout=layout)

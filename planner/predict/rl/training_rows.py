@@ -33,8 +33,7 @@ class TrainingRows:
     """Rows of a trainer's configurations: `seconds` by phase; `peak_bytes` on the fullest GPU over
     all phases, with the other models in memory, and `least_peak_bytes` if everything that waits for
     another phase has left; `resident_bytes`: bytes that stay there between phases, including the
-    GPU's context.
-    """
+    GPU's context."""
 
     seconds: Mapping[PhaseName, Array]
     peak_bytes: Array
@@ -50,16 +49,14 @@ class TrainingRows:
 
 def train_rows(job: RlJob, columns: Columns) -> TrainingRows:
     """Every phase of each row; `columns`: columns of shapes of `job.trainer`, whose GPUs train, as
-    in `planner.predict.shapes.legal_candidates`.
-    """
+    in `planner.predict.shapes.legal_candidates`."""
     return _Rows(job, columns).rows()
 
 
 @dataclass(frozen=True)
 class _Models:
     """One model's update, if it is trained, and its reading pass: seconds, and bytes at the peak
-    and without any tokens.
-    """
+    and without any tokens."""
 
     update_s: Array
     update_bytes: Array
@@ -160,8 +157,7 @@ class _Rows:
 
 def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
     """Bytes of the model's weights on one GPU, averaged over stages: a shard under ZeRO-3, and
-    under FSDP's stage 2, which gathers them for each pass.
-    """
+    under FSDP's stage 2, which gathers them for each pass."""
     framework = model.framework_inputs
     zero = 3 if framework.zero3_keeps_weight_shard else 2
     return framework.weight_bytes * _parameters(model, costed, "weights", zero)
@@ -169,8 +165,7 @@ def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
 
 def _passing_bytes(model: BatchModel, costed: CostedShapes) -> Array:
     """Bytes in an update that are freed after it: its temporaries, and gradients without buffers of
-    their own.
-    """
+    their own."""
     framework = model.framework_inputs
     gradients = 0.0 if framework.persistent_gradients else framework.gradient_bytes
     made = gradients * _parameters(model, costed, "gradients", 2)

@@ -69,8 +69,7 @@ class Ratio(Frozen):
     @property
     def is_sure(self) -> bool:
         """Whether the whole interval is on one side of 1, so that it is certain which of the two is
-        faster.
-        """
+        faster."""
         return self.low > 1.0 or self.high < 1.0
 
 
@@ -78,8 +77,7 @@ class Ratio(Frozen):
 class DifferenceScales:
     """Standard deviations by kind of difference, for dense models; `mixture`: factor for mixtures
     of experts; `flattering`: share of the errors' variance that a choice by prediction exploits, so
-    that a plan may look best because of it.
-    """
+    that a plan may look best because of it."""
 
     scales: dict[str, float]
     mixture: float = 1.0
@@ -99,8 +97,7 @@ def degrees_of(degrees: object) -> tuple[int, ...]:
 
 def squares(one: Standing, other: Standing) -> tuple[float, ...]:
     """Variance of the difference of two runs for each of `TERMS`, in units of the scale's
-    square.
-    """
+    square."""
     doublings = sum(map(_doublings, one.degrees, other.degrees))
     micro_batch = _doublings(one.tokens, other.tokens)
     switches = sum(map(ne, one.switches, other.switches))
@@ -134,8 +131,7 @@ def switches_of(
 ) -> tuple[Hashable, ...]:
     """Choices without a size, in a fixed order. Interleaving follows from the number of chunks per
     stage, so it is not a separate choice; `exchange`: that of context parallelism, empty without
-    any.
-    """
+    any."""
     usual = schedule in (None, "1f1b", "interleaved")
     return zero, recompute, "" if usual else schedule, offloaded, exchange
 

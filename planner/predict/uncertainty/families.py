@@ -1,6 +1,5 @@
 """Families of measured runs, by which residuals are pooled, and the order of families by
-nearness.
-"""
+nearness."""
 
 from __future__ import annotations
 

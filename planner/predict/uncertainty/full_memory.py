@@ -24,8 +24,7 @@ SMALL_CHANCE = 0.1
 
 def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
     """Seconds of a step once memory is full: each send and receive of a stage takes `exchange_s`
-    longer (`exchange_wait_s`). None if no measured run of the framework shows that.
-    """
+    longer (`exchange_wait_s`). None if no measured run of the framework shows that."""
     from planner.cost.pipeline import exchange_wait_s
 
     wait_s = job.framework.full_memory.exchange_s
@@ -41,8 +40,7 @@ def full_memory(
     job: Job, degrees: Degrees, step_time_s: float, fit_probability: float
 ) -> FullMemory | None:
     """The risk of a configuration; None if it is negligible, if the plan hardly fits anyway, or if
-    the allocator is not torch's.
-    """
+    the allocator is not torch's."""
     known, chance = job.framework.full_memory, 1.0 - fit_probability
     if not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE or known.allocator != "torch":
         return None

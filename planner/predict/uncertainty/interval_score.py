@@ -35,8 +35,7 @@ def interval_scores(low: Array, high: Array, value: Array) -> Array:
 @dataclass(frozen=True, slots=True)
 class MeanQuality:
     """Means over some bars: width, ln(upper end / lower end); share of bars that contain the
-    measured value; interval score, in ln.
-    """
+    measured value; interval score, in ln."""
 
     width: float
     coverage: float

@@ -64,8 +64,7 @@ def are_mixed(machines: Sequence[Job]) -> bool:
 
 def widest_interval(machines: Sequence[Job], degrees: Degrees, step: Array) -> Interval:
     """The interval of a step time, s. On GPUs of several types it covers the intervals of all types
-    and is wider by `MIXTURE_SPREAD`. `step`: STEP_* vector.
-    """
+    and is wider by `MIXTURE_SPREAD`. `step`: STEP_* vector."""
     step_time_s = float(step[f.STEP_TIME])
     each = [
         step_time_interval(job, step_time_s, at=plan_conditions(job, degrees, step))
@@ -99,8 +98,7 @@ def family_of(job: Job) -> Family:
 
 def is_tuned(job: Job) -> bool:
     """Whether a job trains part of its weights, or trains on samples that differ in length: kinds
-    of training with separate error bars.
-    """
+    of training with separate error bars."""
     return not job.tuning.trains_all or job.samples.differ
 
 
@@ -156,8 +154,7 @@ def spread_of(
     job: Job, figure: Figure, without: str = "", at: Conditions | None = None
 ) -> tuple[Spread, Further]:
     """Quantiles of ln(measured / predicted) for a job, and the error that widened them; `without`:
-    a source to leave out.
-    """
+    a source to leave out."""
     family, where = family_of(job), at or conditions_of(job)
     if learnt := learnt_figure(job, figure):
         return learnt_spread(learnt, figure, family, where)
@@ -168,8 +165,7 @@ def spread_of(
 
 def learnt_figure(job: Job, figure: Figure) -> LearntFigure | None:
     """Errors of a figure (time or memory) in runs of the job's cluster under its framework; None
-    without such runs.
-    """
+    without such runs."""
     calibration = job.cluster.calibration
     if calibration is None or not calibration.knows(family_of(job).framework):
         return None
@@ -181,8 +177,7 @@ def learnt_spread(
 ) -> tuple[Spread, Further]:
     """The spread for a job on a calibrated cluster: the spread without own runs, times the width
     that its runs taught; and the further error of a job outside the ranges of these runs, which per
-    doubling is that of published runs.
-    """
+    doubling is that of published runs."""
     measured: dict[str, tuple[float, float]] = {
         axis: (low, high) for axis, low, high in learnt.measured
     }
@@ -196,16 +191,14 @@ def learnt_spread(
 
 def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
     """The spread with a further independent normal error and, for memory, with the errors that
-    residuals do not contain.
-    """
+    residuals do not contain."""
     further = float(further_width(figure, deviation))
     return replace(spread, low=-hypot(spread.low, further), high=hypot(spread.high, further))
 
 
 def further_width(figure: Figure, deviation: Widths) -> Widths:
     """Half width, at 80 %, of an error with this standard deviation; for memory, joined with the
-    spread of memory outside live tensors (`OUTSIDE_SPREAD`).
-    """
+    spread of memory outside live tensors (`OUTSIDE_SPREAD`)."""
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
     wide: Widths = DEVIATIONS * np.hypot(deviation, outside)
     return wide
@@ -224,8 +217,7 @@ def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
 
 def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
     """The interval of a value that is predicted with defaults, widened by open facts; `interval`:
-    the one if nothing is open.
-    """
+    the one if nothing is open."""
     if doubt == NO_DOUBT:
         return interval
     middle = value * exp(doubt.median)
@@ -255,8 +247,7 @@ def family_text(spread: Spread) -> str:
 
 def learnt_text(runs: int, width: float) -> str:
     """The basis of a bar that own runs calibrated and, if it is no narrower, the reason; `width`:
-    relative to the bar without them.
-    """
+    relative to the bar without them."""
     known = f"{'1 run' if runs == 1 else f'{runs:,} runs'} of this cluster, which calibrated it"
     if width < 1.0:
         return known
@@ -307,8 +298,7 @@ def fit_probability(
     job: Job, peak_bytes: float, limit_bytes: float, without: str = "", doubt: Doubt = NO_DOUBT
 ) -> float:
     """Probability that the true peak stays within the limit; `without`: a source to leave out;
-    `doubt`: distribution over open facts, whose median is the peak.
-    """
+    `doubt`: distribution over open facts, whose median is the peak."""
     if limit_bytes <= 0.0:
         return 0.0
     spread, _ = spread_of(job, "memory", without)

@@ -14,8 +14,7 @@ EVEN_CHANCE = 0.5
 def likely_limit_bytes(job: Job, probability: float) -> float:
     """Largest predicted peak that fits with at least this probability. For 0 and for probabilities
     from one half on it is at most the memory limit. With several machines, scaled to the largest
-    memory (`memory_scales`).
-    """
+    memory (`memory_scales`)."""
     if job.pool is None:
         return _likely_bytes(job, probability)
     scaled = zip(job.machines, memory_scales(job), strict=True)
@@ -25,8 +24,7 @@ def likely_limit_bytes(job: Job, probability: float) -> float:
 def memory_scales(job: Job) -> tuple[float, ...]:
     """Factors by which each machine's bytes are multiplied so that all machines have the same
     usable memory, that of the largest, for plans that fit with the probability that the job
-    demands.
-    """
+    demands."""
     limits = [_likely_bytes(machine, job.fit_probability) for machine in job.machines]
     return tuple(max(limits) / limit for limit in limits)
 

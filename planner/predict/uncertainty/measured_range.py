@@ -88,8 +88,7 @@ def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
 
 def common_ranges(by_source: Iterable[MeasuredRanges]) -> dict[str, Range]:
     """On each axis the range between values that two sources reach, or the range of the only
-    source.
-    """
+    source."""
     lows: dict[str, list[float]] = defaultdict(list)
     highs: dict[str, list[float]] = defaultdict(list)
     for measured in by_source:

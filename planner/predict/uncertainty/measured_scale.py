@@ -12,8 +12,7 @@ from planner.predict.uncertainty.shipped import shipped_tables
 
 def beyond_measured(job: Job, num_gpus: int) -> str:
     """A note that no run of a job's kind (model, framework, GPU architecture) was measured on that
-    many GPUs; empty if one was.
-    """
+    many GPUs; empty if one was."""
     family, largest = family_of(job), _learnt_gpus(job)
     kind = family._replace(scale="")
     largest = max(largest, most_measured_gpus(kind))

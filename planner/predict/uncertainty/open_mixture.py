@@ -115,8 +115,7 @@ def _product(one: Doubt, other: Doubt) -> Doubt:
 @dataclass(frozen=True, slots=True)
 class OpenValue:
     """A possible value of an open fact: its words, the cell that would state it, its weight among
-    stated values, and ln(predicted with it / predicted by default) of each figure.
-    """
+    stated values, and ln(predicted with it / predicted by default) of each figure."""
 
     words: str
     cell: str
@@ -128,8 +127,7 @@ class OpenValue:
 class OpenFact:
     """A fact that is not stated. `silence`: probability that it then is the framework's default;
     `values`: empty if its possible values are unknown; `called`: its name in sentences; `work`:
-    whether it changes the amount of computation, and so the least time of a step.
-    """
+    whether it changes the amount of computation, and so the least time of a step."""
 
     name: str
     silence: float = 1.0
@@ -189,8 +187,7 @@ def total_doubt(facts: Iterable[OpenFact], figure: Figure) -> Doubt:
 
 def narrowing(facts: Sequence[OpenFact], figure: Figure) -> OpenFact | None:
     """The open fact whose answer would narrow the bar of a figure most, by the variance that it
-    adds; if none adds any, the one whose values differ most. None if no fact changes the figure.
-    """
+    adds; if none adds any, the one whose values differ most. None if no fact changes the figure."""
 
     def told(fact: OpenFact) -> tuple[float, float]:
         even = replace(fact, silence=0.5)

@@ -96,8 +96,7 @@ KINDS = ("mixture", "own loop")
 
 class MeasuredRuns(BaseModel):
     """The runs of one source in one family. `measured`: lowest and highest value on each axis
-    (`planner.predict.uncertainty.measured_range`); `bits`: bits of the measured precisions.
-    """
+    (`planner.predict.uncertainty.measured_range`); `bits`: bits of the measured precisions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -155,8 +154,7 @@ class Further:
 @dataclass(frozen=True)
 class HalfWidths:
     """Half widths of 80 % intervals, in ln: `parts`: for each part, to be multiplied by its share
-    of the prediction; `kinds`: logarithms of factors on the sum.
-    """
+    of the prediction; `kinds`: logarithms of factors on the sum."""
 
     parts: Mapping[str, Ends]
     kinds: Mapping[str, Ends] = field(default_factory=dict)
@@ -260,8 +258,7 @@ class ErrorTable:
 
     def beyond(self, measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
         """Standard deviations for axes on which a job is beyond the measured ranges, by description
-        in words.
-        """
+        in words."""
         return {
             beyond_text(axis, measured, at): self.growth.get(axis, 0.0) * distance
             for axis, distance in doublings(measured, at).items()
@@ -297,14 +294,12 @@ class ErrorTable:
     @property
     def _base(self) -> str:
         """The field of a family that makes runs near: its architecture (time: kernels and links),
-        or its framework (memory: the tensors that a step keeps).
-        """
+        or its framework (memory: the tensors that a step keeps)."""
         return "architecture" if self.figure == "time" else "framework"
 
     def _missing(self, family: Family) -> Iterator[str]:
         """Those of architecture, framework and kind of model without a run. If the architecture
-        (for memory: the framework) has any run, only its runs count.
-        """
+        (for memory: the framework) has any run, only its runs count."""
         base = Family()._replace(**{self._base: getattr(family, self._base)})
         near = base if self._has_runs(base) else Family()
         for kind in ("architecture", "framework", "model"):
@@ -356,8 +351,7 @@ def part_shares(figure: Figure, at: Conditions) -> Mapping[str, float]:
 
 def kinds_of(family: Family, frameworks: Collection[str] = ()) -> list[str]:
     """The `KINDS` to which a job belongs; `frameworks`: those with measured runs; others count as
-    training loops written by users.
-    """
+    training loops written by users."""
     own = family.framework in OWN_LOOPS or bool(frameworks and family.framework not in frameworks)
     found = (is_mixture(family.model), own)
     return [kind for kind, is_of in zip(KINDS, found, strict=True) if is_of]
@@ -376,8 +370,7 @@ def _kind_text(kind: str, family: Family) -> str:
 
 class _Near(NamedTuple):
     """Ranges of the runs on the same architecture (memory: framework), or of all runs if it has
-    none.
-    """
+    none."""
 
     axes: MeasuredRanges
     bits: frozenset[int]

@@ -20,8 +20,7 @@ def with_unlike_samples(
 ) -> Interval:
     """The interval of a step time, s, with the error of the rule by which rows are made of samples,
     and with an error as large as the difference from `others`: step times for other lengths that
-    fit the given facts equally well.
-    """
+    fit the given facts equally well."""
     reason = "the spread of the lengths, of which only the mean is given"
     below = max(0.0, log(step_time_s / min(others, default=step_time_s)))
     above = max(0.0, log(max(others, default=step_time_s) / step_time_s))

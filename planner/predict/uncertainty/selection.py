@@ -51,8 +51,7 @@ _DRAWS = 200
 class Luck(Frozen):
     """How much the winner of a search owes to its prediction error. `rivals`: number of plans
     within reach of it, each with other degrees or another micro-batch; `longer`: share by which it
-    is expected to take longer than predicted, relative to the error that all plans share.
-    """
+    is expected to take longer than predicted, relative to the error that all plans share."""
 
     rivals: int = Field(ge=0)
     longer: float
@@ -93,8 +92,7 @@ def expected_ratio(
 
 def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
     """Plans within reach of the winner, fastest first: the fastest for each combination of degrees
-    and micro-batch other than the winner's.
-    """
+    and micro-batch other than the winner's."""
     place = (winner.degrees, winner.tokens)
     reach = winner.pace * exp(REACH)
     near = [
@@ -108,8 +106,7 @@ def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
 
 def _flattery(contest: Sequence[Standing], share: float) -> float:
     """Mean luck of the plan chosen as fastest, in ln, if this share of the errors' variance affects
-    the choice.
-    """
+    the choice."""
     errors = share**0.5 * _errors(contest)
     chosen = (np.log([one.pace for one in contest]) + errors).argmin(axis=1)
     beside = errors.mean(axis=1)
@@ -118,8 +115,7 @@ def _flattery(contest: Sequence[Standing], share: float) -> float:
 
 def _errors(plans: Sequence[Standing]) -> Array:
     """Draws of ln(predicted / true) of plans, a row per draw. The difference of any two plans has
-    the variance that `DifferenceScales` gives.
-    """
+    the variance that `DifferenceScales` gives."""
     draws = np.random.default_rng(0)
     known = shipped_scales()
     total = np.zeros((_DRAWS, len(plans)))
@@ -159,8 +155,7 @@ def _of_each(values: Sequence[Hashable], normal: _Normal) -> Array:
 
 def _walk(sizes: Sequence[float], normal: _Normal) -> Array:
     """A random walk along a size: the variance of the difference of two values is their
-    distance.
-    """
+    distance."""
     distinct, place = np.unique(np.array(sizes), return_inverse=True)
     steps = np.sqrt(np.diff(distinct, prepend=distinct[:1]))
     return np.cumsum(normal(len(distinct)) * steps, axis=1)[:, place]

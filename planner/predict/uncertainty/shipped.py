@@ -45,8 +45,7 @@ def shipped_tables() -> dict[Figure, ErrorTable]:
 @cache
 def tuned_tables() -> dict[Figure, ErrorTable]:
     """The tables of runs that train part of the weights, or train on samples that differ in
-    length.
-    """
+    length."""
     block = _shipped().get(TUNED, {})
     tables = parse_tables(block) if isinstance(block, dict) else {}
     full = shipped_tables()

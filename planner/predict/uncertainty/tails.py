@@ -28,8 +28,7 @@ def share_below(value: float) -> float:
 
 def at_90(degrees: float) -> float:
     """The 90 % quantile of Student's t with this number of degrees of freedom, three or more, in
-    units of its scale: within 0.1 % (Abramowitz and Stegun, 26.7.5).
-    """
+    units of its scale: within 0.1 % (Abramowitz and Stegun, 26.7.5)."""
     z = NormalDist().inv_cdf(0.9)
     terms = (
         (z**3 + z) / 4.0,

@@ -38,8 +38,7 @@ _ALONE = {"width": 860, "height": 380}
 class CurvePoint:
     """A point of a series, with the ends of its 80 % intervals on both axes. All points of a series
     have the same colour. A `marked` point gets a ring. `label` is shown next to the point; on
-    narrow pages only if the point is `named` or `marked`.
-    """
+    narrow pages only if the point is `named` or `marked`."""
 
     series: str
     x: float
@@ -59,8 +58,7 @@ class Panel:
     """One pair of axes; the points of a series are consecutive. `joined`: the only series whose
     points are joined by a line; empty joins all. `ideal`: the line of perfect scaling, if there is
     one. `from_zero`: whether the vertical axis begins at zero. `limits`: upper limits on the two
-    axes, drawn as lines.
-    """
+    axes, drawn as lines."""
 
     title: str
     x_title: str
@@ -134,8 +132,7 @@ def comparison_figure(comparison: Comparison) -> CurvesFigure:
 
 def buying_figure(buying: Buying) -> CurvesFigure:
     """Cost against time of each cluster that was searched. If there are several jobs: of each job,
-    and of the sets of clusters that no other set beats in both cost and time.
-    """
+    and of the sets of clusters that no other set beats in both cost and time."""
     title = "Which GPUs to take"
     sets = () if buying.decision is None else buying.decision.front
     if len({row.job for row in buying.rows}) > 1:
@@ -162,8 +159,7 @@ def _offers_figure(
     title: str, study: Comparison | Buying, offers: Iterable[_Offer]
 ) -> CurvesFigure:
     """Cost against time of clusters. A line joins the front, and a ring marks the
-    recommendation.
-    """
+    recommendation."""
     best = None if study.decision is None else study.decision.best
     taken = set() if best is None else {one.cluster for one in best.choices}
     points = [
@@ -222,8 +218,7 @@ def _cost_panels(
     study: Comparison | Buying, points: Sequence[CurvePoint], *, logarithmic: bool = False
 ) -> tuple[Panel, ...]:
     """Cost against time, with a line along the front and the limits on both; empty without
-    points.
-    """
+    points."""
     unit, given = f"{study.currency}, {BASIS_NAMES[study.basis]}", study.decision
     limits = (given.limits.deadline_days, given.limits.budget) if given else (None, None)
     panel = Panel(
@@ -269,8 +264,7 @@ def _points(
     scaling: Scaling, figure: Callable[[Run], Range | None], *, is_cost: bool = False
 ) -> tuple[CurvePoint, ...]:
     """A figure of each run against its number of GPUs, one series for each kind of batch. Runs
-    without the figure are left out. For costs, the recommended number of GPUs gets a label.
-    """
+    without the figure are left out. For costs, the recommended number of GPUs gets a label."""
     best = scaling.decision and scaling.decision.best
     taken = best.choices[0].num_gpus if best and is_cost else 0
     return tuple(
@@ -335,8 +329,7 @@ def curves_chart(figure: CurvesFigure) -> Specification:
 
 def curves_panel(panel: Panel, title: str = "", is_phone: str = "width < 560") -> Specification:
     """One pair of axes. An axis of GPUs has its ticks at the points. `is_phone`: see
-    `words_beside`.
-    """
+    `words_beside`."""
     points = panel.points
     names = list(dict.fromkeys(point.series for point in points))
     (logarithmic_x, logarithmic_y), limits = panel.logarithmic, _limits_drawn(panel)

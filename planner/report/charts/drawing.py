@@ -1,6 +1,5 @@
 """Shared by all charts: their data and colours, and their output as SVG, PNG, pages and
-notebooks.
-"""
+notebooks."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ def on_page(chart: Specification) -> Specification:
 
 def specification(chart: Specification, ink: str = "currentColor") -> Specification:
     """The chart as Vega-Lite with text in one colour. Its tables are moved to `datasets`, each only
-    once.
-    """
+    once."""
     datasets: Specification = {}
     document: Specification = _named_tables(chart, datasets)
     look = filled("look", ink=ink)
@@ -135,8 +133,7 @@ def svg(chart: Any) -> str:
 
 def svg_for_pages(chart: Any) -> str:
     """The chart as an SVG document for a page with a light or dark theme: the background is
-    transparent, and the text takes the colour of the theme.
-    """
+    transparent, and the text takes the colour of the theme."""
     drawn = svg(chart).replace(f'"{_FILE_INK}"', '"currentColor"')
     ground = re.compile(r"<rect [^>]*fill=\"white\"/>")
     return ground.sub(f"<style>{_INK_BY_THEME}</style>", drawn, count=1)
@@ -160,8 +157,7 @@ def script() -> str:
 
 def _on_white(chart: Any) -> Specification:
     """The specification for a white background, from a chart of this package or from the result of
-    `in_file`.
-    """
+    `in_file`."""
     drawn_here = isinstance(chart, dict)
     document = specification(chart, _FILE_INK) if drawn_here else chart.to_dict(validate=False)
     return document | {"background": "white", "padding": 16}

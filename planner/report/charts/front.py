@@ -1,6 +1,5 @@
 """Peak memory against speed: the front of a search, and behind it every legal shape with its layers
-spread evenly.
-"""
+spread evenly."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class CandidateDots:
     """The dots to draw. `legal`: number of legal shapes; `is_thinned`: whether some dots were left
-    out because others are close.
-    """
+    out because others are close."""
 
     dots: tuple[Candidate, ...] = ()
     legal: int = 0
@@ -129,8 +127,7 @@ def front_plans(
     plans: Sequence[Plan], labels: Mapping[int, str], names: Sequence[str] = ()
 ) -> tuple[FrontPlan, ...]:
     """Every plan with its number, some with a label. `names`: the cluster of each plan, if there
-    are several clusters.
-    """
+    are several clusters."""
     found = []
     for number, plan in enumerate(plans, start=1):
         where = f" on {names[number - 1]}" if names else ""
@@ -151,8 +148,7 @@ def end_labels(plans: Sequence[Plan]) -> dict[int, str]:
 
 def riskier_plans(results: Sequence[SearchResult]) -> tuple[FrontPlan, ...]:
     """Plans that fit with a lower probability than was asked for. Their number is 0, because plan
-    files do not number them.
-    """
+    files do not number them."""
     return tuple(_riskier(result.request, plan) for result in results for plan in result.riskier)
 
 
@@ -188,8 +184,7 @@ def front_chart(
 ) -> Specification:
     """Peak memory against speed: candidates as faint dots, plans joined by a line, riskier plans as
     hollow dots, and the front `before` as a dashed line. The page sets the parameter `selected` to
-    a plan's number, at first to `marked`, and `picked` to any other dot that the user clicks.
-    """
+    a plan's number, at first to `marked`, and `picked` to any other dot that the user clicks."""
     modes = list(dict.fromkeys(dot.recompute for dot in dots))
     many = len(dots) > _MANY_DOTS
     named = _named_table(plans, [*riskier, *dots], limit_bytes)
@@ -226,8 +221,7 @@ def _named_table(
     plans: Sequence[FrontPlan], around: Sequence[FrontPlan | Candidate], limit_bytes: float | None
 ) -> Specification:
     """Plans with a label: their 80 % intervals, and the positions of their labels. `around`:
-    everything else in the picture.
-    """
+    everything else in the picture."""
     every = [(one.gib, one.tokens_per_s) for one in (*plans, *around)]
     limit = () if limit_bytes is None else (limit_bytes / GIB,)
     ends = [plan.ends for plan in plans if plan.label]

@@ -43,8 +43,7 @@ Kind = Literal["fits", "may fit", "too large", "forbidden", "not tried"]
 class Cell:
     """The cell for value number `i` of degree `a` and value number `j` of degree `b`, both counted
     from 0. `speed`: tokens/s per GPU. `label`: that speed, the GiB, or the first rule in a few
-    words.
-    """
+    words."""
 
     a: str
     b: str
@@ -73,8 +72,7 @@ class HeatMap:
 @dataclass(frozen=True)
 class _Shapes:
     """Legal shapes followed by the plans of the search, in columns of equal length. `best`: their
-    order, first those that fit by speed, then the others by memory.
-    """
+    order, first those that fit by speed, then the others by memory."""
 
     costed: CostedJob
     columns: Mapping[str, IntArray]
@@ -171,8 +169,7 @@ def _value(plan: Plan, name: str, modes: list[str]) -> int:
 
 def _values(name: str, shapes: _Shapes, tried: _Tried) -> IntArray:
     """Values of a degree, ascending. If there are too many, those of legal shapes are kept
-    first.
-    """
+    first."""
     legal = np.unique(shapes.columns[name])
     if name == "recompute":
         return legal
@@ -235,8 +232,7 @@ def _without_shape(
 
 def rule_words(name: str, gpus: int) -> str:
     """A few words for a cell on what a rule forbids; for the user's conditions, that the user set
-    them.
-    """
+    them."""
     words: dict[str, str] = described("pages.rules")
     whose = "as you asked" if name.startswith("user-") else "your condition"
     return words.get(name, whose).format(gpus=gpus)
@@ -247,8 +243,7 @@ _CELL_HEIGHT = 34
 
 def heat_chart(found: HeatMap, choose: bool = True) -> Specification:
     """A cell for each pair of values of two degrees. `choose`: lists below the chart let the user
-    choose the two degrees.
-    """
+    choose the two degrees."""
     cells = [cell for cell in found.cells if choose or {cell.a, cell.b} == set(found.first)]
     across, up = found.first
     return filled(

@@ -28,8 +28,7 @@ Box = tuple[float, float, float, float]
 @dataclass(frozen=True, slots=True)
 class Labelled:
     """A dot at `x` and `y`. `words`: its label, empty for none; `brief`: the label on a phone;
-    `ends`: the ends of its whiskers: left, right, low and high.
-    """
+    `ends`: the ends of its whiskers: left, right, low and high."""
 
     x: float
     y: float
@@ -56,8 +55,7 @@ class Span:
 
 def label_columns(dots: Sequence[Labelled], x: Span, y: Span) -> list[Mapping[str, object]]:
     """The columns `words`, `dx`, `dy` and `align` of each dot's label, and the same for a phone.
-    Earlier dots choose their place first; labels that find no free place are left out.
-    """
+    Earlier dots choose their place first; labels that find no free place are left out."""
     placed = ([*_placed(dots, x, y, size, prefix)] for prefix, size in _VIEWS.items())
     return [desk | phone for desk, phone in zip(*placed, strict=True)]
 
@@ -66,8 +64,7 @@ def words_beside(
     dots: Specification, x: str, y: str, is_phone: str = "width < 560"
 ) -> Specification:
     """The layer of labels for `dots`, a table with the columns of `label_columns`, `bold`, and the
-    fields `x` and `y`. `is_phone`: a Vega expression that is true if the short labels are shown.
-    """
+    fields `x` and `y`. `is_phone`: a Vega expression that is true if the short labels are shown."""
     return filled("labels", dots=dots, x=x, y=y, phone=is_phone)
 
 
@@ -115,8 +112,7 @@ def _cost(
     box: Box, taken: Sequence[Box], lines: Sequence[Box], size: tuple[float, float]
 ) -> tuple[int, bool, int]:
     """How bad a place is: the number of labels that it covers, whether it leaves the picture, and
-    the number of dots and whiskers that it covers.
-    """
+    the number of dots and whiskers that it covers."""
     beyond = box[0] < 0.0 or box[1] > size[0] or box[2] < 0.0 or box[3] > size[1]
     on_words = sum(_meet(box, other) for other in taken)
     return on_words, beyond, sum(_meet(box, line) for line in lines)

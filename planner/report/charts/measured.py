@@ -1,6 +1,5 @@
 """Charts of predicted against measured values: runs on two logarithmic axes, with one colour for
-each family; and a pair of bars for each term.
-"""
+each family; and a pair of bars for each term."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _DOTS = tuple(colour for colour in PALETTE if colour not in ("#f0e442", GREY))
 @dataclass(frozen=True, slots=True)
 class RunPoint:
     """One run: its measured and predicted value in the same unit, its family, and a text for the
-    tooltip.
-    """
+    tooltip."""
 
     measured: float
     predicted: float
@@ -42,8 +40,7 @@ def scatter_chart(
 ) -> Specification:
     """The chart. With `hover` each run is a dot with its text; otherwise all runs of a family are
     one path, which makes the file many times smaller. Values that are not positive have no place on
-    a logarithmic axis, so such runs are left out.
-    """
+    a logarithmic axis, so such runs are left out."""
     drawn = [point for point in points if point.measured > 0.0 and point.predicted > 0.0]
     span = _span(drawn)
     # The families with the most runs have their own colour; the rest share one.
@@ -81,8 +78,7 @@ def _shown(family: str, families: Sequence[str]) -> str:
 
 def _span(points: Sequence[RunPoint]) -> tuple[float, float]:
     """The ends of both axes: all values with a little space, or a decade around 1 if there are
-    none.
-    """
+    none."""
     values = [value for point in points for value in (point.measured, point.predicted)]
     return min(values, default=0.5) / 1.15, max(values, default=5.0) * 1.15
 
@@ -104,8 +100,7 @@ def _place(run: RunPoint) -> Row:
 
 def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[Row]:
     """Every run followed by a row without values. That row ends the stroke, so the path draws a
-    dot.
-    """
+    dot."""
     for index, (name, run) in enumerate(runs):
         place = 2 * index
         yield {"family": name, "place": place, **_place(run)}
@@ -138,7 +133,6 @@ def pairs_chart(pairs: Sequence[Pair], unit: str, title: str | None = None) -> S
 
 def panels_chart(panels: Mapping[str, tuple[Sequence[Pair], str]]) -> Specification:
     """The charts of several panels, one below the other, for a file. `panels`: bars and their unit
-    by title.
-    """
+    by title."""
     drawn = [pairs_chart(pairs, unit, title) for title, (pairs, unit) in panels.items()]
     return {"vconcat": drawn, "spacing": 36}

@@ -51,8 +51,7 @@ class Bar:
 @dataclass(frozen=True, slots=True)
 class StagePanel:
     """The bars of one stage. `interval`: 80 % interval of the total, only for the heaviest
-    stage.
-    """
+    stage."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -62,8 +61,7 @@ class StagePanel:
     @property
     def shows_limit(self) -> bool:
         """Whether the limit is drawn. It is not if the bars would be too small to see next to
-        it.
-        """
+        it."""
         ends = (self.interval[1],) if self.interval else ()
         highest: float = max((*(bar.total_bytes for bar in self.bars), *ends))
         return highest > _DWARFED * self.limit_bytes
@@ -71,8 +69,7 @@ class StagePanel:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels under the bars. A long warm-up is labelled only at its first and last
-        forward.
-        """
+        forward."""
         if len(self.bars) <= _MOST_LABELS:
             return tuple(bar.phase for bar in self.bars)
         return tuple(
@@ -92,8 +89,7 @@ class MemoryFigure:
 
 def _is_end_of_warm_up(phase: str) -> bool:
     """Whether a phase is the first or last forward of a warm-up (`forward 3/8`), or not a forward
-    of a warm-up at all.
-    """
+    of a warm-up at all."""
     words = phase.removeprefix("forward ").partition(",")[0]
     index, slash, count = words.partition("/")
     return not slash or index in ("1", count)
@@ -135,8 +131,7 @@ def memory_panel(footprint: Footprint, account: StageAccount) -> StagePanel:
 
 def group_sizes(terms: Mapping[str, float], outside: float = 0.0) -> tuple[float, ...]:
     """Bytes of each of MEMORY_GROUPS. `outside`: bytes that are not tensors, if `terms` does not
-    contain them.
-    """
+    contain them."""
     sizes = dict.fromkeys(MEMORY_GROUPS, 0.0)
     for name, size in terms.items():
         sizes[_GROUP_OF.get(name, OTHER_TENSORS)] += size
@@ -173,8 +168,7 @@ def memory_panel_chart(
 ) -> Specification:
     """One stage: a bar for each phase, with a gap between the two steps; a legend of the groups in
     `used`; a whisker for the interval of the heaviest bar; and the limit, as a line if it is within
-    the chart.
-    """
+    the chart."""
     places = _places(panel)
     names = [name for name in _NAMES if name in (_used(panel) if used is None else used)]
     return filled(

@@ -1,6 +1,5 @@
 """Charts of a plan, from its plan file only: memory by stage, time of a step, and the GPUs on their
-nodes.
-"""
+nodes."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def stage_bars(plan: Plan) -> tuple[BarPart, ...]:
 
 def waterfall(plan: Plan) -> tuple[BarPart, ...]:
     """Terms of the step time in seconds. Each starts where the one above it ends; the whole step
-    comes last.
-    """
+    comes last."""
     bars, start = [], 0.0
     for term in time_terms(plan):
         text = f"{term.label}: {seconds(term.amount)}, {share(term.share)}"
@@ -104,8 +102,7 @@ def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> Drawn
 
 def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
     """The distance between members of a group of each kind, and the size of the group: rank = t +
-    tp (c + cp (d + dp p)). Experts are within data, context and tensor groups.
-    """
+    tp (c + cp (d + dp p)). Experts are within data, context and tensor groups."""
     tp, cp, dp = degrees.tp, degrees.cp, degrees.dp
     return {
         "tp": (1, tp), "cp": (tp, cp), "dp": (tp * cp, dp), "pp": (tp * cp * dp, degrees.pp),
@@ -115,8 +112,7 @@ def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
 
 def _groups(rank: int, degrees: Degrees) -> tuple[int, ...]:
     """The number of the rank's group of each of GROUP_KINDS. For `pp` it is the stage: ranks with
-    the same layers.
-    """
+    the same layers."""
     strides = _strides(degrees)
     of = {
         kind: rank % stride + stride * (rank // (stride * size))
@@ -153,8 +149,7 @@ def stages_chart(bars: Sequence[BarPart], limit_bytes: float) -> Specification:
 
 def waterfall_chart(bars: Sequence[BarPart], interval: tuple[float, float]) -> Specification:
     """Terms of the step time one after the other, and below them the whole step with its
-    interval.
-    """
+    interval."""
     labels, (low, high) = [bar.label for bar in bars], interval
     rows = _bar_rows(bars)
     return filled(

@@ -1,6 +1,5 @@
 """Charts of a step of reinforcement learning: its phases on the GPUs, memory in each phase, and the
-tail of generation.
-"""
+tail of generation."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ _BRIGHT = [colour for colour in PALETTE if colour != GREY] + [GREY]
 
 def step_drawings(step: RlStep) -> Iterator[Drawing]:
     """The charts of a step in reading order: how the time is spent, what fills the GPUs, and how
-    long the last answers run.
-    """
+    long the last answers run."""
     yield Drawing("rl-phases", "Where the time goes", phases_chart(step))
     for side in dict.fromkeys(phase.side for phase in step.phases):
         title = f"Memory of a GPU over the step: {side_words(step, side)}"

@@ -38,8 +38,7 @@ class PassBar:
 @dataclass(frozen=True, slots=True)
 class Gantt:
     """The bars, first the bubbles, which the others cover. `microbatches`: how many are drawn;
-    `of`: how many the step has.
-    """
+    `of`: how many the step has."""
 
     bars: tuple[PassBar, ...]
     microbatches: int
@@ -49,8 +48,7 @@ class Gantt:
 @dataclass(frozen=True, slots=True)
 class _Shares:
     """Shares of a pass. `recompute`: for each stage, the part of a backward pass that repeats
-    forward work; `communication`: the part of every pass; `least`: smaller parts are not drawn.
-    """
+    forward work; `communication`: the part of every pass; `least`: smaller parts are not drawn."""
 
     recompute: tuple[float, ...]
     communication: float
@@ -59,8 +57,7 @@ class _Shares:
 
 def schedule_gantt(plan: Plan) -> Gantt | None:
     """The schedule of a plan, with as many micro-batches as the eye can tell apart. None without a
-    pipeline, or if there is too much to draw.
-    """
+    pipeline, or if there is too much to draw."""
     count = _microbatches(plan)
     if plan.degrees.pp == 1 or count == 0:
         return None
@@ -92,8 +89,7 @@ def passes_of(plan: Plan, count: int) -> int:
 
 def _microbatches(plan: Plan) -> int:
     """Number of micro-batches to draw: all, or enough to show the pattern; 0 if even these are too
-    many.
-    """
+    many."""
     degrees = plan.degrees
     pp, acc = degrees.pp, degrees.grad_acc
     folded = SCHEDULES[plan.schedule].placement != "straight"
@@ -125,8 +121,7 @@ def _schedule(plan: Plan, count: int) -> Schedule:
 
 def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
     """Seconds of the passes of every chunk: the time of its stage, shared equally among the stage's
-    chunks. If the backward pass is split, both halves are assumed to take equally long.
-    """
+    chunks. If the backward pass is split, both halves are assumed to take equally long."""
     mirrored = SCHEDULES[plan.schedule].placement == "mirrored"
     each = 1 if mirrored else len(schedule.device) // plan.degrees.pp
     split = 0.5 if SCHEDULES[plan.schedule].splits_backward else 0.0
@@ -142,8 +137,7 @@ def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
 
 def _shares(plan: Plan, least: float) -> _Shares:
     """Shares of the passes, from the step's terms for the slowest stage. The recomputed share of a
-    stage is proportional to its share of recomputed layers.
-    """
+    stage is proportional to its share of recomputed layers."""
     time, count = plan.time, plan.degrees.grad_acc
     slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
     busy_s = count * (slowest.forward_s + slowest.backward_s)

@@ -182,8 +182,7 @@ def _job(study: Comparison | Buying) -> str:
 
 def _foot(study: Comparison | Buying, decision: Decision) -> Iterator[_Words]:
     """The lines at the bottom: the reason, the next best choice, limits that are kept, and the
-    prices with their age.
-    """
+    prices with their age."""
     facts = decision_facts(decision, study.currency).rows
     choices = decision.best.choices if decision.best else ()
     prices = [text for label, text in facts if label == "price"]

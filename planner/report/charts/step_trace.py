@@ -41,8 +41,7 @@ def step_trace(plan: Plan, links: Sequence[LinkShare] = ()) -> dict[str, Any]:
     """The trace of one step: a thread for each pipeline stage with its passes and bubbles, and its
     memory as a counter; the terms of the step time; the exposed communication on each of `links`;
     and the passes of a step that reads other models. Raises UsageError if the step has more than
-    MOST_TRACED passes.
-    """
+    MOST_TRACED passes."""
     count = plan.degrees.grad_acc
     if passes_of(plan, count) > MOST_TRACED:
         raise UsageError(
@@ -76,8 +75,7 @@ def step_trace(plan: Plan, links: Sequence[LinkShare] = ()) -> dict[str, Any]:
 
 def rl_trace(step: RlStep) -> dict[str, Any]:
     """The trace of a step of reinforcement learning: a thread for each side with its phases, and
-    the memory of its fullest GPU as a counter.
-    """
+    the memory of its fullest GPU as a counter."""
     drawn = bars(step)
     sides = list(dict.fromkeys(side_words(step, bar.phase.side) for bar in drawn))
     events = [_name("process_name", 0, 0, f"one step, {step.layout.placement}")]
@@ -161,8 +159,7 @@ def _bubbles(gantt: Gantt) -> Iterator[Event]:
 
 def _memory(plan: Plan, gantt: Gantt) -> Iterator[Event]:
     """Memory of a GPU of each stage: the constant part, and the activations of micro-batches in
-    flight, scaled to reach the plan's value when the most are in flight.
-    """
+    flight, scaled to reach the plan's value when the most are in flight."""
     for stage, mine in _by_stage(gantt).items():
         changes = sorted(_changes(mine))
         most, live = 0, 0
@@ -181,8 +178,7 @@ def _memory(plan: Plan, gantt: Gantt) -> Iterator[Event]:
 def _changes(mine: Sequence[PassBar]) -> Iterator[tuple[float, int]]:
     """(time, +1 or -1): chunks of micro-batches in flight, each from the start of its forward pass
     to the end of its last backward pass. Times are rounded to nanoseconds, so that an end sorts
-    before a start at the same time.
-    """
+    before a start at the same time."""
     first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], float] = {}
     for bar in mine:

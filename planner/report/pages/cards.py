@@ -32,8 +32,7 @@ from planner.tune.outcome import TunedStudy
 
 def verdict_card(result: SearchResult, saved_as: Path | None) -> Card:
     """The card of a search: its verdict or, for a plan that was only costed, its time and
-    memory.
-    """
+    memory."""
     if not result.recommended:
         return costed_card(result.plans[0])
     verdict = Verdict(result)
@@ -59,8 +58,7 @@ def costed_card(plan: Plan) -> Card:
 
 def front_card(front: ClusterFront, saved_as: Path | None) -> Card:
     """The card of a front over several clusters: the fastest plan, then the cheapest and the
-    lightest.
-    """
+    lightest."""
     numbered = list(enumerate(front.points, start=1))
     fastest = min(numbered, key=lambda one: one[1].step_time_s)
     priced = [one for one in numbered if one[1].usd_per_billion_tokens is not None]
@@ -97,8 +95,7 @@ def _bars(card: PlanBars) -> tuple[Bar, Bar]:
 
 def _memory_bar(peak: float, high: float, limit: float, usable: float = 0.0) -> Bar:
     """A bar of the predicted memory and its 80 % interval against the memory limit. All sizes are
-    in bytes.
-    """
+    in bytes."""
     whole = max(limit, high, usable)
     parts = ((peak / whole, "used", "held"), ((high - peak) / whole, "may", "80 % interval"))
     return Bar("memory", f"{gib(peak)} of {gib(limit)} GiB", parts, limit / whole)
@@ -218,8 +215,7 @@ def validation_card(predictions: Sequence[Prediction]) -> Card:
 
 def pairs_card(panels: Panels, first: Sequence[str] = ()) -> Card | None:
     """The largest measured part and, if there is a prediction, the part that differs most from it.
-    `first`: recommended changes, of which the card shows the first.
-    """
+    `first`: recommended changes, of which the card shows the first."""
     verdict = pairs_verdict(panels)
     if verdict is None:
         return None

@@ -39,8 +39,7 @@ _MADE_BY = (
 def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) -> Page:
     """The page of a plan file, of a result of `compare`, `buy`, `scale` or `budget`, or of the
     folder of `tune` or `sweep`. Raises UsageError if the file is wrong. `before_costing` is called
-    before shapes are costed.
-    """
+    before shapes are costed."""
     if (path / RESULTS).is_file():
         return sweep_page(path)
     if path.is_dir():
@@ -72,8 +71,7 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
 
 def _document_of(folder: Path) -> Path:
     """The results so far in the folder of a `planner tune` study. Raises UsageError if there are
-    none.
-    """
+    none."""
     path = folder / DOCUMENT
     if not path.is_file():
         raise UsageError(
@@ -85,8 +83,7 @@ def _document_of(folder: Path) -> Path:
 
 def _with_stages(document: Any) -> Any:
     """The study with an empty list of stages in each plan, because its file leaves the stages
-    out.
-    """
+    out."""
     match document:
         case {"run": {"plan": dict(plan)} as run}:
             document = document | {"run": run | {"plan": {"stages": []} | plan}}

@@ -20,8 +20,7 @@ class Section:
     """Charts and then blocks of a report, under a heading. `plan`: number of the plan to which the
     section belongs, 0 if it is always shown. `folded`: blocks that open on a click. `side_by_side`:
     two charts to a row if there is room. `picks`: this section describes the candidate that the
-    user clicks.
-    """
+    user clicks."""
 
     title: str
     drawings: Sequence[Drawing] = ()
@@ -36,8 +35,7 @@ class Section:
 class Pick:
     """Data with which a page describes a clicked candidate. `command`: the command that evaluates
     it, without the degrees. `plans`: number, GiB and tokens/s per GPU of every plan. `options`: for
-    each degree its name, its option, and the value at which the option is not needed, or -1.
-    """
+    each degree its name, its option, and the value at which the option is not needed, or -1."""
 
     command: str
     limit_gib: float
@@ -61,8 +59,7 @@ class Bar:
 class Card:
     """The answer at the top of a page: a sentence, bars, rows of facts, and alternatives.
     `choices`: for each alternative the number of its plan (0 if it is not on the page), the reason
-    to take it, and its cost.
-    """
+    to take it, and its cost."""
 
     headline: str
     bars: Sequence[Bar] = ()
@@ -89,8 +86,7 @@ class Page:
     """A page from top to bottom. `plans`: numbers and names of the plans that the user can select;
     `selected`: the number of the plan shown first; `card`: the answer, above everything else;
     `beside`: for each plan, the values to compare it with another
-    (`planner.report.beside.compared`).
-    """
+    (`planner.report.beside.compared`)."""
 
     title: str
     subtitle: str

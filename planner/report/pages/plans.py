@@ -1,6 +1,5 @@
 """The page of a plan file: the front, the heat map of two degrees, the table, and every plan in
-full.
-"""
+full."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ from planner.search.shares import CostedJob
 @dataclass(frozen=True, slots=True)
 class PagePlan:
     """A plan of the page. `number`: its number in `result`; `where`: its cluster, if the front
-    covers several.
-    """
+    covers several."""
 
     result: SearchResult
     number: int
@@ -70,8 +68,7 @@ class PagePlan:
     @property
     def prefix(self) -> str:
         """The name of the cluster, to be written before the plan's degrees; empty for a single
-        cluster.
-        """
+        cluster."""
         return f"{self.where}, " if self.where else ""
 
 
@@ -105,8 +102,7 @@ class Front:
     @cached_property
     def in_full(self) -> list[int]:
         """Numbers of the plans shown in full: those that a single search prints, or the first of a
-        front over clusters.
-        """
+        front over clusters."""
         if self.alone is None:
             return list(range(1, len(self.entries) + 1))[:MOST_PLANS]
         return sorted(number for number, _ in printed(self.alone, MOST_PLANS))
@@ -193,8 +189,7 @@ MOST_PLANS, MOST_DRAWN = 16, 48
 
 def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> Page:
     """The page of one search, opened with the plan `selected`. `path`: the plan file, if one was
-    written.
-    """
+    written."""
     if not result.plans:
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
     front = Front(_entries(result))
@@ -203,8 +198,7 @@ def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> P
 
 def cluster_front_page(front: ClusterFront, path: Path | None) -> Page:
     """The page of one front over several clusters. Raises UsageError if the file contradicts itself
-    or has no plan.
-    """
+    or has no plan."""
     entries = [_entry(path, front, point) for point in front.points]
     if not entries:
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
@@ -227,8 +221,7 @@ def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> PageP
 
 def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
     """Like `result_page`, but only the recommended plan is shown in full; `plan_page` returns the
-    others. `before`: plans of an earlier search, whose front is drawn as well.
-    """
+    others. `before`: plans of an earlier search, whose front is drawn as well."""
     page = _page(Front(_entries(result), before), verdict_card(result, path))
     chosen = plan_page(result, path, page.selected)
     return replace(page, sections=[*page.sections, *chosen.sections])
@@ -256,8 +249,7 @@ def _whole(page: Page, front: Front, path: Path | None) -> Page:
 
 def _page(front: Front, card: Card, selected: int = 0, notes: Sequence[str] = ()) -> Page:
     """Everything except the sections of single plans. The page opens with the plan `selected`, or
-    with the recommended one.
-    """
+    with the recommended one."""
     job = front.results[0].job
     numbered = list(enumerate(front.entries, start=1))
     method = "".join(f", {words}" for words in (job.tuning, job.objective) if words)
@@ -284,8 +276,7 @@ def _plan_sections(
     path: Path | None, number: int, entry: PagePlan, whole: bool = True
 ) -> Iterator[Section]:
     """The sections of a plan. Unless `whole`: only those that need no costing, and the command that
-    draws the rest.
-    """
+    draws the rest."""
     plan = entry.plan
     title = f"Plan {number}: {entry.prefix}{plan_name(plan)}"
     commands = _commands(path, number, entry.result.request, whole)
@@ -319,8 +310,7 @@ def _together(blocks: Sequence[Block]) -> Iterator[Block]:
 
 def _commands(path: Path | None, number: int, request: Request, whole: bool) -> Notes:
     """Commands that launch and explain a plan, and that draw it if it is not shown in full. If
-    there is no plan file, first the command that writes one.
-    """
+    there is no plan file, first the command that writes one."""
     name = "plans.json" if path is None else shlex.quote(str(path))
     writing = f"    {search_command(request)} -o {name}"
     first = ("Write the plans into a file:", writing) if path is None else ()
@@ -367,8 +357,7 @@ def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
 def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
     """The memory of the heaviest stage in each phase. Nothing if layers of a stage recompute in
     several modes, if there are GPUs of several types, or if the job cannot be resolved, which the
-    page says.
-    """
+    page says."""
     plan = entry.plan
     if len(plan.modes) > 1 or isinstance(entry.result.request.gpu_words, SeveralTypes):
         return

@@ -1,6 +1,5 @@
 """The page of plans for reinforcement learning: the front, and each plan's step in charts and
-words.
-"""
+words."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _MOST_DRAWN = 16
 
 def rl_page(result: RlResult, number: int, step: RlStep, written: Path | None) -> Page:
     """The page of a result, opened with plan `number`. `step`: that plan's step, already costed;
-    `written`: the plan file, if there is one.
-    """
+    `written`: the plan file, if there is one."""
     told = dict(job_rows(result.job))
     numbered = list(enumerate(result.plans, start=1))
     shown = [one for one in numbered if one[0] <= _MOST_DRAWN or one[0] == number]
@@ -89,8 +87,7 @@ def _beside(plan: RlPlan) -> Mapping[str, object]:
 
 def rl_page_of_file(path: Path) -> Page:
     """The page of a plan file, opened with the recommended plan. Raises UsageError if the file is
-    wrong.
-    """
+    wrong."""
     result, number = read_rl_plan(path)
     step = rl_step(*layout_of(result.request, result.plans[number - 1]))
     return rl_page(result, number, step, path)

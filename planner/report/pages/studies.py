@@ -1,6 +1,5 @@
 """Pages of studies (`planner compare`, `buy`, `scale`, `budget`), of a step's memory, and of
-measured runs with their predictions.
-"""
+measured runs with their predictions."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ Row = Mapping[str, Any]
 
 def sweep_page(folder: Path) -> Page:
     """The page of the results in a sweep's folder. Raises UsageError if they are not those of a
-    sweep.
-    """
+    sweep."""
     rows = _read(folder / RESULTS)
     labels = _labels(rows)
     planned = [row for row in rows if row["status"] == "plan"]

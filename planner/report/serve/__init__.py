@@ -1,3 +1,2 @@
 """`planner serve`: a page that searches again when its inputs change, for one person on one
-machine.
-"""
+machine."""

@@ -1,6 +1,5 @@
 """The inputs of `planner serve` and the searches that answer them: one at a time for each session,
-with answers kept in memory.
-"""
+with answers kept in memory."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ class Inputs(BaseModel):
 
 def wrong_field(given: dict[str, Any]) -> str:
     """The first field that is wrong while all others have their defaults; empty if only the
-    combination is wrong.
-    """
+    combination is wrong."""
     for name in Inputs.model_fields:
         if name in given and _is_wrong({name: given[name]}):
             return name
@@ -153,8 +151,7 @@ class Remembered(Generic[Key, Value]):
 @dataclass(frozen=True)
 class Answer:
     """The result of a search for the browser: `state` in one line, `html`, and the `data` of its
-    charts.
-    """
+    charts."""
 
     result: SearchResult | None
     state: str
@@ -192,8 +189,7 @@ class Desk:
 
     def session(self, token: str) -> tuple[str, Session]:
         """The session of a token; or, for an unknown token, a new session with a token that cannot
-        be guessed.
-        """
+        be guessed."""
         known = self._sessions.get(token)
         if known is not None:
             return token, known
@@ -203,8 +199,7 @@ class Desk:
 
     def answer(self, session: Session, inputs: Inputs) -> Answer:
         """The answer from a search or from memory. Raises BusyError while the session's last search
-        is running, and any error of the search except DoesNotFitError, which becomes an answer.
-        """
+        is running, and any error of the search except DoesNotFitError, which becomes an answer."""
         if not session.lock.acquire(blocking=False):
             raise BusyError
         try:

@@ -1,6 +1,5 @@
 """The web server of `planner serve`. It listens on this machine only, answers only its own pages,
-and writes nothing. It closes connections of clients that send or read slowly or open too many.
-"""
+and writes nothing. It closes connections of clients that send or read slowly or open too many."""
 
 from __future__ import annotations
 
@@ -51,16 +50,14 @@ MOST_CONNECTIONS = 128
 
 class HastyProtocol(H11Protocol):
     """uvicorn's protocol with time limits. Without them, uvicorn waits for ever for the rest of a
-    request's head and for a client to read an answer.
-    """
+    request's head and for a client to read an answer."""
 
     _waiting: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request. If there are too many connections, close the one whose wait
-        would end first, so that slow clients keep nobody out.
-        """
+        would end first, so that slow clients keep nobody out."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > MOST_CONNECTIONS:
@@ -97,8 +94,7 @@ class HastyProtocol(H11Protocol):
 
     def _ends_s(self) -> float:
         """When the current time limit ends, s. Minus infinity if the connection is idle after an
-        answer, infinity while an answer is being made.
-        """
+        answer, infinity while an answer is being made."""
         ends = [handle.when() for handle in (self._waiting, self._unread) if handle is not None]
         return min(ends, default=math.inf if self._is_answering() else -math.inf)
 

@@ -21,8 +21,7 @@ SAME = 1e-9
 @dataclass
 class Bounds:
     """Lower bounds for each choice of one side: `seconds` of a step, and `shares` of its GPUs'
-    memory. `exact`: the choice was costed in full.
-    """
+    memory. `exact`: the choice was costed in full."""
 
     seconds: Floats
     shares: Floats
@@ -30,8 +29,7 @@ class Bounds:
 
     def within(self, share: float) -> Floats:
         """Seconds of the choices that need no more than a share of memory; infinite for the
-        others.
-        """
+        others."""
         return np.where(self.shares <= share + SAME, self.seconds, inf)
 
 
@@ -68,8 +66,7 @@ class Options:
 
     def fits_together(self, row: int, engine: int, share: float) -> bool:
         """Whether a trainer may leave room for an engine within a memory share, by the lower bounds
-        of both.
-        """
+        of both."""
         return bool(self.engines.shares[engine] + self.beside[row] <= share + SAME)
 
     def bounds(self, share: float) -> Floats:
@@ -93,8 +90,7 @@ class Options:
     @cached_property
     def _by_beside(self) -> tuple[NDArray[np.int64], Floats]:
         """Trainers ordered by their memory beside engines, and those amounts. The initial bounds
-        are used; full costs are never lower.
-        """
+        are used; full costs are never lower."""
         order = np.argsort(self.beside, kind="stable")
         return order, self.beside[order].copy()
 
@@ -114,8 +110,7 @@ class Options:
 
     def next_open(self, share: float) -> tuple[float, str, int]:
         """(bound, side, index) of the choice to cost next: one that no bound of an exact pair
-        excludes. Infinite if everything that matters is exact.
-        """
+        excludes. Infinite if everything that matters is exact."""
         if self._open is None or self._open[0] != share:
             self._open = share, self._next_open(share)
         return self._open[1]

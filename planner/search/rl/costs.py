@@ -62,8 +62,7 @@ class Predicted:
 @dataclass
 class Costs:
     """Cached results of the cost models for one job. Generation is computed once for each engine
-    and each number of bytes beside it.
-    """
+    and each number of bytes beside it."""
 
     models: CostModels = field(default_factory=Predicted)
     _generated: dict[tuple[EngineLayout, float, str], Generation] = field(default_factory=dict)

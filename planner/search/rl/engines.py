@@ -27,8 +27,7 @@ SEQUENCES = (128, 256, 512, 1024)
 @dataclass(frozen=True)
 class EngineLimits:
     """The user's values for engine degrees, None if a search decides; and the way of sending new
-    weights, "" if it decides.
-    """
+    weights, "" if it decides."""
 
     tp: int | None = None
     pp: int | None = None
@@ -41,8 +40,7 @@ def engine_layouts(
     job: RlJob, gpus: int, placement: Placement, limits: EngineLimits | None = None
 ) -> tuple[EngineLayout, ...]:
     """Every engine layout on this many GPUs that model and framework allow. Those with most room
-    come first, because their cost bounds the others. Empty if no split is legal.
-    """
+    come first, because their cost bounds the others. Empty if no split is legal."""
     said = limits or EngineLimits()
     shares = kv_shares(job, placement)[::-1]
     return tuple(
@@ -102,8 +100,7 @@ def demand_formats(job: RlJob) -> None:
 
 def no_engine(job: RlJob) -> str:
     """Message that no engine fills the GPUs that sample, with the numbers that its degrees must
-    divide.
-    """
+    divide."""
     policy, gpus = job.policy, job.sampling_cluster.num_gpus
     return (
         f"no engine of {job.engine.name} with these degrees fills the GPUs that sample, at most "
@@ -132,8 +129,7 @@ def _legal(job: RlJob, tp: int, pp: int, dp: int, ep: int) -> bool:
 
 def demand_engine(job: RlJob, engine: EngineLayout) -> None:
     """Raise UsageError for engine degrees that the model, the GPUs or the framework do not
-    allow.
-    """
+    allow."""
     gpu, node = job.sampling_cluster.gpu, job.sampling_cluster.gpus_per_node
     asked = Deployment(job.policy, gpu, tp=engine.tp, pp=engine.pp, ep=engine.ep, dp=engine.dp)
     try:

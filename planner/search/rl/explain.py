@@ -24,8 +24,7 @@ from planner.search.rl.why import RlDoesNotFitError, changes
 
 class RlNeighbour(Frozen):
     """A layout that differs in one choice. `change`: the choice in words. `step_s`: its step time;
-    None if it is not legal, for the reason in `note`. `peak_share`: share of a GPU's memory.
-    """
+    None if it is not legal, for the reason in `note`. `peak_share`: share of a GPU's memory."""
 
     change: str
     step_s: float | None = None
@@ -36,8 +35,7 @@ class RlNeighbour(Frozen):
 
 class RlChange(Frozen):
     """The best plan after a change. `effect`: relative difference of its step from the best plan
-    now (negative: shorter); None if nothing fits, for the reason in `note`.
-    """
+    now (negative: shorter); None if nothing fits, for the reason in `note`."""
 
     change: str
     step_s: float | None = None
@@ -149,8 +147,7 @@ def _engine_changes(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayou
 
 def _apart(job: RlJob, layout: RlLayout) -> Iterator[tuple[str, RlLayout]]:
     """Changes for two sides on separate GPUs: synchronous or one update behind, and other ways to
-    send new weights.
-    """
+    send new weights."""
     if layout.staleness and job.framework.separate_synchronous:
         yield "synchronous", replace(layout, staleness=0, streams=False)
     elif not layout.staleness and job.framework.most_staleness:

@@ -47,8 +47,7 @@ _HELD_AT_LEAST = 0.9
 @dataclass(frozen=True)
 class Pair:
     """A trainer and an engine of a group, costed together. `share`: memory share of the fullest GPU
-    of either side.
-    """
+    of either side."""
 
     group: Group
     trainer: Trainer
@@ -59,8 +58,7 @@ class Pair:
 @dataclass(frozen=True)
 class Within:
     """The shortest step whose GPUs are filled up to `share`; None if there is none. No such step
-    takes less than `bound_s`.
-    """
+    takes less than `bound_s`."""
 
     share: float
     pair: Pair | None
@@ -131,8 +129,7 @@ class RlExplorer:
 
     def _bounds_s(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
         """Lower bounds on the seconds of every row's side. Resident bytes that belong to no tensor
-        do not move to the host.
-        """
+        do not move to the host."""
         if not leaves:
             return side.seconds * (1.0 - _ROUNDING)
         moved = np.maximum(0.0, _MOVED * (side.resident - _STAYING))
@@ -140,8 +137,7 @@ class RlExplorer:
 
     def _bounds_share(self, side: TrainerSide, alone: Alone, *, leaves: bool) -> Floats:
         """Lower bounds on the share of the trainer's memory that each row needs, for itself and for
-        what engines leave there.
-        """
+        what engines leave there."""
         usable = self.jobs[0].trainer.cluster.gpu.hbm_usable_bytes
         first = side.trainer(0, self.costs)
         left = 0.0 if first is None else alone.left_bytes(first.training)
@@ -167,8 +163,7 @@ class RlExplorer:
 
     def within(self, share: float, most_s: float = inf) -> Within:
         """The shortest step whose GPUs are filled up to a share. Steps of `most_s` or more are not
-        searched for.
-        """
+        searched for."""
         self.most_s = most_s
         while True:
             self._refine(share)
@@ -196,8 +191,7 @@ class RlExplorer:
 
     def _refine(self, share: float) -> None:
         """Cost in full, most promising first, every trainer and engine whose bound may beat the
-        best step.
-        """
+        best step."""
         while not self._over:
             waiting = (
                 (*options.next_open(share), number) for number, options in enumerate(self.options)
@@ -214,8 +208,7 @@ class RlExplorer:
 
     def _cost_engine(self, options: Options, place: int) -> None:
         """Cost an engine in full. Similar engines with less room are no faster, nor are those with
-        fewer concurrent sequences if none of these loses its cache, so their bounds rise too.
-        """
+        fewer concurrent sequences if none of these loses its cache, so their bounds rise too."""
         layout, way = options.layouts[place], self.limits.way if self.limits else ""
         found, engines = options.alone.engine(layout, way), options.engines
         engines.seconds[place] = found.seconds
@@ -255,8 +248,7 @@ class RlExplorer:
     def _join_best(self, options: Options, row: int, share: float) -> None:
         """Cost a trainer with the engine that its bound assumes, if that may beat the best. If that
         engine only just fits by its bound, it rarely fits surely enough, so one with more room is
-        tried next.
-        """
+        tried next."""
         room = share - float(options.beside[row])
         known = len(self.pairs)
         for part in _ROOMS:
@@ -298,8 +290,7 @@ class RlExplorer:
 
     def _open(self, options: Options, share: float) -> Iterator[tuple[int, int]]:
         """Pairs of exact sides that were not costed together and whose bound beats the best
-        step.
-        """
+        step."""
         target = self._target(share)
         rows, engines = self._useful(options, share)
         for row in rows:
@@ -364,8 +355,7 @@ class RlExplorer:
 
     def _bound(self, share: float, best: Pair | None) -> float:
         """A lower bound on the seconds of every step. If nothing is left that could beat the best
-        known one, that one's seconds less the share TIE.
-        """
+        known one, that one's seconds less the share TIE."""
         if self.broken:
             return 0.0
         known = inf if best is None else best.step.step_s

@@ -119,8 +119,7 @@ def _expert_tensor(job: Job, said: Mapping[str, int]) -> int:
 
 def _micro_batches(job: Job, said: Mapping[str, int], dp: int) -> int:
     """A number of micro-batches per mini-batch that the schedule accepts. For packed samples the
-    real number follows from their tokens.
-    """
+    real number follows from their tokens."""
     count = max(1, round(job.batch.sequences / (dp * said.get("mbs", 1))))
     pp = said.get("pp", 1)
     return -(-count // pp) * pp if said.get("vpp", 1) > 1 else count
@@ -150,8 +149,7 @@ def _divisor(number: int, given: int) -> int:
 
 def given_way(job: RlJob, placement: Placement, way: str) -> str:
     """Check that the framework can send new weights this way in the placement. Raises
-    UsageError.
-    """
+    UsageError."""
     known = ways_of(job, placement)
     if way and way not in known:
         hint = f"{job.framework.name} has {', '.join(known)} if the sides are {placement}"
@@ -163,8 +161,7 @@ def no_room(
     job: RlJob, engine: EngineLayout, costs: Costs, placement: Placement, *, given: bool
 ) -> str:
     """Message that an engine has no room for one sample, with the memory share or degree that would
-    give it room. `given`: whether the user set the share.
-    """
+    give it room. `given`: whether the user set the share."""
     whose = "" if given else f", the default of {job.framework.name} if the sides are {placement}"
     said = (
         f"--kv-share {engine.kv_share:g}{whose}: an engine at tp {engine.tp} has no room for one "

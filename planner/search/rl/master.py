@@ -36,8 +36,7 @@ class Way:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The pair with the lowest bound; None if no remaining pair beats the best. `bound_s`: no
-    remaining pair takes less. `proven`: whether the solver finished.
-    """
+    remaining pair takes less. `proven`: whether the solver finished."""
 
     pair: tuple[int, int, int] | None
     bound_s: float
@@ -48,8 +47,7 @@ def choose(
     ways: Sequence[Way], best_s: float, seed: int = 0, wall_s: float | None = None
 ) -> Choice:
     """The pair (way, trainer, engine) with the lowest bound below `best_s` that was not costed
-    yet.
-    """
+    yet."""
     cp_model = solver_module.cp_model()
     model = cp_model.CpModel()
     unit = best_s / _UNITS
@@ -93,8 +91,7 @@ def _bound_step(
     model: Any, step: Any, way: Way, use: Any, made: Sequence[dict[int, Any]], unit: float
 ) -> None:
     """The step takes both sides, or the longer one. Seconds are rounded down, so that the solver's
-    bound is valid for the cost model.
-    """
+    bound is valid for the cost model."""
     sums = [
         sum(floor(seconds / unit) * of_side[index] for index, seconds in options)
         for options, of_side in zip((way.trainers, way.engines), made, strict=True)

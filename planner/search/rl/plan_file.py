@@ -21,8 +21,7 @@ def to_json(result: RlResult) -> str:
 
 def read_rl_plan(path: Path, number: int | None = None) -> tuple[RlResult, int]:
     """The result in a plan file and a plan's number, by default that of the recommended plan.
-    UsageError says what is wrong.
-    """
+    UsageError says what is wrong."""
     document: Any = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != RL_KIND:
         raise UsageError(f"{path} contains no plans of reinforcement learning; {_MADE_BY}")

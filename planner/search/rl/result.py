@@ -103,8 +103,7 @@ class RlPlan(Frozen):
 class RlCounts(Frozen):
     """How much a search examined. `groups`: combinations of placement, split and staleness.
     `trainers`, `engines`: legal ones. `costed`: trainers costed in full. `pairs`: trainers and
-    engines costed together.
-    """
+    engines costed together."""
 
     groups: int
     trainers: int
@@ -141,8 +140,7 @@ class RlSummary(Frozen):
 
 class RlResult(Frozen):
     """The front of a search: step time against memory of the fullest GPU, fastest first. `proven`,
-    `gap`: as in `planner.search.result.SearchResult`.
-    """
+    `gap`: as in `planner.search.result.SearchResult`."""
 
     kind: Literal["reinforcement learning"] = RL_KIND
     version: int = RL_PLAN_FILE_VERSION

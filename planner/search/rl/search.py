@@ -81,8 +81,7 @@ def find_rl_plans(
 
 def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
     """Raise UsageError if the framework can send new weights this way in none of the placements
-    tried.
-    """
+    tried."""
     way = limits.way if limits else ""
     known = [one for placement in job.placements for one in ways_of(job, placement)]
     if way and way not in known:
@@ -92,8 +91,7 @@ def _demand_way(job: RlJob, limits: EngineLimits | None) -> None:
 
 def front_of(explorer: RlExplorer, *, fastest_only: bool = False) -> tuple[Within, ...]:
     """The shortest step, then steps with less and less memory, until they are far slower.
-    `fastest_only`: only the shortest step, with the least memory.
-    """
+    `fastest_only`: only the shortest step, with the least memory."""
     found = [explorer.within(1.0)]
     slowest = 1.0 + TIE if fastest_only else SLOWEST
     while (best := found[-1].pair) is not None:
@@ -146,8 +144,7 @@ def _counts(explorer: RlExplorer, seconds: float) -> RlCounts:
 
 def _notes(job: RlJob, explorer: RlExplorer) -> Iterator[str]:
     """Notes on what was not examined. Those on splits of the GPUs appear only if the request asks
-    for separate GPUs.
-    """
+    for separate GPUs."""
     if explorer.ending.stopped == "time-limit":
         yield "the time limit ended the search; plans that are not proven are marked"
     behind = [one for one in job.staleness if one > 0]

@@ -25,8 +25,7 @@ NO_TRAINING = Training((), {}, {}, 0.0)
 @dataclass(frozen=True, slots=True)
 class Group:
     """A placement with the GPUs of each side, and the number of updates by which samples may
-    lag.
-    """
+    lag."""
 
     placement: Placement
     trainer_gpus: int
@@ -58,8 +57,7 @@ def groups_of(job: RlJob) -> tuple[Group, ...]:
 
 def useful_staleness(job: RlJob) -> tuple[int, ...]:
     """0 if the framework supports it for engines on separate GPUs, and the smallest positive value.
-    In the cost model more staleness makes no step shorter, only the samples older.
-    """
+    In the cost model more staleness makes no step shorter, only the samples older."""
     behind = [one for one in job.staleness if one > 0]
     waits = job.framework.separate_synchronous and 0 in job.staleness
     return (*((0,) if waits else ()), *sorted(behind)[:1])
@@ -67,8 +65,7 @@ def useful_staleness(job: RlJob) -> tuple[int, ...]:
 
 def splits_of(job: RlJob) -> tuple[tuple[int, int], ...]:
     """(GPUs that train, GPUs that sample): as given, else every number of whole nodes, or of single
-    GPUs on one node. If that gives more than `MOST_SPLITS`, evenly spaced ones.
-    """
+    GPUs on one node. If that gives more than `MOST_SPLITS`, evenly spaced ones."""
     gpus, node = job.trainer.cluster.num_gpus, job.trainer.cluster.gpus_per_node
     if job.engine_cluster is not None:
         return ((gpus, job.engine_cluster.num_gpus),)
@@ -89,8 +86,7 @@ def engine_gpu(job: RlJob) -> Gpu | None:
 class Engine:
     """A costed engine layout of a group. `seconds`: lower bound on its side's time, whatever the
     trainer. `share`: memory share of its fullest GPU. Both are infinite if it does not fit.
-    `preempts`: some sequences lose their cache.
-    """
+    `preempts`: some sequences lose their cache."""
 
     layout: EngineLayout
     seconds: float
@@ -182,8 +178,7 @@ _ONE_ENGINE = EngineLayout(1, pp=4)
 
 def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
     """Ways to send new weights from trainer to engine that the framework has in a placement, or
-    just the requested one.
-    """
+    just the requested one."""
     framework = job.framework
     if placement == "colocated":
         return (framework.transfer_colocated,)
@@ -193,8 +188,7 @@ def ways_of(job: RlJob, placement: Placement, said: str = "") -> Sequence[str]:
 
 def leaves_of(job: RlJob, placement: Placement) -> tuple[bool, ...]:
     """Whether the trainer's tensors go to the host while engines sample. On shared GPUs every
-    option of the framework is tried; on separate GPUs there is no need.
-    """
+    option of the framework is tried; on separate GPUs there is no need."""
     return job.framework.trainer_choices if placement == "colocated" else (False,)
 
 

@@ -1,6 +1,5 @@
 """The trainer's side of a search. The compiled core bounds every legal configuration at once; those
-whose bound says that they may matter are costed in full.
-"""
+whose bound says that they may matter are costed in full."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ def jobs_of(request: RlRequest) -> tuple[RlJob, ...]:
 
 def critic_of(job: RlJob, trainer: Configuration) -> Configuration | None:
     """The critic with the degrees of the policy, as frameworks configure it; None if there is none,
-    or it has fewer layers than the pipeline has blocks.
-    """
+    or it has fewer layers than the pipeline has blocks."""
     if job.critic is None:
         return None
     own = replace(trainer.job, model=job.critic)
@@ -147,8 +145,7 @@ def _side(jobs: Sequence[RlJob], gpus: int, costs: Costs) -> TrainerSide:
 
 def _resident(_: int, one: Candidates, rows: IntArray, found: TrainingRows) -> Floats:
     """Bytes that stay between phases, if the rows can tell. Under ZeRO-2 they include weights that
-    FSDP gathers and frees, so there the rows cannot.
-    """
+    FSDP gathers and frees, so there the rows cannot."""
     sharded = one.columns["zero"][rows] == 2
     return np.where(sharded, 0.0, found.resident_bytes)
 
@@ -157,8 +154,7 @@ def _costed_rows(
     job: RlJob, gpus: int, costs: Costs
 ) -> Iterator[tuple[Candidates, IntArray, TrainingRows]]:
     """For each choice of offload and techniques, the legal shapes on exactly this many GPUs, the
-    rows among them that divide the samples, and their costs.
-    """
+    rows among them that divide the samples, and their costs."""
     samples = job.rollout.samples // job.minibatches
     for number, decided in enumerate(_one_row_each(job, with_any_batch(job.trainer)).decided()):
         try:
@@ -182,16 +178,14 @@ def _one_row_each(job: RlJob, trainer: Job) -> Job:
 
 def with_any_batch(job: Job) -> Job:
     """The job with a batch that any number of ranks may share. Micro-batches of unlike lengths need
-    no whole number of rows, so a batch in rows only measures tokens.
-    """
+    no whole number of rows, so a batch in rows only measures tokens."""
     widest = max(0.5, job.cluster.num_gpus / max(1.0, job.batch.sequences))
     return replace(job, batch=replace(job.batch, tolerance=widest))
 
 
 def demand_group(job: RlJob, dp: int, gpus: int) -> None:
     """Raise UsageError if the samples of a mini-batch do not divide over the data-parallel
-    ranks.
-    """
+    ranks."""
     samples = job.rollout.samples // job.minibatches
     if samples % dp:
         raise UsageError(
@@ -210,7 +204,6 @@ def _no_group(job: RlJob, gpus: int) -> str:
 
 def _nearest_prompts(job: RlJob, gpus: int) -> int:
     """The number of prompts nearest to the given one that gives every rank the same number of
-    samples.
-    """
+    samples."""
     each = gpus * job.minibatches
     return max(1, round(job.rollout.prompts / each)) * each

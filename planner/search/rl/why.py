@@ -18,8 +18,7 @@ from planner.search.rl.trainers import jobs_of
 @dataclass(frozen=True)
 class RlWhy:
     """Why no plan fits, in sentences; whether that is proven; and changes with which one fits, each
-    with its step time.
-    """
+    with its step time."""
 
     reasons: tuple[str, ...]
     proven: bool
@@ -125,8 +124,7 @@ def fastest_s(request: RlRequest, explorer: RlExplorer) -> float | None:
 
 def changes(request: RlRequest, job: RlJob) -> Iterator[tuple[str, RlRequest]]:
     """Changes that would let a job fit or shorten its step, smallest first, in words and as a
-    request.
-    """
+    request."""
     if request.kv_share is not None:
         yield "no --kv-share", _changed(request, kv_share=None)
     for share in (0.5, 0.3):

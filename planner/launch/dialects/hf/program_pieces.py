@@ -1,6 +1,5 @@
 """Pieces of the programs that train transformers models, which vary with the job: the class, the
-processor and the images of a vision-language model, and the training of part of the weights.
-"""
+processor and the images of a vision-language model, and the training of part of the weights."""
 
 from __future__ import annotations
 

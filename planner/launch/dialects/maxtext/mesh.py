@@ -50,8 +50,7 @@ def sizes_of(degrees: Degrees) -> dict[str, int] | None:
 
 def spread(sizes: Sizes, per_node: int) -> dict[str, tuple[int, int]] | None:
     """(ranks inside a node, ranks between nodes) of each axis; inner axes fill the node first. None
-    if an axis neither divides the remaining GPUs of the node nor is a multiple of them.
-    """
+    if an axis neither divides the remaining GPUs of the node nor is a multiple of them."""
     left, found = per_node, {}
     for axis in AXES:
         inside = min(sizes[axis], left)
@@ -75,8 +74,7 @@ def degrees_of(sizes: Sizes, optimizer_over_data: bool) -> dict[str, int]:
 
 def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
     """The axes with a size of -1 replaced by the one that follows from the number of ranks. None if
-    that number is unknown, several axes are -1, or the other sizes do not divide it.
-    """
+    that number is unknown, several axes are -1, or the other sizes do not divide it."""
     open_axes = [axis for axis, size in stated.items() if size == -1]
     if not open_axes:
         return dict(stated)
@@ -89,8 +87,7 @@ def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """`per_gpu`: sequences of one forward pass divided by the number of GPUs; `accumulated`: passes
-    per step; `microbatches`: pieces into which a pipeline cuts a pass.
-    """
+    per step; `microbatches`: pieces into which a pipeline cuts a pass."""
 
     per_gpu: float
     accumulated: int
@@ -106,8 +103,7 @@ def batch_of(degrees: Degrees) -> Batch:
 
 def tiles(microbatches: int, pp: int) -> int:
     """Pieces in which the loss makes its logits, one per micro-batch. A pipeline makes those of all
-    micro-batches at once, divided over its stages.
-    """
+    micro-batches at once, divided over its stages."""
     return max(1, microbatches // pp) if pp > 1 else 1
 
 

@@ -1,6 +1,5 @@
 """The model that MaxText's settings describe, converted to a Hugging Face config of the same
-layers.
-"""
+layers."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def keys_of(block: str) -> tuple[str, ...]:
 
 def model_of(settings: Mapping[str, Any], seq: int, where: str) -> ModelSpec:
     """The model that the settings describe, for a known block. ModelError for an impossible
-    shape.
-    """
+    shape."""
     block = settings["decoder_block"]
     config = _config(block, settings, seq)
     spec = model_from_hf_config(config, where=where)
@@ -83,8 +81,7 @@ def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]
 
 def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any]) -> dict[str, Any]:
     """The config's entries for positions: the model's limit if it is stated, else the run's
-    sequence length.
-    """
+    sequence length."""
     kind = settings["rope_type"]
     if kind == "yarn":
         table = {key: settings[ours] for key, ours in _YARN.items()}

@@ -59,8 +59,7 @@ def read(source: Source) -> Found:
 
 def read_command(launch: LaunchCommand, opened: Opened, hints: Hints) -> Found:
     """The launch of a command whose configuration MaxText ships or which is found beside it.
-    CannotTellError if it is neither.
-    """
+    CannotTellError if it is neither."""
     path = config_of(launch)
     below: Mapping[str, Any] | None = {} if path is None else shipped_config(path)
     file = None if path is None else source_beside(path, launch.folder, opened.files)
@@ -159,8 +158,7 @@ class MaxTextReader(DocumentReader):
 
     def _axes(self, scope: str, whole: int | None) -> dict[str, int]:
         """Sizes of the axes inside a node (`ici`) or between nodes (`dcn`); an open axis that
-        cannot be computed counts as 1.
-        """
+        cannot be computed counts as 1."""
         stated = {axis: self._size(key(scope, axis)) for axis in EVERY}
         found = filled(stated, whole)
         if found is None:
@@ -257,8 +255,7 @@ class MaxTextReader(DocumentReader):
 
     def _remat(self) -> str:
         """The recompute mode of the rematerialisation policy. Other effects of the policy, and
-        wrong values, are reported.
-        """
+        wrong values, are reported."""
         name, policies, custom = OPTIONS["recompute"].key, _RULES["policies"], _RULES["custom"]
         policy: Any = self.get(name)
         if policy in (None, "", "none"):
@@ -292,8 +289,7 @@ class MaxTextReader(DocumentReader):
 
     def _known(self, name: str) -> Any:
         """Our word for a setting's value; for a value that is not modelled, the usual one and a
-        problem.
-        """
+        problem."""
         value, known = str(self.get(name) or ""), _RULES["values"][name]
         if value not in known:
             self.unpredictable(f"MaxText's {name} {value} is not modelled", name)

@@ -104,8 +104,7 @@ def _configs() -> Mapping[str, Mapping[str, Any]]:
 def shipped_config(path: str) -> Mapping[str, Any] | None:
     """Settings that a configuration shipped with MaxText adds to base.yml, found by its path in a
     checkout or in the package: `.../configs/gpu/models/llama2_7b.yml`. None for other paths;
-    base.yml itself adds none.
-    """
+    base.yml itself adds none."""
     inside = re.sub(r"^.*?\bconfigs/", "", path).removesuffix(".yml")
     return {} if inside.rpartition("/")[2] == "base" else _configs().get(inside)
 
@@ -155,8 +154,7 @@ def config_of(launch: LaunchCommand) -> str | None:
 
 def named_files(launch: LaunchCommand) -> Iterator[Text]:
     """The configuration that a MaxText command names, as a file that may be found beside the
-    command.
-    """
+    command."""
     if is_maxtext_command(launch) and config_of(launch) is not None:
         yield launch.arguments[0].text
 
@@ -164,15 +162,13 @@ def named_files(launch: LaunchCommand) -> Iterator[Text]:
 @dataclass
 class Settings(Document):
     """Stated settings on top of those `below`: a model's, or those of the configuration that the
-    file builds on. base.yml is below both.
-    """
+    file builds on. base.yml is below both."""
 
     below: dict[str, Any] = field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 (base.yml has one)
         """The value of a setting as MaxText converts it; the value below if MaxText refuses the
-        stated one.
-        """
+        stated one."""
         self.used.add(key)
         with suppress(ValueError):
             return self.read(key)
@@ -180,8 +176,7 @@ class Settings(Document):
 
     def read(self, key: str) -> Any:
         """The value of a setting as MaxText converts it. ValueError for a stated value that MaxText
-        refuses.
-        """
+        refuses."""
         setting = self.settings.get(key)
         if setting is None or setting.unknown:
             return self._below(key)
@@ -226,8 +221,7 @@ def _with_base(found: Settings, source: Source) -> Iterator[Problem]:
 
 def _override(found: Settings, launch: LaunchCommand) -> set[str]:
     """Apply the command's `key=value` and `M_KEY` environment variables over the file. Returns the
-    names in the command.
-    """
+    names in the command."""
     for name, text in launch.command.environment.items():
         key = name.removeprefix(_PREFIX).lower()
         if name.startswith(_PREFIX) and key in keys():
@@ -254,8 +248,7 @@ def _valued(setting: Setting) -> Setting:
 
 def _with_model(found: Settings, stated: set[str]) -> Iterator[Problem]:
     """Apply the settings of the named model. They replace the file's; a value that the command
-    states must agree unless override_model_config is on.
-    """
+    states must agree unless override_model_config is on."""
     name = str(found.get("model_name") or default("model_name"))
     if name == default("model_name"):
         return

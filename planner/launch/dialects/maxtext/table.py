@@ -1,6 +1,5 @@
 """The table of MaxText's model settings: the rows of `model.toml`, and names that imply
-settings.
-"""
+settings."""
 
 from __future__ import annotations
 

@@ -163,8 +163,7 @@ def command(launch: Launch) -> RunCommand:
 
 def memory_fraction(plan: Plan) -> float:
     """The share of GPU memory to give to JAX's arrays: all except 1.5 times the memory that the
-    plan needs outside the allocator; from 0.75 to 0.95.
-    """
+    plan needs outside the allocator; from 0.75 to 0.95."""
     outside = max(one.peak - one.allocated - one.fragmentation for one in plan.stages)
     share = 1.0 - 1.5 * outside / plan.usable_bytes
     return min(_MOST_FRACTION, max(_LEAST_FRACTION, math.floor(100 * share) / 100))
@@ -183,8 +182,7 @@ def requirements(launch: Launch) -> tuple[str, ...]:
 
 def says(found: Found, proposal: Proposal) -> dict[str, Any]:  # noqa: ARG001 (the registry's function)
     """The settings of a configuration as MaxText's file states them, for `--fix`: mesh axes, batch
-    per GPU, and rematerialisation policy.
-    """
+    per GPU, and rematerialisation policy."""
     degrees, cluster = proposal.degrees, proposal.request.find_cluster()
     batch = mesh.batch_of(degrees)
     said: dict[str, Any] = {

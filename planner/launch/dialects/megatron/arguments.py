@@ -39,8 +39,7 @@ Number = TypeVar("Number", int, float)
 @dataclass(frozen=True, slots=True)
 class Option:
     """An option of the parser. `values`: switch, one, maybe, many, or a number of values; `type`:
-    int, float, or empty for any text.
-    """
+    int, float, or empty for any text."""
 
     name: str
     values: str
@@ -99,8 +98,7 @@ class Arguments(Placed):
 
     def text(self, name: str) -> str | None:
         """The value of an option, or its default if it is not given; None if there is neither or
-        the value is unknown.
-        """
+        the value is unknown."""
         setting = self.setting(name)
         if setting is not None:
             return None if setting.unknown else str(setting.value)
@@ -203,8 +201,7 @@ def _read_one(words: Sequence[Word], at: int, arguments: Arguments) -> int:
 
 def _option_named(name: str, arguments: Arguments) -> Option | None:
     """The option with a name, of core or of another parser; Megatron-LLM writes core's with
-    underscores.
-    """
+    underscores."""
     spelled = name.replace("_", "-")
     if (option := options().get(name)) is not None:
         return option
@@ -242,8 +239,7 @@ def _with_quote(span: Span | None) -> Span | None:
 
 def _whole(words: Sequence[Word]) -> Span | None:
     """The span from the first to the last of some words; None if they do not follow each other in
-    one file.
-    """
+    one file."""
     spans = [word.text.span() or word.used for word in words]
     spans[1:] = [word.used or word.text.span() for word in words[1:]]
     known = [span for span in spans if span is not None]

@@ -84,8 +84,7 @@ def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterab
 
 def _text(written: str) -> Text:
     """A value in which variables are replaced by their defaults; variables without one are
-    unknown.
-    """
+    unknown."""
     value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
     why = Hole(f"{written}, whose variables the file does not set")
     return Text(value, tuple(why if letter == HOLE else None for letter in value))
@@ -176,8 +175,7 @@ def _preset(
     name: str, near: str, files: Files, read: dict[str, dict[str, Setting]]
 ) -> dict[str, Setting] | None:
     """A preset with everything that it extends; None if it is not found near the experiment.
-    `read`: presets already read, by path.
-    """
+    `read`: presets already read, by path."""
     source = source_beside(name, Path(near).parent, files)
     if source is None or len(read) > _MOST_PRESETS:
         return None
@@ -217,8 +215,7 @@ class _PrimusReader(SettingsReader):
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
         """Primus' profile if Megatron's reader finds megatron-core's and the recompute mode states
-        no method; otherwise the profile that it finds.
-        """
+        no method; otherwise the profile that it finds."""
         framework, names = super()._profile(degrees)
         is_usual = framework == "megatron-core" and ":" not in recompute_of(self.arguments)
         return "primus" if is_usual else framework, names
@@ -360,8 +357,7 @@ class _SwiftReader(SettingsReader):
     def found(self) -> Found:
         """The launch without the problems that ms-swift takes care of: it takes the experts from
         the checkpoint and sets CUDA_DEVICE_MAX_CONNECTIONS
-        (swift/megatron/arguments/megatron_args.py).
-        """
+        (swift/megatron/arguments/megatron_args.py)."""
         found = super().found()
         kept = [one for one in found.problems if one.rule not in _SEEN_TO]
         return replace(found, problems=tuple(kept))
@@ -392,8 +388,7 @@ _REPEATED = ("encoder_num_layers", "encoder_seq_length")
 
 def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
     """The options that differ from the parser's defaults, as one text, and the number of GPUs; None
-    if the log does not print the number of GPUs.
-    """
+    if the log does not print the number of GPUs."""
     found: dict[str, str] = {}
     inside = False
     for line in lines:

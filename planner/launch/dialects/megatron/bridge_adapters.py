@@ -29,8 +29,7 @@ _USUAL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
     """The `--train` value, and the reason if it is unknown; one of the two is empty. `peft`: the
-    configuration's record of a class, or its name.
-    """
+    configuration's record of a class, or its name."""
     name = peft.name.rpartition(".")[2] if isinstance(peft, Record) else str(peft)
     if name == "default_peft_config" and peft.given:  # not beside the file
         name = str(peft.given[0])
@@ -83,8 +82,7 @@ def adapter_fields(tuning: Tuning, model: ModelSpec) -> dict[str, Any]:
 
 def target_modules(tuning: Tuning, model: ModelSpec) -> tuple[str, ...]:
     """Megatron's names for the layers that have adapters, in the order in which a layer runs
-    them.
-    """
+    them."""
     adapted = set(tuning.adapted(model))
     first = "linear_q_proj" if model.mla else "linear_qkv"
     other = "linear_qkv" if model.mla else "linear_q_proj"

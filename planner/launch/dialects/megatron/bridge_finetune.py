@@ -34,15 +34,13 @@ def has_samples(job: Job) -> bool:
 
 def finetunes(job: Job) -> bool:
     """Whether the job trains adapters or samples, so that the plan starts from published weights
-    and overrides are not enough.
-    """
+    and overrides are not enough."""
     return job.tuning.has_adapters or job.samples.lengths is not None
 
 
 def script(job: Job, multiple: int, **names: Value) -> str:
     """The start script. `multiple`: sample lengths are padded to a multiple of this number of
-    tokens.
-    """
+    tokens."""
     imports, samples = list[str](), list[str]()
     given = 'config.dataset.blend = ([os.environ["DATA_PATH"]], None)'
     sets = f'if os.environ.get("DATA_PATH"):\n    {given}'
@@ -112,16 +110,14 @@ def packing_of(program: str) -> Packing:
 
 def train_of(program: str, model: ModelSpec | None) -> tuple[str, str]:
     """The `--train` value of a start script, and the reason if it is unknown, else an empty
-    text.
-    """
+    text."""
     held = held_in(program, "ADAPTERS")
     return ("full", "") if held is None else adapters_of(held, model)
 
 
 def held_in(program: str, name: str) -> Record | None:
     """The object that a script assigns to a name; None if there is none or the script is not valid
-    Python.
-    """
+    Python."""
     if f"{name} = " not in program:
         return None
     try:

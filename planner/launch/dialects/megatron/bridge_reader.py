@@ -227,8 +227,7 @@ def as_overrides(edits: Sequence[Edit], fields: Mapping[str, str] = _NONE) -> tu
 
 def _override_value(edit: Edit, field: str) -> str:
     """A value in an override's syntax: `true` or `false` for switches, `null` for no value, lists
-    in brackets.
-    """
+    in brackets."""
     option = options()[edit.key.removeprefix("--")]
     if option.values == "switch":
         return "true" if (edit.value is None) == (field in _WITHOUT) else "false"
@@ -261,8 +260,7 @@ class _Reader(MegatronReader):
 
     def found(self) -> Found:
         """The launch. If the recipe was not seen, errors become warnings, because it may set
-        something else.
-        """
+        something else."""
         found, program = super().found(), self.overrides.program
         spec = found.shape if not found.model else load_model(found.model).spec
         said = {name: word.text.value for name, word in self.overrides.given.items()}
@@ -301,8 +299,7 @@ class _Reader(MegatronReader):
 
     def _optimizer(self) -> str:
         """The optimizer, with `grad=bf16` if the overrides give the precision-aware optimizer bf16
-        main gradients without offloading.
-        """
+        main gradients without offloading."""
         name = super()._optimizer()
         chosen = (
             self.overrides.value("optimizer.use_precision_aware_optimizer") == "true"

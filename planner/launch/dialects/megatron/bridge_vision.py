@@ -75,8 +75,7 @@ def of_language(job: Job) -> Job:
 
 def overrides(launch: Launch) -> dict[str, str]:
     """Overrides for frozen parts and for the positions of image tokens. With adapters, nothing is
-    frozen here, because adapters freeze everything else.
-    """
+    frozen here, because adapters freeze everything else."""
     job = launch.job
     if job.model.vision is None:
         return {}
@@ -115,8 +114,7 @@ def files(launch: Launch, precision: str) -> Files:
 
 def seen(found: Found, program: str, folder: Path, said: Mapping[str, str]) -> Found:
     """The launch with the vision-language model of the config.json beside its script, if the script
-    builds one. `said`: the overrides.
-    """
+    builds one. `said`: the overrides."""
     text = text_beside(CONFIG, folder) if "AutoBridge" in program else ""
     held = held_in(program, "IMAGES")
     if not text or held is None:
@@ -131,8 +129,7 @@ def seen(found: Found, program: str, folder: Path, said: Mapping[str, str]) -> F
 
 def beside_both(train: str, model: ModelSpec | None) -> str:
     """`--train` with adapters on all layers, if the targets cover every layer of the tower and the
-    language model, which share layer names; otherwise unchanged.
-    """
+    language model, which share layer names; otherwise unchanged."""
     if model is None or model.vision is None or not train.startswith("lora"):
         return train
     tuning = read_tuning(train)

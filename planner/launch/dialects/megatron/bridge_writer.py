@@ -118,8 +118,7 @@ def files(launch: Launch) -> Files:
 
 def _multiple(launch: Launch) -> int:
     """The number of tokens that a sample's length must be a multiple of, for tensor and context
-    ranks and for 8-bit and 4-bit products.
-    """
+    ranks and for 8-bit and 4-bit products."""
     degrees = launch.plan.degrees
     least = 16 if launch.job.precision in ("fp8", "mxfp8", "nvfp4") else 1
     return lcm(least, degrees.tp, 2 * degrees.cp if degrees.cp > 1 else 1)

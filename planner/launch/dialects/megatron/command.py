@@ -34,8 +34,7 @@ _OTHERS = re.compile(
 
 def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchCommand, list[Problem]]:
     """The launch with the options of the option files that it names, and problems for missing
-    files.
-    """
+    files."""
     words, problems, rest = list[Word](), list[Problem](), launch.arguments
     while rest:
         text, taken = _named(rest)
@@ -53,8 +52,7 @@ def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchComma
 
 def _named(words: Sequence[Word]) -> tuple[Text | None, int]:
     """The option file that the first word names, if any, and the number of words that this
-    takes.
-    """
+    takes."""
     word, value = words[0], words[0].text.value
     if value.startswith("@") and len(value) > 1:
         return word.text[1:], 1
@@ -108,8 +106,7 @@ def read_megatron(launch: LaunchCommand, read: Opened, hints: Hints) -> Found:
 
 def is_megatron(launch: LaunchCommand) -> bool:
     """Whether a command takes Megatron's options, judged by the program's name or by the
-    options.
-    """
+    options."""
     words = [word.text.value.partition("=")[0] for word in launch.arguments]
     if is_swift_megatron(launch):
         return False

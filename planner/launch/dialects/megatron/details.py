@@ -116,8 +116,7 @@ _VARIANT = option("state_space.kind")
 
 def hybrid_text(arguments: Arguments) -> str:
     """The layer pattern of a hybrid, with `|` between blocks and without the prediction layers;
-    empty if there is none.
-    """
+    empty if there is none."""
     arguments.has(table.SPEC)
     found = arguments.text(table.PATTERN) or arguments.text(_OLDER) or _from_ratios(arguments)
     return found.split(table.PREDICTORS)[0]
@@ -133,8 +132,7 @@ def predictors(arguments: Arguments) -> int:
 def _from_ratios(arguments: Arguments) -> str:
     """The layer pattern of the ratio options that core had until 0.16: attention layers spread
     evenly, with mixers at both ends, then feed-forward blocks spread evenly over the mixers
-    (mamba_hybrid_layer_allocation.py). Empty without those options.
-    """
+    (mamba_hybrid_layer_allocation.py). Empty without those options."""
     shares = [arguments.real(f"hybrid-{part}-ratio") for part in ("attention", "mlp")]
     if not arguments.has("is-hybrid-model") and not any(shares):
         return ""
@@ -154,8 +152,7 @@ def _from_ratios(arguments: Arguments) -> str:
 
 def read_kinds(arguments: Arguments) -> tuple[LayerKind, ...]:
     """Kinds of a hybrid's layers. If the pattern cannot be read, a problem is added and the result
-    is empty.
-    """
+    is empty."""
     text = hybrid_text(arguments).replace(table.BLOCKS, "")
     if not text:
         return ()
@@ -174,8 +171,7 @@ def read_blocks(arguments: Arguments) -> tuple[int, ...]:
 
 def is_delta(arguments: Arguments) -> bool:
     """Whether some layers are gated delta nets. Any other attention variant is reported as not
-    modelled.
-    """
+    modelled."""
     variant = arguments.text(_VARIANT)
     said = any(f"--{_VARIANT}" in item.text and item.rule == "not-predictable"
                for item in arguments.problems)  # fmt: skip
@@ -187,8 +183,7 @@ def is_delta(arguments: Arguments) -> bool:
 
 def read_states(arguments: Arguments, hidden: int) -> StateSpaceSpec:
     """Sizes of gated delta nets or of Mamba-2 layers. By default Mamba-2 has enough heads for an
-    inner width of twice the hidden size.
-    """
+    inner width of twice the hidden size."""
     if is_delta(arguments):
         found = plain_fields(arguments, table.DELTA, StateSpaceSpec, "state_space")
         more = {"kind": "gated_delta", "conv_bias": False, "chunk": table.DELTA_CHUNK}

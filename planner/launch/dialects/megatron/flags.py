@@ -1,6 +1,5 @@
 """Megatron-LM flags in titled groups, which become `argv`, and the flags that place layers on
-pipeline stages.
-"""
+pipeline stages."""
 
 from __future__ import annotations
 
@@ -101,8 +100,7 @@ def layout_text(blocks: tuple[int, ...], mtp_layers: int, mtp_standalone: bool =
 
 def schedule_text(plan: Plan) -> str:
     """A batch schedule such as `0:768,250000000000:1536`: pairs of a start in tokens and the batch
-    in sequences from there on.
-    """
+    in sequences from there on."""
     starts = (0, *(batch.until_tokens for batch in plan.ramp))
     sizes = (*(batch.gbs for batch in plan.ramp), plan.gbs)
     return ",".join(f"{at}:{gbs}" for at, gbs in zip(starts, sizes, strict=True))

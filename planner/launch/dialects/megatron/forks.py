@@ -33,8 +33,7 @@ def core_like(name: str) -> str:
 
 def slip_of(unknown: Setting) -> str:
     """The core option that an unknown one surely means: it is misspelt or abbreviated, which
-    argparse does not accept here. Empty otherwise, as for an option of a fork.
-    """
+    argparse does not accept here. Empty otherwise, as for an option of a fork."""
     name = _plain(unknown)
     close = core_like(name)
     return close if close and (is_slip(name, close) or close.startswith(name)) else ""
@@ -51,8 +50,7 @@ def _named(arguments: Arguments) -> Iterator[Setting]:
 
 def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Problem]:
     """A problem for each option that no parser has, with the nearest core option. `parser`: the
-    launch's parser, in words.
-    """
+    launch's parser, in words."""
     for setting in _named(arguments):
         close = core_like(_plain(setting))
         text = f"{setting.key}: {parser} has no such option and refuses it"
@@ -77,8 +75,7 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
 
 def _hidden_by(setting: Setting, close: str) -> str:
     """The decision that an unknown option of a fork hides, judged by the nearest core option or by
-    its name; empty if it decides nothing or is off.
-    """
+    its name; empty if it decides nothing or is off."""
     if any(f"--{close}" == row.key for row in FLAGS):
         return "its effect on the model"
     if str(setting.value).lower() in ("0", "1", "false", "none"):
@@ -89,8 +86,7 @@ def _hidden_by(setting: Setting, close: str) -> str:
 
 def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
     """The problems; those about absent options become `missing` if some words of the command are
-    unknown.
-    """
+    unknown."""
     hidden = [item for item in arguments.problems if item.rule == "unresolved"]
     if not hidden:
         return problems
@@ -177,8 +173,7 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
 
 def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
     """Whether unknown values of core options are defined in the fork's source around the script.
-    Such values are not misspelt; most are reported as not modelled.
-    """
+    Such values are not misspelt; most are reported as not modelled."""
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
@@ -201,8 +196,7 @@ def _quotes(source: str, word: str) -> bool:
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
     """The text of the first of these source files that the repository around the script
-    contains.
-    """
+    contains."""
     found = (text_beside(name, launch.folder, whole=True) for name in names)
     return next(filter(None, found), "")
 
@@ -220,8 +214,7 @@ def others_unpredictable(arguments: Arguments, dialect: Dialect) -> list[Problem
 
 def fork_savings(arguments: Arguments) -> tuple[tuple[Setting, str], ...]:
     """Options of other Megatrons that save memory, and unknown options that may, judged by their
-    names.
-    """
+    names."""
     why = "an option of that fork: perhaps less memory than predicted"
     effects = left_out("megatron", "others").items()
     known = ((arguments.settings[name], what) for name, what in effects if arguments.has(name))
@@ -297,8 +290,7 @@ def eased(problems: Sequence[Problem], dialect: Dialect) -> list[Problem]:
 
 def dialect_note(arguments: Arguments, dialect: Dialect) -> list[Problem]:
     """A note naming the Megatron that these options belong to, and the options that core 0.19 would
-    refuse.
-    """
+    refuse."""
     if dialect.core:
         return []
     names = [f"--{name}" for name in arguments.foreign if name in arguments.settings]

@@ -28,8 +28,7 @@ _MOST_BLOCKS = 4096
 @dataclass
 class Split:
     """`blocks`: layers of each pipeline block in order, None if not stated. `mtp_standalone`:
-    multi-token prediction is in the block before the last.
-    """
+    multi-token prediction is in the block before the last."""
 
     vpp: int = 1
     blocks: tuple[int, ...] | None = None
@@ -39,8 +38,7 @@ class Split:
 
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
     """Chunks per stage, layers per block, and problems that Megatron would refuse. Without layers
-    the split is empty.
-    """
+    the split is empty."""
     split = Split()
     if not layers:
         return split
@@ -106,8 +104,7 @@ def _read_even(arguments: Arguments, layers: int, pp: int, split: Split) -> Prob
 
 def _read_edge_stages(arguments: Arguments, layers: int, pp: int, split: Split) -> Problem | None:
     """Read stated numbers of layers of the first and last stage; the stages between share the
-    rest.
-    """
+    rest."""
     stated = (arguments.number(_FIRST), arguments.number(_LAST))
     first, last = ([] if one is None else [one] for one in stated)
     left, inner = layers - sum((*first, *last)), pp - len(first) - len(last)
@@ -155,8 +152,7 @@ def _read_predictors(
     """Check the place of multi-token prediction: `m` must come after all layers, in one stage, in
     the stated number (megatron-core 0.19.2, `PipelineParallelLayerLayout.validate_layer_layout`).
     In the last stage, or in the one before it and away from the embedding, it is costed there; any
-    other place gives a warning.
-    """
+    other place gives a warning."""
     wanted, found = arguments.number(_PREDICTORS) or 0, "".join(stages).count("m")
     if found != wanted:
         has = f"--{_LAYOUT} has {found} multi-token-prediction layers (m), --{_PREDICTORS} {wanted}"
@@ -211,8 +207,7 @@ def unusual_splits(
     arguments: Arguments, split: Split, layers: int, pp: int, dialect: str
 ) -> list[Problem]:
     """Problems: splits that run but are not modelled, under the names of the rules that they would
-    otherwise break.
-    """
+    otherwise break."""
     forks = [item.key for item in arguments.unknown if effect_of(item.key) == "splits"]
     uneven = dialect == "deepspeed" and layers % pp
     if uneven or (forks and pp > 1):
@@ -232,8 +227,7 @@ def grouped_micro_batches(
     arguments: Arguments, degrees: Mapping[str, Any], dp: int | None
 ) -> list[Problem]:
     """A problem if the size of micro-batch groups is one that the schedule accepts but the cost
-    model does not.
-    """
+    model does not."""
     name = "microbatch-group-size-per-virtual-pipeline-stage"
     group, gbs = arguments.number(name), degrees["gbs"]
     micro_batches = gbs // (degrees["mbs"] * dp) if group and gbs and dp else 0

@@ -1,6 +1,5 @@
 """The model that Megatron's options describe, with its vocabulary as stated or from its
-tokenizer.
-"""
+tokenizer."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ _LARGE_VOCABULARY, _DECIDES = 152_064, 0.15
 
 def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
     """The stated vocabulary, else the tokenizer's, else an assumed one, which is added to
-    `assumed`.
-    """
+    `assumed`."""
     known = stated_vocabulary(arguments)
     if known is not None:
         return known
@@ -70,8 +68,7 @@ def _tokenizer_name(arguments: Arguments) -> str:
 
 def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> Iterator[Problem]:
     """A problem if the named tokenizer's vocabulary is unknown and could be a large share of the
-    parameters.
-    """
+    parameters."""
     name = _tokenizer_name(arguments)
     stated = hints.vocab or any(map(arguments.has, ("padded-vocab-size", option("vocab"))))
     kind = arguments.text(MEGATRON_OPTIONS["tokenizer-kind"].name) or ""
@@ -87,8 +84,7 @@ def vocabulary_unknown(arguments: Arguments, hints: Hints, shape: ModelSpec) -> 
 
 def _named_vocabulary(tokenizer: str) -> int | None:
     """The vocabulary of the catalogue model that a tokenizer is named after; None if there is
-    none.
-    """
+    none."""
     name = tokenizer.rstrip("/")
     if not re.search(r"[A-Za-z]", name) or name.endswith((".model", ".json")):
         return None
@@ -278,8 +274,7 @@ def _layer_marks(
 ) -> list[bool]:
     """For each layer, whether an option marks it. A number N marks every N-th layer from the first
     on, or with `all_but` all except every N-th; a list has 0 or 1 per layer. Anything else is a
-    problem and marks all.
-    """
+    problem and marks all."""
     text = arguments.text(row.name) or ("" if all_but else "1")
     if every := digits(text):
         return [(at + 1) % every != 0 if all_but else at % every == 0 for at in range(layers)]

@@ -313,8 +313,7 @@ class MegatronReader:
 
     def _stage_in(self, setting: Setting) -> int:
         """The ZeRO stage in DeepSpeed's configuration file; 0 and a problem if it cannot be read
-        there.
-        """
+        there."""
         text = text_beside(str(setting.value), self.launch.folder)
         if found := re.search(r'"stage"\s*:\s*([0-3])\b', text):
             return int(found[1])

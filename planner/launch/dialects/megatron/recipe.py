@@ -36,8 +36,7 @@ _CALL = re.compile(r"^nemo\.(?:\w+\.)*(\w+)\.pretrain_recipe$")
 @dataclass(frozen=True)
 class NemoRecipe:
     """One of NeMo's own recipes: its name, a model of the catalogue, the default number of GPUs,
-    and its settings under Megatron-Bridge's field names.
-    """
+    and its settings under Megatron-Bridge's field names."""
 
     name: str
     model: str
@@ -61,8 +60,7 @@ def _shipped(result: Record) -> NemoRecipe | None:
 
 def set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
     """Apply NeMo's `set_primary_perf_configs` (scripts/performance/helpers.py): degrees, batch,
-    precision and recomputation.
-    """
+    precision and recomputation."""
     if not isinstance(recipe, Record):
         return recipe
     for name, path in dialect_toml("megatron", "nemo.toml")["primary"].items():
@@ -199,8 +197,7 @@ def _chosen(
 
 class _Recipe:
     """The result of a recipe function as Megatron-Bridge's fields, read as overrides of a bare
-    recipe.
-    """
+    recipe."""
 
     def __init__(self, name: str, others: list[str], result: Record, source: Source) -> None:
         self.name, self.others, self.result, self.source = name, others, result, source
@@ -328,8 +325,7 @@ class _Recipe:
 
     def _eased(self, found: Found) -> Iterator[Problem]:
         """The problems without those that only a command of overrides can have; some become
-        warnings or `missing`.
-        """
+        warnings or `missing`."""
         for problem in found.problems:
             rule, severity = problem.rule, problem.severity
             if severity == "error" and self.unseen:
@@ -374,8 +370,7 @@ _LAYOUT_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 def _layout(value: Any) -> str | None:
     """A list of stages, each a list of layers, in Megatron's letters: `Ett|ttL`. None if
-    unknown.
-    """
+    unknown."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(stage, list) for stage in value):
@@ -423,8 +418,7 @@ def _strings_of(model: Any) -> Iterator[str]:
 
 def _catalogued(name: str) -> str | None:
     """The catalogue's name for `meta-llama/Llama-3.1-8B`, `Llama31Config8B` or
-    `llama31_8b.model`.
-    """
+    `llama31_8b.model`."""
     if (known := known_model(name)) is not None:
         return known
     for part in reversed(name.split(".")):

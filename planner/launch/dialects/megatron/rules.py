@@ -138,8 +138,7 @@ def _recompute(facts: MegatronFacts) -> Iterator[Problem]:
 
 def _connections(facts: MegatronFacts) -> Iterator[Problem]:
     """Check CUDA_DEVICE_MAX_CONNECTIONS. It orders kernel launches, which tensor and context
-    parallelism need before Blackwell and FSDP must not have.
-    """
+    parallelism need before Blackwell and FSDP must not have."""
     arguments = facts.arguments
     value = facts.environment.get(CONNECTIONS)
     shards = arguments.has(MEGATRON["fsdp"].name) or arguments.has("use-torch-fsdp2")
@@ -177,8 +176,7 @@ def _values(facts: MegatronFacts) -> Iterator[Problem]:
 
 def _learning_rate(facts: MegatronFacts) -> Iterator[Problem]:
     """Check that the minimum learning rate is not above the maximum and that warm-up ends before
-    decay does.
-    """
+    decay does."""
     arguments = facts.arguments
     if arguments.has("lr") and arguments.has("min-lr"):
         most, least = arguments.real("lr"), arguments.real("min-lr")

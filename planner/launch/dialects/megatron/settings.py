@@ -49,8 +49,7 @@ def read_exchange(arguments: Arguments, cp: int) -> dict[str, Any]:
 
 def _level_sizes(arguments: Arguments, kind: str, cp: int) -> tuple[int, ...]:
     """Ranks on each level. Wrong sizes are replaced by the nearest valid ones, so that checking
-    goes on.
-    """
+    goes on."""
     texts = arguments.many(_SIZES)
     given, sizes = f"--{_SIZES} {' '.join(texts)}", tuple(digits(text) or 0 for text in texts)
     if not texts and (kind != _TWO_LEVELS or cp == 1):
@@ -149,8 +148,7 @@ _GROWING = "growing batches and thresholds"
 
 def read_megatron_ramp(arguments: Arguments, gbs: int | None, seq: int | None) -> dict[str, Any]:
     """The batch ramp in the form that `planner.job.batch_ramp` reads, with its final batch; empty
-    without a ramp. `gbs`, `seq`: those of the options.
-    """
+    without a ramp. `gbs`, `seq`: those of the options."""
     if arguments.settings.get(_STEPS) is not None:
         return _steps(arguments, gbs)
     # Python also reads numbers such as `1_000`; keep only the digits.

@@ -71,8 +71,7 @@ def _layout(proposal: Proposal) -> tuple[Flag, ...]:
 
 def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
     """Edits that set these options to the given flags and remove the others. Values that a shell
-    would interpret are quoted.
-    """
+    would interpret are quoted."""
     wanted = {
         item.name: " ".join(f'"{one}"' if re.search(r"[|()*]", one) else one for one in item.values)
         for item in flags

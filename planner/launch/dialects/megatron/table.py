@@ -47,8 +47,7 @@ class MegatronRow(architecture.ArchitectureRow):
 
 def pattern(marks: list[bool]) -> str:
     """One mark per layer as an expression that Megatron evaluates: `([0]*3+[1]*58)`, or for a
-    repeating pattern `([0,1]*16)`.
-    """
+    repeating pattern `([0,1]*16)`."""
     for period in range(2, len(marks) // 2 + 1):
         times, rest = divmod(len(marks), period)
         if not rest and marks == marks[:period] * times:
@@ -70,8 +69,7 @@ MLA_YARN = (4096, 32.0, 1.0)
 def rotates_plainly(model: ModelSpec) -> bool:
     """Whether the model has latent attention with rotary positions that are not scaled by yarn.
     Megatron's fused kernel for latent attention takes only yarn's (transformer_config.py,
-    MLATransformerConfig).
-    """
+    MLATransformerConfig)."""
     return (
         architecture.has_mla(model)
         and architecture.has_rope(model)
@@ -100,8 +98,7 @@ def is_delta(model: ModelSpec) -> bool:
 
 def hybrid_flags(model: ModelSpec, layout: Layout) -> tuple[Flag, ...]:
     """The flags of a hybrid's layer pattern, with `|` between pipeline blocks and `/` before each
-    prediction layer.
-    """
+    prediction layer."""
     pattern, start, blocks = layer_pattern(model), 0, []
     for count in layout.block_layers if layout.pp > 1 else (len(pattern),):
         blocks.append(pattern[start : start + count])
@@ -134,8 +131,7 @@ def activation_of(model: ModelSpec) -> str:
 
 def linear_bias(model: ModelSpec) -> bool | None:
     """Whether all linear layers have biases; None if only some have, which Megatron cannot
-    express.
-    """
+    express."""
     found = {model.attention_out_bias}
     if any(kind.ffn == "dense" for kind in model.kinds):
         found.add(model.mlp_bias)
@@ -212,8 +208,7 @@ _NAMES = architecture.names_of_model(_facts)
 
 def _row(entry: Mapping[str, Any]) -> MegatronRow:
     """A row of `model.toml`. Without a stated value it takes that of its first field, for models
-    that have the field's table. A switch is given, and is true for Bridge, if its value is true.
-    """
+    that have the field's table. A switch is given, and is true for Bridge, if its value is true."""
     names = tuple(entry["fields"].split())
     if "lacks" in entry:
         return MegatronRow(names, refuses=architecture.without(names[0], entry["lacks"]).refuses)

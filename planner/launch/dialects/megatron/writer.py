@@ -47,8 +47,7 @@ _OTHERS = "--framework accelerate, which trains Hugging Face's own model"
 
 def model_refusals(model: ModelSpec, seq: int, *, bridge: bool = False) -> Iterator[Refusal]:
     """Refusals of models that Megatron's GPT model cannot express. `bridge`: whether overrides, not
-    flags, describe the model.
-    """
+    flags, describe the model."""
     names = {"model": model, "seq": seq, "hybrid": is_hybrid(model)}
     yield from refusals(ROWS, model, "Megatron's GPT model", _OTHERS)
     yield from sentences.said_refusals("megatron", "length_refusals", names)
@@ -166,8 +165,7 @@ def trains_packs(job: Job) -> bool:
 
 def sharp_group(launch: Launch) -> str:
     """The communicator that switches reduce for, by Megatron's name; empty if switches reduce
-    nothing.
-    """
+    nothing."""
     use = sharp_use(launch.job, launch.plan.degrees)
     return use.group if use and not use.reason else ""
 

@@ -172,16 +172,14 @@ class NanotronReader(DocumentReader):
 
 def _is_of_another_release(document: Document) -> bool:
     """Whether the file has tables or optimizer keys of another nanotron release than the one known
-    here.
-    """
+    here."""
     optimizer = set(document.names("optimizer"))
     return bool(_OTHER_TABLES & set(document.names()) or _OTHER_OPTIMIZER & optimizer)
 
 
 def _is_of_the_checkout(document: Document, table: str, key: str) -> bool:
     """Whether the nanotron checkout around the file has a field with that name in the table's
-    dataclass.
-    """
+    dataclass."""
     folder = Path(document.path).parent
     texts = (text_beside(file, folder, whole=True) for file in _DATACLASS_FILES)
     name = f"{table.capitalize()}Args" if table else "Config"
@@ -223,8 +221,7 @@ def absent_keys(document: Document) -> Iterator[Problem]:
 
 def read(source: Source) -> Found:
     """The launch of a nanotron file. Programs built on nanotron may set some of its settings on
-    their command line.
-    """
+    their command line."""
     document = source.yaml()
     for key in (OPTIONS[name].key for name in ("dp", "tp", "pp", "mbs", "grad_acc", "seq")):
         setting = source.given.get(key.rpartition(".")[2])

@@ -64,8 +64,7 @@ _OF_RULES = {
 
 class RlReader(ABC):
     """Reads a launch from its settings. `name`: the framework, which is also the name of its format
-    and tables (`planner.job.rl.frameworks`).
-    """
+    and tables (`planner.job.rl.frameworks`)."""
 
     name = ""
 
@@ -134,8 +133,7 @@ class RlReader(ABC):
 
     def _of_other_positions(self, model: str | None) -> dict[str, Any]:
         """The model with more positions than the catalogue's, if the files ask for them; otherwise
-        empty.
-        """
+        empty."""
         number, longest = self.positions(), self.longest_stated()
         if model is None:
             return {}
@@ -156,8 +154,7 @@ class RlReader(ABC):
 
     def known(self, named: str, *keys: str) -> str | None:
         """The catalogue's name for a model; None and a problem if the catalogue does not have
-        it.
-        """
+        it."""
         model = known_model(named) if named else None
         if model is None and not any(p.rule == "unresolved" for p in self._of(keys)):
             text = not_in_catalogue(named) if named else "the files do not name the model"
@@ -171,8 +168,7 @@ class RlReader(ABC):
 
     def algorithm(self, key: str, usual: str, filters: str = "") -> str:
         """The algorithm, from the setting that names its estimator; an unknown one is reported as
-        not modelled. `filters`: the switch that drops prompts whose answers all score the same.
-        """
+        not modelled. `filters`: the switch that drops prompts whose answers all score the same."""
         word = self.text(key) or usual
         known = _meanings("algorithms").get(word.strip().lower())
         if known is None:
@@ -192,8 +188,7 @@ class RlReader(ABC):
         self, trainer: Mapping[str, Any], compares: bool, offloads: Sequence[str]
     ) -> ReferenceHome:
         """The place of the reference model's weights, if there is one. `offloads`: switches that
-        move them to the host.
-        """
+        move them to the host."""
         if not compares:
             return "none"
         if trainer["train"] != "full":
@@ -236,8 +231,7 @@ class RlReader(ABC):
 
     def engine_named(self, word: str, known: tuple[str, ...], *keys: str) -> str:
         """The engine's name; one without a cost model is reported and replaced by the first known
-        one.
-        """
+        one."""
         if word not in known:
             self.unpredictable(f"the engine {word or 'that is not named'} is not modelled", *keys)
             return known[0]
@@ -289,8 +283,7 @@ class RlReader(ABC):
     @property
     def is_own_program(self) -> bool:
         """Whether the framework's own program is started, or one of its files is read without a
-        command.
-        """
+        command."""
         own = words("own_program").get(self.name, "")
         return self.launch is None or re.search(own, self.launch.program) is not None
 

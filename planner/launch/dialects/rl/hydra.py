@@ -28,8 +28,7 @@ def overrides(launch: LaunchCommand) -> dict[str, Setting]:
 
 def paths_given(launch: LaunchCommand, *names: str) -> dict[str, Setting]:
     """The given options. Those in `names` give a model as a path; if its folder is unknown, only
-    the last part is used.
-    """
+    the last part is used."""
     found = launch.given
     for word, following in pairwise(launch.arguments):
         name = word.text.value[2:].replace("-", "_")

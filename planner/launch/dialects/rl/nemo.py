@@ -244,8 +244,7 @@ class NemoReader(RlReader):
 
     def _bin(self, kind: str = "train") -> int | None:
         """Tokens of a packed or dynamic micro-batch; None if micro-batches are counted in
-        samples.
-        """
+        samples."""
         table = next(
             (one for one in (_PACK, f"{_POLICY}.dynamic_batching") if self.flag(f"{one}.enabled")),
             None,

@@ -14,8 +14,7 @@ def readme(
     launch: RlLaunch, script: str, asked: Asked, version: str, more: tuple[str, ...] = ()
 ) -> str:
     """The README as Markdown. `version`: releases that the files are written for; `more`: further
-    paragraphs.
-    """
+    paragraphs."""
     step = rl_step(launch.job, launch.layout)
     lines = [
         f"# {markdown_text(launch.name)}",

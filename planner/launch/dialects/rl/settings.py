@@ -56,8 +56,7 @@ class RlSettings(Placed):
 
     def get(self, *keys: str) -> Any:
         """The value of the first of some settings that is stated, else the first default. None if
-        the value is null, or unknown, which adds a problem.
-        """
+        the value is null, or unknown, which adds a problem."""
         setting = self.stated(*keys)
         if setting is not None and setting.unknown:
             self._ask(setting)
@@ -105,8 +104,7 @@ class RlSettings(Placed):
 
     def whole(self, *keys: str, least: int = 1) -> int | None:
         """A setting as a whole number; None if it has no value or is -1 ("all"). Other values, and
-        numbers below `least`, are problems.
-        """
+        numbers below `least`, are problems."""
         value = self.get(*keys)
         number = _number(value)
         if value is None or number == -1:
@@ -118,8 +116,7 @@ class RlSettings(Placed):
 
     def share(self, *keys: str) -> float | None:
         """A setting as a number above 0 and up to 1, capped at 0.999; None if it has no value.
-        Other values are problems.
-        """
+        Other values are problems."""
         value = self.get(*keys)
         if value is None:
             return None
@@ -170,8 +167,7 @@ def _number(value: object) -> int | None:
 
 def with_its_end(setting: Setting, text: Text) -> Setting:
     """A setting that is a path. If its folder is known only on the machine, the value becomes the
-    rest of the path, which names a model.
-    """
+    rest of the path, which names a model."""
     end = text.value.rpartition(HOLE)[2]
     if not setting.unknown or "/" not in end or not end.rstrip("/").rpartition("/")[2]:
         return setting

@@ -84,8 +84,7 @@ class VerlReader(RlReader):
 
     def positions(self) -> int | None:
         """The number of positions by which the settings replace the model's own; None if none
-        do.
-        """
+        do."""
         stated = self.whole(f"{_MODEL}.override_config.max_position_embeddings")
         scaled = any("rope_scaling" in key or "rope_parameters" in key or "hf_overrides" in key
                      for key in self.settings.settings)  # fmt: skip
@@ -137,8 +136,7 @@ class VerlReader(RlReader):
     @property
     def trainer_mode(self) -> str:
         """The mode of verl's v1 trainer: whether training and sampling alternate or run at the same
-        time.
-        """
+        time."""
         key = "trainer.v1.trainer_mode"
         return self.text(key) if self.settings.stated(key) else "sync"
 
@@ -253,8 +251,7 @@ class VerlReader(RlReader):
 
     def _batch(self) -> tuple[int, int, int] | None:
         """(prompts per step, optimizer steps over them, updates by which samples lag behind); None
-        if unknown.
-        """
+        if unknown."""
         mini = self.whole(_MINI)
         if mini is None:
             return None
@@ -277,8 +274,7 @@ class VerlReader(RlReader):
 
     def _token_limits(self) -> tuple[int | None, int | None]:
         """Tokens of a micro-batch in training, and of one in a forward pass for log-probabilities,
-        summed over the ranks that share a sample. None if micro-batches are counted in samples.
-        """
+        summed over the ranks that share a sample. None if micro-batches are counted in samples."""
         if not self.flag(f"{_ACTOR}.use_dynamic_bsz"):
             return None, None
         divides = (f"{_MEGATRON}.context_parallel_size",) if self.is_megatron else _ULYSSES
@@ -316,8 +312,7 @@ class VerlReader(RlReader):
 
     def _leaves(self) -> bool:
         """Whether the trainer's weights and states are moved to the host while the engine
-        samples.
-        """
+        samples."""
         table = _MEGATRON if self.is_megatron else _FSDP
         return self.flag(f"{table}.param_offload") and self.flag(f"{table}.optimizer_offload")
 
@@ -340,8 +335,7 @@ class VerlReader(RlReader):
 
     def _mbs(self) -> int:
         """Samples in a rank's micro-batch; 1 if micro-batches are counted in tokens. The older
-        setting counts the samples of all ranks.
-        """
+        setting counts the samples of all ranks."""
         if self.hints.mbs is not None or self.flag(f"{_ACTOR}.use_dynamic_bsz"):
             return self.hints.mbs or 1
         new, old = self.places["mbs"]

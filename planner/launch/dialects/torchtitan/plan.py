@@ -58,8 +58,7 @@ def plan_refusals(launch: contract.Launch) -> Iterator[contract.Refusal]:
 
 def recompute_kind(launch: contract.Launch) -> str:
     """The kind of a plan's activation checkpointing: `none`, `selective`, `full`, `every` or
-    `budget`.
-    """
+    `budget`."""
     mode = launch.job.framework.recompute_mode(launch.plan.recompute)
     if mode.mask == Module.NOTHING or not launch.plan.layout.recomputed:
         return "none"
@@ -100,8 +99,7 @@ _LINES, _WORDS = 64, 512
 
 def sample_files() -> contract.Files:
     """Sample texts that torchtitan can read without the internet: sequences of different
-    numbers.
-    """
+    numbers."""
     lines = (
         json.dumps({"text": " ".join(f"{line * _WORDS + word:x}" for word in range(_WORDS))})
         for line in range(_LINES)

@@ -56,8 +56,7 @@ def is_torchtitan_python(text: str) -> bool:
 
 def read_torchtitan_python(source: Source) -> Found:
     """The launch that a configuration function describes. UsageError with the line of a syntax
-    error.
-    """
+    error."""
     path, launch = source.path, source.launch
     model = {"model_registry": lambda *given, **named: Record("model_registry", named, given)}
     module = read_python(source.text, path, model, only="config_registry")
@@ -94,8 +93,7 @@ def read_torchtitan_python(source: Source) -> Found:
 
 def _wanted(launch: LaunchCommand | None) -> str | None:
     """The value of --config, or of the variable that torchtitan's start script reads; None if
-    neither is given.
-    """
+    neither is given."""
     if launch is None:
         return None
     config = launch.given.get("config")
@@ -107,8 +105,7 @@ def _wanted(launch: LaunchCommand | None) -> str | None:
 
 def _functions(module: ast.Module) -> list[ast.FunctionDef]:
     """Functions that make a configuration, or change one that another, possibly imported, function
-    makes.
-    """
+    makes."""
     makers = _imported(module)
     called = {
         item: {last_name(node.func) for node in ast.walk(item) if isinstance(node, ast.Call)}
@@ -166,8 +163,7 @@ class _Settings:
 
     def visit(self, value: Any, field: str = "") -> None:
         """Collect the settings in a value. `field`: the field of the parent object that contains
-        the value.
-        """
+        the value."""
         if id(value) in self.seen or not isinstance(value, Record | list | tuple | dict):
             return
         self.seen.add(id(value))
@@ -247,8 +243,7 @@ def _is_literal(value: Any) -> bool:
 
 def _model_package(module: PythonFile) -> str:
     """The model's package, such as `llama3` in `from torchtitan.models.llama3 import
-    model_registry`; empty if unknown.
-    """
+    model_registry`; empty if unknown."""
     for item in ast.walk(module.tree):
         if isinstance(item, ast.ImportFrom) and any(n.name == "model_registry" for n in item.names):
             parts = (item.module or "").split(".")

@@ -227,8 +227,7 @@ class TorchtitanReader(DocumentReader):
 
     def _zero(self, degrees: dict[str, int], shard: int) -> int:
         """FSDP as a ZeRO stage: 3, or 2 if weights stay gathered until backward; 0 if nothing is
-        sharded.
-        """
+        sharded."""
         key = f"{_P}.fsdp_reshard_after_forward"
         policy = self.choice(key, "default", ("default", "always", "never"), "never")
         if shard * degrees["cp"] == 1:
@@ -282,8 +281,7 @@ class TorchtitanReader(DocumentReader):
 
     def _words(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         """The words of a list, which a command line states as one text. Any other value gives an
-        empty list and a problem.
-        """
+        empty list and a problem."""
         listed = self.document.get(key, list(default))
         if isinstance(listed, str):
             listed = re.split(r"[,\s]+", listed)
@@ -352,8 +350,7 @@ def _unknown_schedule(given: str, key: str, document: Document) -> Problem:
 
 def override(document: Document, given: Mapping[str, Setting]) -> None:
     """Apply settings of the command line, such as `--training.local_batch_size 4`, over the
-    file's.
-    """
+    file's."""
     for key, setting in given.items():
         if not re.match(r"[a-z_]+\.\w", key) or key.startswith("job."):
             continue

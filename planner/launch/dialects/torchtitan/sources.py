@@ -93,8 +93,7 @@ def unknown_keys(document: Document) -> Iterator[Problem]:
 
 def _deciding(document: Document, others: Sequence[str]) -> Iterator[Problem]:
     """Problems: keys of a fork that are switched on and, judged by their names, change memory or
-    training.
-    """
+    training."""
     for key in others:
         asked = document.settings.get(key)
         name = re.sub(r"\.enabled?$", "", key)
@@ -130,8 +129,7 @@ SCHEDULES: Mapping[str, tuple[str | None, int]] = {
 
 def schedule_of(text: str) -> tuple[str, str | None, int] | None:
     """(torch's name, the planner's name, minimum stages per rank) of a schedule; None if
-    unknown.
-    """
+    unknown."""
     named = ((name, *one) for name, one in SCHEDULES.items() if name.lower() == text.lower())
     return next(named, None)
 
@@ -215,8 +213,7 @@ _BUILDER = re.compile(r"_build_\w+_layers")
 
 def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
     """The dense model with a name in a registry around a folder; None if there is none, or its
-    entry has fields that cannot be read here.
-    """
+    entry has fields that cannot be read here."""
     fields = _FIELDS.get(name.lower())
     found = _registry(name, folder) if fields is not None else None
     stated = None if found is None else _stated(found, name, flavor)
@@ -249,8 +246,7 @@ def _registry(name: str, folder: Path) -> Path | None:
 
 def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
     """Arguments of a flavor's entry: those of its class of sizes, or those that a function passes
-    to the model and to `_build_..._layers`.
-    """
+    to the model and to `_build_..._layers`."""
     layers: dict[str, Any] = {}
 
     def build(**named: Any) -> None:
@@ -281,8 +277,7 @@ def _stated(path: Path, name: str, flavor: str) -> dict[str, Any] | None:
 
 def _config(values: Mapping[str, Any]) -> dict[str, object]:
     """A registry's size as a Hugging Face config. Llama 3's FFN width is 2/3 · 4 · dim, times the
-    multiplier, rounded up (FeedForward of llama3).
-    """
+    multiplier, rounded up (FeedForward of llama3)."""
     family = "qwen3" if values.get("qk_norm") else "qwen2" if "qk_norm" in values else "llama"
     width = values["hidden_dim"]
     if width is None:

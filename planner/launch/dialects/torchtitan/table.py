@@ -1,6 +1,5 @@
 """The table of model settings for torchtitan, one for each block that the writer builds, from
-`model.toml`.
-"""
+`model.toml`."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ FLAVORS = {name: Flavor(*size) for name, size in _TABLE["flavors"].items()}
 
 def flavor_of(model: ModelSpec) -> Flavor | None:
     """The registry's size that equals a catalogue model; None for any other model, even one with
-    the same name.
-    """
+    the same name."""
     from planner.job.models.catalog import load_model, model_names
 
     if model.name not in FLAVORS or model.name not in model_names():
@@ -43,8 +41,7 @@ _USUAL_RATE = 1e-3
 
 def load_balance(model: ModelSpec) -> float | None:
     """load_balance_coeff: the amount by which a step changes an expert's bias; None without
-    balancing.
-    """
+    balancing."""
     moe = architecture.experts(model)
     if moe.score_correction_bias:
         return moe.bias_update_rate or None

@@ -43,16 +43,14 @@ _WORDS = dialect_toml("torchtitan", "launch.toml")
 
 def registry_size(launch: contract.Launch) -> Flavor | None:
     """The registry's size that equals the plan's model, if its rotary cache is long enough; else
-    None.
-    """
+    None."""
     size = flavor_of(launch.job.model)
     return size if size and launch.plan.seq <= size.longest else None
 
 
 def model_text(launch: contract.Launch) -> str:
     """Python text that defines `model_spec()`, and the layers if the model is not a registered
-    size.
-    """
+    size."""
     size, model = registry_size(launch), launch.job.model
     if size:
         about = comment(f"{model.name}: a size of torchtitan's registry.")
@@ -237,8 +235,7 @@ def _imports(launch: contract.Launch) -> list[str]:
 
 def _quantisers(launch: contract.Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
     """Converters for the precision with their arguments; for a model with experts, theirs comes
-    last.
-    """
+    last."""
     named = [
         (name, tuple(starmap(WrittenSetting, arguments.items())))
         for name, arguments in _WORDS["converters"].get(launch.job.precision, {}).items()

@@ -94,8 +94,7 @@ class Class:
 
 def _made(value: Any) -> Any:
     """The default in `field(default=8)` or `field(default_factory=list)`; any other value
-    unchanged.
-    """
+    unchanged."""
     if not isinstance(value, Record) or value.name.rpartition(".")[2] != "field":
         return value
     if "default" in value.fields:
@@ -166,8 +165,7 @@ class Reader:
         self, node: ast.Import | ast.ImportFrom, name: str, path: str, otherwise: Any
     ) -> Any:
         """The value that an import binds to a name; a Record of the full name if its source is not
-        available.
-        """
+        available."""
         alias = next((alias for alias in node.names if syntax.bound_name(alias) == name), None)
         if alias is None:
             return otherwise
@@ -183,8 +181,7 @@ class Reader:
 
     def _file(self, package: str, near: str) -> PythonFile | None:
         """The file of a module, looked for beside the file that imports it; None if there is
-        none.
-        """
+        none."""
         path = (
             syntax.module_file(package, near, self.around) if package.endswith(self.only) else None
         )
@@ -390,8 +387,7 @@ class Frame:
 
     def _call(self, what: Any, given: list[Any], named: dict[str, Any]) -> Any:
         """The result of a call. If the source of the function or class is not available, a Record
-        of the call.
-        """
+        of the call."""
         name, special = _name_of(what), self.module.reader.special
         if (stands := special.get(name) or special.get(name.rpartition(".")[2])) is not None:
             return stands(*given, **named)
@@ -403,8 +399,7 @@ class Frame:
 
     def _call_unseen(self, what: Record, given: list[Any], named: dict[str, Any]) -> Any:
         """The result of calling a function without available source: a wrapper such as `partial`, a
-        built-in, or any other.
-        """
+        built-in, or any other."""
         if what.name.rpartition(".")[2] in self.module.reader.partials and given:
             if isinstance(given[0], Class):
                 return given[0].make(named)
@@ -418,8 +413,7 @@ class Frame:
 
 def evaluated(text: str) -> Any:
     """The value of an expression given as text. Raises SyntaxError, ValueError, RecursionError,
-    LimitError.
-    """
+    LimitError."""
     node = ast.parse(text.strip(), mode="eval").body
     return Frame(PythonFile("", ast.Module([], []), Reader()), {}).value(node)
 

@@ -18,8 +18,7 @@ class PythonError(ValueError):
 @dataclass(frozen=True)
 class Neighbours:
     """Access to files near the one that is read. `find`: path of a file name as seen from a folder;
-    `text`: content of a file. Both give None if there is none.
-    """
+    `text`: content of a file. Both give None if there is none."""
 
     find: Callable[[str, Path], Path | None] = lambda _name, _folder: None
     text: Callable[[Path], str | None] = lambda _path: None
@@ -31,8 +30,7 @@ NOTHING_BESIDE = Neighbours()
 
 def parsed(text: str, path: str) -> ast.Module:
     """The syntax tree of a file. Lone surrogates in its strings become `?`, because they cannot be
-    printed. PythonError with the line of a syntax error.
-    """
+    printed. PythonError with the line of a syntax error."""
     try:
         tree = ast.parse(text)
     except _UNREADABLE as error:

@@ -1,6 +1,5 @@
 """Values of Python code that is read: plain values, and records of objects whose source is not
-available; with the operators, built-in functions and methods on them.
-"""
+available; with the operators, built-in functions and methods on them."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ def _tried(operation: Callable[..., Any], *given: Any) -> Any:
 
 def calculated(kind: type[ast.operator], one: Any, two: Any) -> Any:
     """The result of an arithmetic operator on numbers, texts or lists; UNKNOWN if it is unsupported
-    or too large.
-    """
+    or too large."""
     if kind not in _BINARY or not are_plain([one, two]) or (kind, type(one)) == (ast.Mod, str):
         return UNKNOWN
     sizes = [len(item) for item in (one, two) if isinstance(item, str | list)]
@@ -148,8 +146,7 @@ def asked(name: str, owner: Any, field_name: str, *rest: Any) -> Any:
 
 def method_of(owner: Any, name: str, given: list[Any]) -> Any:
     """The result of a method of a list, table or text, for those methods that configurations
-    use.
-    """
+    use."""
     if isinstance(owner, list):
         return _of_list(owner, name, given)
     if isinstance(owner, dict):

@@ -1,6 +1,5 @@
 """Conditions of a script, and statements with branches: the branch that would run, or advice if
-reading cannot determine it.
-"""
+reading cannot determine it."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ class Branches(Words, ABC):
 
     def _test_value(self, node: Node) -> bool | None:
         """The outcome of an arithmetic command, or of a word, which is true unless empty. None if
-        unknown.
-        """
+        unknown."""
         is_number = node.type == "compound_statement"
         value = self.calculated(self.piece(node).value[2:-2]) if is_number else self.value(node)
         return None if value.unknown else value.value != ("0" if is_number else "")
@@ -130,8 +128,7 @@ class Branches(Words, ABC):
 
     def _run_if_statement(self, node: Node) -> None:
         """Run the first clause whose test is true. If an earlier test is undecided, the clause that
-        `choose` selects is run instead; if it selects none, the first one whose test is true.
-        """
+        `choose` selects is run instead; if it selects none, the first one whose test is true."""
         doubted: list[Branch] = []
         otherwise: list[Node] = []
         for clause in self._clauses(node):
@@ -147,8 +144,7 @@ class Branches(Words, ABC):
 
     def choose(self, node: Node, branches: Sequence[Branch], *, hopeful: bool) -> int:
         """The undecided branch to run, counted from 1; 0 for none. Branches that only end the
-        script with an error are never taken, because a script that runs has passed them.
-        """
+        script with an error are never taken, because a script that runs has passed them."""
         if all(self._is_guard(branch) for branch in branches):
             return 0
         taken = self.shell.chosen.get(self._site(node), int(hopeful))
@@ -185,8 +181,7 @@ class Branches(Words, ABC):
 
     def _advice(self, node: Node, branch: Branch, unknown: str) -> str:
         """Advice for a branch: the value of the unknown variable that would make it run, or options
-        for the variables that it sets.
-        """
+        for the variables that it sets."""
         if unknown:
             test = node if branch.test is None else branch.test
             compared = _compared(unknown, self.piece(test).value)
@@ -221,8 +216,7 @@ class Branches(Words, ABC):
 
     def _run_case_statement(self, node: Node) -> None:
         """Run the item whose pattern matches the word. If the word is unknown, run the chosen item,
-        if any.
-        """
+        if any."""
         word, *items = node.named_children
         value = self.value(word)
         read = (self._patterns(item) for item in items if item.type == "case_item")
@@ -256,8 +250,7 @@ def _compared(name: str, test: str) -> str:
 
 def _as_given(value: Text) -> Text:
     """The value, except that a script argument that was not given counts as empty: `[[ $1 != slurm
-    ]]` is true.
-    """
+    ]]` is true."""
     absent = value.value == HOLE and NO_ARGUMENT in value.unknown
     return Text("") if absent else value
 

@@ -16,8 +16,7 @@ _CONVERSION = re.compile(r"%(?:%|0?(\d{0,3})([sd]))|\\n")
 
 def ends_on_failure(words: Sequence[Word], *, before: bool) -> bool:
     """Whether a failing command ends the script after a command such as `set -euo pipefail` or `set
-    +e`. `before`: whether it did so before.
-    """
+    +e`. `before`: whether it did so before."""
     found = re.findall(r"(?<!\S)([-+])(?:\w*e|o errexit)", spaced(w.text for w in words).value)
     return found[-1] == "-" if found else before
 
@@ -26,8 +25,7 @@ def filled(
     words: Sequence[Word], given: Text | None, environment: Mapping[str, Text]
 ) -> dict[str, Value]:
     """Variables that `read`, `mapfile` or `printf -v` sets. `given`: the text after `<<<`, None for
-    any other input.
-    """
+    any other input."""
     name, *texts = (word.text for word in words)
     if name.value == "printf":
         return _printed_into(texts)

@@ -50,8 +50,7 @@ class Starters:
 
     def carried_variables(self, words: Sequence[Word]) -> dict[str, Text]:
         """Variables that a command passes to the program that it starts: `env A=1`, `docker run -e
-        A=1`, `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`.
-        """
+        A=1`, `mpirun -x A=1`, `srun --export=ALL,A=1`, `singularity exec --env A=1,B=2`."""
         found: dict[str, Text] = {}
         in_env = False
         for before, word in pairwise([Word(Text("")), *words]):
@@ -65,8 +64,7 @@ class Starters:
 
     def inline_script(self, words: Sequence[Word]) -> tuple[Sequence[Word], Text] | None:
         """The script in `bash -c "..."` and the words before it, for example srun; None for other
-        commands.
-        """
+        commands."""
         if words and words[0].base in ("echo", "printf"):
             return None
         for at, word in enumerate(words):
@@ -110,8 +108,7 @@ class Starters:
 
     def as_submitted(self, call: ScriptCall, script: Text) -> Text | None:
         """The script with the options of the command that submits it (`sbatch --nodes=8`) added as
-        directives, which override its own; None if it is not submitted.
-        """
+        directives, which override its own; None if it is not submitted."""
         at = next((at for at, word in enumerate(call.before) if word.base in self.submits), None)
         if at is None:
             return None

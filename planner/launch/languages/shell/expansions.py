@@ -1,6 +1,5 @@
 """The shell's operations on a variable's value, such as `${NAME%.sh}`, and its arithmetic: whole
-numbers of 64 bits, evaluated through Python's syntax tree.
-"""
+numbers of 64 bits, evaluated through Python's syntax tree."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ _NAME = re.compile(r"\$\{?(\w+)\}?")
 
 def evaluate_arithmetic(text: str, values: Mapping[str, str]) -> int | None:
     """The value of an expression such as `TP * PP + 2`, with whole numbers for its names; None if
-    it cannot be evaluated.
-    """
+    it cannot be evaluated."""
     if len(text) > _LONGEST:
         return None
     # `$2` is an argument of a function, not the number 2: rename it `_2` for Python.
@@ -124,8 +122,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
 
 def _number(node: ast.expr, values: Mapping[str, str]) -> int:
     """The value of an expression, wrapped to 64 bits. LookupError or ValueError if it is not
-    arithmetic of whole numbers.
-    """
+    arithmetic of whole numbers."""
     match node:
         case ast.Constant(value=int(number)):
             found = int(number)

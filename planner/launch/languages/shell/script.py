@@ -56,8 +56,7 @@ _DOUBTED = (
 @dataclass(frozen=True)
 class Script:
     """A script to read, with the variables (`environment`) and files (`files`) that exist before it
-    runs.
-    """
+    runs."""
 
     text: Text
     environment: Mapping[str, Text] = field(default_factory=dict)
@@ -164,8 +163,7 @@ class _Walk(Branches):
 
     def _assigns_either(self, node: Node) -> bool:
         """Run `test && a=1 || a=2` if the outcome of the test is known. Returns whether the node
-        was run.
-        """
+        was run."""
         left, right = node.named_children[0], node.named_children[-1]
         if left.type != "list" or (operator_of(left), operator_of(node)) != ("&&", "||"):
             return False
@@ -180,8 +178,7 @@ class _Walk(Branches):
 
     def _outcome(self, node: Node) -> bool | None:
         """Whether a statement succeeds; None if unknown. Statements other than tests are also
-        run.
-        """
+        run."""
         if node.type in ("test_command", "negated_command", "list") or self._is_arithmetic(node):
             return self.test(node)
         if node.type != "command" or self.name(node) not in ("[", "test"):
@@ -266,8 +263,7 @@ class _Walk(Branches):
 
     def _read_heredoc(self, node: Node, statements: list[Node]) -> bool:
         """Handle a here-document: run a script (`sbatch <<EOF`), write a file (`cat <<EOF > file`)
-        or set a variable (`read X <<EOF`). Returns whether it was the latter.
-        """
+        or set a variable (`read X <<EOF`). Returns whether it was the latter."""
         shell = self.shell
         body, start = first_of(node, "heredoc_body"), first_of(node, "heredoc_start")
         if body is None or start is None:
@@ -341,8 +337,7 @@ class _Walk(Branches):
 
     def _start(self, node: Node, words: list[Word], environment: dict[str, Text]) -> None:
         """Handle a command that starts a program: read the script that it starts if the text is
-        available, otherwise collect the command.
-        """
+        available, otherwise collect the command."""
         shell, starters = self.shell, self.shell.around.starters
         carried = starters.carried_variables(words)
         if (inner := starters.inline_script(words)) is not None:
@@ -374,8 +369,7 @@ class _Walk(Branches):
     @contextmanager
     def _started_by(self, before: Sequence[Word]) -> Iterator[None]:
         """Put the srun or mpirun that starts a script, and counts its processes, before each of the
-        script's commands.
-        """
+        script's commands."""
         shell = self.shell
         first = len(shell.commands)
         yield
@@ -423,8 +417,7 @@ class _Walk(Branches):
 
     def _source(self, words: list[Word]) -> None:
         """Read the file in `source config.sh`. A missing one is not reported if it only prepares a
-        shell (`.bashrc`) or the user gives a file of that name.
-        """
+        shell (`.bashrc`) or the user gives a file of that name."""
         if not words:
             return
         shell, named, written = self.shell, words[0].text, words[0].written
@@ -453,8 +446,7 @@ def _appended(old: Value | None, more: Value) -> Value:
 
 def _named(name: str, value: Value) -> Value:
     """The value of a variable. If it is the unknown output of a command, the reason names the
-    variable.
-    """
+    variable."""
     if isinstance(value, list) or value.value != HOLE or not value.unknown.startswith("output"):
         return value
     return Text.not_known(f"${name}, {value.unknown}")

@@ -142,8 +142,7 @@ class Shell(Scripts):
 
     def lookup(self, name: str) -> Value | None:
         """A variable's value: the user's, else the one set so far, else the machine's; None if
-        there is none.
-        """
+        there is none."""
         given = self.around.given
         if (number := digits(name)) is not None:
             if 0 < number <= len(self.positional):

@@ -42,8 +42,7 @@ def parse_shell(text: str) -> Node:
 def _with_other_marks(text: str) -> str:
     """The text with changed marks of some here-documents: if a line of the body begins with the
     mark, the grammar would take it for the end. The new marks have the same length and begin no
-    line of the body.
-    """
+    line of the body."""
     lines = text.split("\n")
     places: dict[str, list[int]] = {}
     for at, line in enumerate(lines):

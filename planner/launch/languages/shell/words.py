@@ -1,6 +1,5 @@
 """Words of a script as the shell expands them: variables, defaults, quotes, arithmetic, and the
-output of commands inside words.
-"""
+output of commands inside words."""
 
 from __future__ import annotations
 
@@ -296,8 +295,7 @@ class Words:
 
     def _of_command(self, name: str, given: Sequence[Word]) -> Text | None:
         """The output of `echo`, `printf`, `expr`, `basename`, `dirname` or `cat FILE`; None for
-        other commands.
-        """
+        other commands."""
         texts = [word.text for word in given]
         match name:
             case "echo":
@@ -323,8 +321,7 @@ class Words:
 
     def _filtered(self, text: Text, by: str) -> Text | None:
         """The output of a filter such as `tr` or `wc` for a text; None for an unsupported
-        filter.
-        """
+        filter."""
         if _CALCULATOR.fullmatch(by):
             return self.calculated(text.value)
         if not text.unknown:
@@ -363,8 +360,7 @@ def _blanks_before(written: str) -> int:
 
 def _without_name(node: Node) -> Node:
     """The node, or the single expansion that is a command's whole name: `$LAUNCHER`,
-    `"${CMD[@]}"`.
-    """
+    `"${CMD[@]}"`."""
     is_lone = node.type == "command_name" and node.named_child_count == 1
     return node.named_children[0] if is_lone else node
 

@@ -67,8 +67,7 @@ def stage_activations(deployment: Deployment, stage: int) -> Activations:
 
 def _op_width(deployment: Deployment, op: Op) -> float:
     """Elements per token that an operation reads and writes; 0 for experts, which are counted
-    separately.
-    """
+    separately."""
     if op.name.startswith("moe/"):
         return 0.0
     if op.kind is OpKind.ATTENTION:
@@ -105,8 +104,7 @@ def _expert_elements(deployment: Deployment, ops: list[Op]) -> float:
 
 def _mla_context(deployment: Deployment) -> float:
     """Bytes of MLA's expanded keys and values of cached tokens, and of the buffer that gathers
-    them.
-    """
+    them."""
     mla = deployment.model.mla
     if mla is None:
         return 0.0

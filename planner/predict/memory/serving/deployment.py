@@ -99,8 +99,7 @@ class Deployment:
 
     def share(self, shard: Shard) -> float:
         """Share of a width on a rank. Serving does not split sequences, so every rank holds each
-        token's whole hidden state.
-        """
+        token's whole hidden state."""
         match shard:
             case Shard.TP | Shard.ROUTED_TP:
                 return 1.0 / self.tp
@@ -118,8 +117,7 @@ class Deployment:
     @cached_property
     def stages(self) -> tuple[tuple[LayerKind, ...], ...]:
         """Layers of each pipeline stage, split as in vLLM: layers beyond an even split go to the
-        stages before the last, because the last has the head.
-        """
+        stages before the last, because the last has the head."""
         counts = [self.model.layers // self.pp] * self.pp
         for index in range(self.model.layers % self.pp):
             counts[-2 - index] += 1

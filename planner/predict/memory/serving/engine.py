@@ -84,8 +84,7 @@ def find_engine(name: str) -> ServingEngine:
 
 def nccl_start_bytes(gpu: Gpu) -> float:
     """Bytes of NCCL after start-up: buffers of as many channels as the links inside a node can use,
-    which are few on PCIe.
-    """
+    which are few on PCIe."""
     linked, pcie = gpu.scale_up_domain_gpus > 1, gpu.host_link_bytes_per_s_per_direction
     rate = gpu.scale_up_bytes_per_s_per_gpu_per_direction if linked else pcie
     share = channels_at(rate) / channels_at(_LOGGED_LINK_BYTES_PER_S)

@@ -1,6 +1,5 @@
 """Number formats of served weights and of the KV cache, with their scales, and the detection of a
-published checkpoint's format.
-"""
+published checkpoint's format."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ def _find(
 
 def multiplies(weights: WeightFormat, gpu: Gpu) -> str:
     """` (stored only: H100-SXM5-80GB has no nvfp4 arithmetic, products multiply in 16 bits)`: how
-    quantised weights are used in products; empty if they multiply in their own type.
-    """
+    quantised weights are used in products; empty if they multiply in their own type."""
     if not weights.quantised:
         return ""
     own = next((name for name in gpu.peak_flop_per_s if weights.name.startswith(name)), None)
@@ -151,8 +149,7 @@ def _base_format(stated: Mapping[str, Any]) -> str | None:
 
 def _of_groups(stated: Mapping[str, Any]) -> str | None:
     """Format of compressed-tensors, whose groups describe their weights; None if the groups
-    differ.
-    """
+    differ."""
     groups = stated.get("config_groups")
     tables = groups.values() if isinstance(groups, Mapping) else ()
     weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]

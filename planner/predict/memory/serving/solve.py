@@ -29,8 +29,7 @@ _NODE_GPUS = 8
 @dataclass(frozen=True)
 class DeploymentChange:
     """A deployment near the requested one, the options that produce it, and the bytes that it
-    lacks.
-    """
+    lacks."""
 
     options: str
     deployment: Deployment
@@ -45,8 +44,7 @@ class DeploymentChange:
 @dataclass(frozen=True)
 class Solved:
     """The largest batch or context (`what`) that fits: the expected one, and those at the
-    interval's ends.
-    """
+    interval's ends."""
 
     what: str
     expected: int
@@ -78,8 +76,7 @@ def missing_bytes(deployment: Deployment) -> float:
 
 def largest_batch(deployment: Deployment, extra: float = 0.0) -> int:
     """Largest number of sequences of the given context that fits; 0 if none does. `extra`: bytes of
-    room beyond the expected room.
-    """
+    room beyond the expected room."""
     return _largest(lambda n: missing_bytes(replace(deployment, batch=n)) <= extra, MAX_BATCH)
 
 
@@ -106,8 +103,7 @@ def changes(deployment: Deployment) -> tuple[DeploymentChange, ...]:
 def with_grouped_queries(deployment: Deployment) -> DeploymentChange | None:
     """The deployment of a model with fewer KV heads (grouped-query attention, arXiv 2305.13245),
     which is not an option but another model to choose or train. None if the model has as few
-    already, or compresses keys and values (MLA).
-    """
+    already, or compresses keys and values (MLA)."""
     model = deployment.model
     few = model.mla is not None or model.kv_heads <= GROUPED_KV_HEADS
     if few or model.heads % GROUPED_KV_HEADS:
@@ -197,8 +193,7 @@ def _together(deployment: Deployment) -> list[DeploymentChange]:
 
 def _narrower(deployment: Deployment) -> tuple[str, ...]:
     """The narrower ones of the weight formats int4 and fp8, or int4 and the format in which the
-    model was published.
-    """
+    model was published."""
     published = PUBLISHED_FORMATS.get(deployment.model.family)
     names = dict.fromkeys((published, "int4") if published else ("fp8", "int4"))
     given = deployment.weights.element_bytes

@@ -44,8 +44,7 @@ def layer_token_bytes(deployment: Deployment) -> float:
 
 def model_token_bytes(deployment: Deployment) -> float:
     """Bytes that one token adds to all layers, on all tp ranks of a replica together. Heads that
-    are copied count once per rank that has them. Windows are ignored.
-    """
+    are copied count once per rank that has them. Windows are ignored."""
     layers = sum(kind.attention not in ("state", "none") for kind in deployment.model.kind_sequence)
     return layer_token_bytes(deployment) * layers * deployment.tp
 
@@ -86,8 +85,7 @@ class StagePool:
 
     def sequence_blocks(self, context: int) -> int:
         """Blocks of one sequence of `context` tokens during decoding. A window that does not start
-        at a block's first token needs one more block.
-        """
+        at a block's first token needs one more block."""
         full = self._blocks(context)
         held = min(full, self._blocks(self.window) + 1)
         return self.full_groups * full + self.window_groups * held + self.state_groups
@@ -99,8 +97,7 @@ class StagePool:
 
     def admission_blocks(self, context: int) -> int:
         """Blocks that must be free before vLLM admits a sequence of this length. For window layers
-        it reserves window - 1 + max_num_batched_tokens tokens, and one block.
-        """
+        it reserves window - 1 + max_num_batched_tokens tokens, and one block."""
         held = self._blocks(min(self.window - 1 + self.deployment.chunk, context)) + 1
         cached = self.full_groups * self._blocks(context) + self.window_groups * held
         return cached + self.state_groups
@@ -139,8 +136,7 @@ def _with_state_blocks(deployment: Deployment) -> Deployment:
 
 def _group_size(full: int, windowed: int) -> int:
     """Number of layers in a group: the smaller count, or the larger if both are similar or one is
-    0.
-    """
+    0."""
     smaller, larger = sorted((full, windowed))
     if smaller == 0:
         return larger

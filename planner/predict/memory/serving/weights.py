@@ -138,24 +138,21 @@ def _matrix_elements(op: Op) -> float:
 
 def _carries_matrix(op: Op, shard: ParamShard) -> bool:
     """Whether a parameter count of a row includes matrix elements. Replicated counts are biases,
-    unless the whole row is replicated (MLA's down-projections).
-    """
+    unless the whole row is replicated (MLA's down-projections)."""
     replicated = all(other is ParamShard.NONE for _, other in op.parameters)
     return replicated or shard is not ParamShard.NONE
 
 
 def _matrix_share(op: Op) -> float:
     """Share of matrix elements among the parameters of the counts that include any; the rest are
-    biases.
-    """
+    biases."""
     carried = sum(count for count, shard in op.parameters if _carries_matrix(op, shard))
     return _matrix_elements(op) / carried if carried else 0.0
 
 
 def _kernel_padding(deployment: Deployment, op: Op) -> float:
     """Factor by which an expert's matrix grows if its kernel pads hidden size and width on the
-    rank.
-    """
+    rank."""
     model = deployment.model
     padded = deployment.weights.padded_experts and op.kind is OpKind.GROUPED_GEMM
     if not padded or model.moe is None:
@@ -172,8 +169,7 @@ def _padding(width: int, multiple: int) -> float:
 def _absorbed(deployment: Deployment, op: Op) -> float:
     """Bytes of the 16-bit copies of MLA's key and value up-projections, kept in addition to the
     quantised matrix. If unquantised, they are views of the same memory (vLLM, MLA attention after
-    loading).
-    """
+    loading)."""
     if op.name != "attention/kv_up":
         return 0.0
     return _matrix_elements(op) / deployment.tp * deployment.weights.kept_bytes
