@@ -40,7 +40,7 @@ SEARCHES_A_PROCESS = 4
 
 
 def build_limits(options: dict[str, Any]) -> ChoiceLimits:
-    """The limits on a purchase. Raises UsageError if no plan can meet them."""
+    """The limits on a purchase. Raises UsageError for a deadline of 0 or a certainty below 50 %."""
     deadline_s = options["deadline"]
     if deadline_s == 0.0:
         raise UsageError("--deadline 0: give a time above 0, as 90d")

@@ -121,8 +121,8 @@ def _is_of_a_library(error: OSError | ImportError) -> bool:
 
 
 def _file_trouble(error: OSError) -> tuple[ExitStatus, str]:
-    """The exit status and message for an OSError. A path that cannot exist is wrong input; a full
-    disk or a missing permission is trouble with files."""
+    """The exit status and message for an OSError. A wrong path (no such file, a folder, too long a
+    name) is wrong input; a full disk or a missing permission is trouble with files."""
     if error.errno == errno.EPIPE:  # the reading process has closed the pipe
         return ExitStatus.FILE_TROUBLE, ""
     where = error.filename or "the output"

@@ -179,7 +179,10 @@ def layers(text: str) -> tuple[int, ...]:
     for item in text.split(","):
         match = _LENGTHS.match(item.strip())
         if match is None:
-            raise UsageError(f"{item!r}: write numbers of layers, as 19,20,20,21 or 4,5x14,4")
+            raise UsageError(
+                f"{item!r}: write the layers of each block, for example 19,20,20,21 or 4,5x14,4 "
+                "(5x14: 14 blocks of 5)"
+            )
         layers, blocks = int(match[1]), int(match[2] or 1)
         if layers > MOST_LAYERS or len(numbers) + blocks > _MOST_BLOCKS:
             raise UsageError(

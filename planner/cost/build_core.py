@@ -35,8 +35,8 @@ def main() -> None:
 
 
 def _compiled(folder: Path, processor: str, features: str) -> dict[str, tuple[str, bytes]]:
-    """(symbol, object file) of every entry, by the name of its machine code. A separate process
-    compiles them as if this were a baseline machine."""
+    """(symbol, object file) of every entry, by the name of its file in the compile cache. A
+    separate process compiles them as if this were a baseline machine."""
     environment = os.environ | {
         "NUMBA_CPU_NAME": processor,
         "NUMBA_CPU_FEATURES": features,

@@ -122,7 +122,8 @@ def mirror(counts: Array, pp: int) -> None:
 def usual_counts(
     prefix: Array, pp: int, vpp: int, job: JobInputs, schedule: int, counts: Array
 ) -> None:
-    """Fill counts[piece, stage] for the usual layout, with all copies of the model.
+    """Fill counts[piece, stage] for the usual layout; under DualPipe both copies of the model
+    count.
 
     `prefix[kind, n]`: number of layers of that kind among the first n.
     """

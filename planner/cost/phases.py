@@ -67,10 +67,10 @@ def reduces_at_once(grid: Row, framework: FrameworkInputs) -> bool:
 
 @jit
 def bucket_bytes(holds: Row, key: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of DDP's flat copies of the gradients, which stay if its optimizer is divided over
-    ranks (torch's ZeroRedundancyOptimizer); or of the buckets of ZeRO-1 and 2. The buckets are no
-    larger than the gradients and weights of an even stage, which pass through them, unless they are
-    made whole."""
+    """Bytes of DDP's flat copies of the gradients, whose optimizer may be whole or divided over
+    ranks (torch's ZeroRedundancyOptimizer); otherwise of the buckets of ZeRO-1 and 2. These are no
+    larger than the gradients and weights of an even stage, which pass through them; but a bucket
+    that is made whole (`whole_bucket_bytes`) always has its full size, under ZeRO-3 as well."""
     divided = grid.zero == 1 and framework.bucket_bytes <= 0.0
     if (grid.zero == 0 or divided) and grid.shards > 1.0:
         value = framework.gradient_bytes * holds.trained
@@ -306,7 +306,8 @@ def loss_bytes(phase: int, holds: Row, framework: FrameworkInputs) -> float:
 def at_rest(
     holds: Row, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> PhaseTerms:
-    """Bytes in the optimizer's phase: state, all gradients, temporaries of the update."""
+    """Bytes in the optimizer's phase: everything that always stays (weights, optimizer state,
+    buffers), all gradients, and temporaries of the update."""
     resting = RestingTerms(
         framework.weight_bytes * holds.weights + resident_casts(holds, grid, framework),
         framework.master_bytes * holds.states,

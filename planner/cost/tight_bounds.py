@@ -126,7 +126,8 @@ def fitting_layers(
     stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, shared: Array,
     blocks: float, limit_bytes: float, fits: Array,
 ) -> None:  # fmt: skip
-    """Fill fits[n]: most layers, up to n, that fit on a stage; negative if none do.
+    """Fill fits[n]: most layers, up to n, that fit on a stage; negative if the stage does not fit
+    even without layers.
 
     `shared[n]`: how many of n layers recompute at most, under RECOMPUTE_SHARED.
     """

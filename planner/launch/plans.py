@@ -242,9 +242,10 @@ def launch_of(
     """The plan for a target, costed under the target's profile.
 
     `gpus`: how many GPUs of the request the plan uses; `ramp`: a different batch ramp, for which
-    the plan is costed again. CannotExpressError, a UsageError, lists what the target cannot run,
-    and the search for plans that it can. UsageError for a plan on several GPU types, since no
-    framework is known to start these.
+    the plan is costed again. If the target cannot run the plan: CannotExpressError, a UsageError
+    that lists the reasons and, if a search can help, gives the command that searches for plans that
+    the target can run. UsageError for a plan on several GPU types, since no framework is known to
+    start these.
     """
     if plan.stage_gpus:
         raise UsageError(

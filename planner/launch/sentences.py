@@ -72,7 +72,7 @@ def names_of_job(job: Job) -> dict[str, object]:
 
 
 def evaluated(text: str, names: Names) -> Any:
-    """The value of an expression."""
+    """Evaluate a row's expression, with `names` as its variables."""
     # Rows are part of this package, like its modules; no user's text is evaluated.
     return eval(_compiled(text), {"__builtins__": {}}, names)
 
@@ -146,7 +146,8 @@ def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
 
 
 def said_choices(dialect: str, table: str, names: Names) -> Iterator[ExplainedSetting]:
-    """Rows of `setting` and `purpose`."""
+    """The settings to explain in the folder's README: the `setting` and `purpose` of each row whose
+    condition holds."""
     yield from (ExplainedSetting(**row) for row in holding(dialect, table, names))
 
 

@@ -394,7 +394,8 @@ _RECOMPUTES = {
     "all": "recomputes all layers in this mode; leave the numbers out, or give another mode",
     "shared": "recomputes the same number of layers in every block; give --recompute "
     "full:block=N, or equal numbers",
-    "free": "recomputes at most the layers that a stage has, and at least one in all",
+    "free": "recomputes at least one layer of the model, and on each stage at most the layers that "
+    "it has",
 }
 
 

@@ -129,11 +129,11 @@ def network(links: LinkInputs) -> NDArray[Any]:
 
 
 def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> int:
-    """GPUs of each scale-up domain that a job is placed on.
+    """GPUs of a scale-up domain that one job can use: all of them if the job fits into one domain.
 
-    A job larger than a domain takes whole nodes, equally many per domain: 256 GPUs on racks of 72
-    run as 4 × 64, so that groups of 32 stay inside (schedulers call these segments). If no such
-    split exists, domains are filled.
+    A job larger than a domain takes whole nodes, equally many per domain and more than half of
+    each: 256 GPUs on racks of 72 run as 4 × 64, so that groups of 32 stay inside (schedulers call
+    these segments). If no such split exists, domains are filled.
     """
     if num_gpus <= domain_gpus:
         return domain_gpus

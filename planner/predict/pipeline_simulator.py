@@ -292,8 +292,9 @@ class _Emitter:
                 return
 
     def play(self, times: int, order: str, chunks: tuple[int, int]) -> None:
-        """Emit a repeated order of passes: `F0+D1 W0 W`, with the numbers of `chunks`. Passes
-        joined by a plus are one step; W without a chunk is the one deferred longest."""
+        """Emit an order of passes, `times` times: `F0+D1 W0 W`. The letter is the kind of pass
+        (`Kind`), the digit an index into `chunks`. Passes joined by a plus are one step; W without
+        a digit is the W that has been deferred longest."""
         for word in order.split() * times:
             if word[0] == "W":
                 self.weight(chunks[int(word[1])] if word[1:] else None)

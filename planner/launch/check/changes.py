@@ -66,8 +66,8 @@ def best_changes(
 ) -> tuple[LaunchChange, ...]:
     """Up to three best changes: the fastest of those that fit safely, or the lightest if none does.
 
-    Empty if the configuration cannot be costed at all. `over`: called with each change; True skips
-    it.
+    Empty if the configuration cannot be costed at all. `over`: called with each change before it is
+    tried; True if time is up, and the change is then skipped.
     """
     proposal, job = assessment.proposal, assessment.job
     if proposal is None or job is None or assessment.unpredictable:

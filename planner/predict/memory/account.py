@@ -125,7 +125,8 @@ def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
 def _pass(
     stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]
 ) -> Iterator[PhaseMemory]:
-    """Forward and backward of one micro-batch."""
+    """Memory of one micro-batch in its forward, at the end of that, and in the worst phase of its
+    backward."""
     count = ceil(one_pass.in_flight)
     name = f"forward {count}/{count}" if count > 1 else "forward"
     loss = "loss" if stage.holds.head else ""

@@ -87,8 +87,9 @@ def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
 
 
 def common_ranges(by_source: Iterable[MeasuredRanges]) -> dict[str, Range]:
-    """On each axis the range between values that two sources reach, or the range of the only
-    source."""
+    """On each axis the range from the second lowest lower end to the second highest upper end, so
+    that two sources go as low and two as high; or the range of the only source. The ends are the
+    wrong way round if sources lie apart."""
     lows: dict[str, list[float]] = defaultdict(list)
     highs: dict[str, list[float]] = defaultdict(list)
     for measured in by_source:
