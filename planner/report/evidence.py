@@ -57,8 +57,9 @@ _IN_DOUBT = ", in doubt"
 def validation_report(
     predictions: Sequence[Prediction], family: Family, views: Views | None = None
 ) -> Iterator[Block]:
-    """Errors by family, then what was refused. `views`: the same rows predicted without
-    their sources (`left_out`) or at first sight (`first_sight`)."""
+    """Errors by family, as `--by` groups rows, then what was refused. `views`: the same rows
+    predicted without their sources (`left_out`), or as before anything was changed because of them
+    (`first_sight`)."""
     found = summary_of(predictions, family)
     means, halves = found.mean_of_sources, (found.stated, found.unstated)
     totals = (found.total, *(halves if all(half.rows for half in halves) else ()))

@@ -27,8 +27,8 @@ _MOST_RUNS = 6
 def rl_validation_report(
     predictions: Sequence[RlPrediction], bounded: Sequence[Bounded] = ()
 ) -> Iterator[Block]:
-    """Tables of errors by figure and by source, of placements, of whether runs fit, and of upper
-    bounds."""
+    """Tables of errors by figure and by source, of pairs of runs and whether the better one was
+    predicted, of whether runs fit, and of the upper bounds that frameworks' tests assert."""
     kept = trusted(predictions)
     if predictions:
         found = summary_of(kept)

@@ -157,7 +157,7 @@ class RlVerdict:
         return [(number, *rest) for number, rest in sorted(found.items())]
 
     def than(self, plan: RlPlan) -> str:
-        """`12.0 % longer, 44.8 GiB`."""
+        """Another plan against this one: `+12.0 % step time, 44.8 GiB`."""
         longer = plan.step_s / self.plan.step_s - 1.0
         return f"{signed_share(longer)} step time, {gib(fullest_bytes(plan))} GiB"
 

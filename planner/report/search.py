@@ -265,7 +265,8 @@ def _gap_note(plans: Numbered) -> str:
     gaps = {number: plan.gap for number, plan in plans if plan.status == "feasible"}
     low, high = share(min(gaps.values())), share(max(gaps.values()))
     by = low if low == high else f"{low} to {high}"
-    return f"Not proven optimal: {numbered_plans(list(gaps))}; by {by} at most."
+    plans_text = numbered_plans(list(gaps))
+    return f"Not proven optimal: {plans_text}; another may be up to {by} faster."
 
 
 def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:

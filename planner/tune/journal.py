@@ -303,7 +303,7 @@ def closing_storage(storage: Any) -> Iterator[Any]:
 
 
 def _demanded(folder: Path, *, anew: bool) -> Path:
-    """The file of the journal. UsageError if there is a study but must be none, if there is none
+    """The path of the journal. UsageError if there is a study but must be none, if there is none
     but must be one, for links, and for files of other programs."""
     path = folder / NAME
     for each in (path, folder / LOCK):

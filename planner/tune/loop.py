@@ -77,7 +77,7 @@ class Ending:
     sentence: str
 
 
-GOES_ON = Ending("running", "it has not ended yet")
+GOES_ON = Ending("running", "the study has not ended yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,8 @@ class Driver:
                 log.end()
 
     def _over_budget(self, record: TrialRecord, now: float) -> Verdict | None:
-        """The verdict on a trial that exceeds the GPU-hours of all trials together."""
+        """The verdict that ends a trial once the GPU-hours of all trials, this one included, exceed
+        their limit; None before that."""
         spent = spent_gpu_s(self.journal.records) + self._gpu_s(record, now)
         if spent > self.budget.gpu_hours * HOUR_S:
             return Verdict("interrupted", f"--max-gpu-hours {self.budget.gpu_hours:g} are spent")

@@ -95,7 +95,7 @@ def test_the_plan_to_take_is_the_fastest_of_those_that_fit_as_surely() -> None:
 def test_doubts_gaps_and_ties_are_said() -> None:
     notes = "\n".join(notes_of(result(plan(), WIDEST)))
     assert "Plan 2 may not fit on a real machine" in notes
-    assert "Not proven optimal: plan 2; by 1.2 % at most" in notes
+    assert "Not proven optimal: plan 2; another may be up to 1.2 % faster" in notes
     assert "Not surely slower than plan 1: plan 2 is " in notes
 
 

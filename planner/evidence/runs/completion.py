@@ -81,7 +81,7 @@ def _text_beside_images(row: MeasuredRow) -> Iterator[Default]:
 
 
 def _card(row: MeasuredRow) -> Iterator[Default]:
-    """The usual GPU, for a row that states memory but no GPU."""
+    """The usual GPU, for a row with a measured peak memory but no GPU."""
     if row.text("gpu") is None and row.measurement("peak_mem_gib") is not None:
         yield "gpu", _USUAL_GPU, f"memory as on {_USUAL_GPU}"
         yield "gpu_mem_gb", _ITS_GB, f"{_ITS_GB} GB of it"

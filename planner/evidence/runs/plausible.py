@@ -34,7 +34,8 @@ _TOLERANCE = 1e-3
 
 
 class StatedShares(Frozen):
-    """Shares of a fact's values among a source's runs of one group and year (0: unknown)."""
+    """Shares of a fact's values among a source's runs of one group and year. `year`: 0 if
+    unknown."""
 
     source: str
     group: str

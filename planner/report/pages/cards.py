@@ -121,7 +121,7 @@ def rl_card(verdict: RlVerdict, saved_as: Path | None) -> Card:
 
 
 def _side_bar(verdict: RlVerdict, side: str) -> Bar:
-    """The seconds of a side by purpose, out of the step."""
+    """The seconds of a side by purpose, as shares of the step."""
     sums = verdict.sides[side]
     whole = sum(sums.values()) if side == "step" else verdict.plan.step_s
     parts = [

@@ -86,7 +86,8 @@ class RlBelief(Belief):
 
     @property
     def joint(self) -> Array:
-        """Covariance at scale 1 of the candidates' steps, then of their phases by kind."""
+        """Covariance at scale 1 of the candidates' steps, then of their phases: candidate by
+        candidate, one entry for each kind."""
         return self.together
 
     @property
