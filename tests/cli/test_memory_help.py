@@ -124,7 +124,9 @@ def test_fit_takes_the_framework_of_the_machine_and_says_what_holds_the_memory()
     assert "are optimizer state: --zero 2 --optimizer-offload 1" in text
     # All terms of the stage are named, and they add up.
     needs = float(text.split("needs ")[1].split(" GiB")[0])
-    terms = text.split("in its even layout, with ")[1].split(" What would")[0].split(" No ")[0]
+    terms = (
+        text.split("in its even layout, with ")[1].split(" Changes that would")[0].split(" No ")[0]
+    )
     sizes = [float(part.rsplit(" ", 1)[1]) for part in terms.split(", ")]
     assert sum(sizes) == pytest.approx(needs, abs=0.3)
 

@@ -108,7 +108,7 @@ def test_a_few_bytes_do_not_ask_for_work_without_end(
     monkeypatch.setattr(snapshot, "_LEAST_S", 1.0)
     path = tmp_path / "laughs.pickle"
     path.write_bytes(LAUGHS[kind])
-    with pytest.raises(UsageError, match=r"holds a list|processor time"):
+    with pytest.raises(UsageError, match=r"is a list|processor time"):
         snapshot.read_snapshot(path)
 
 
@@ -120,7 +120,7 @@ def test_lists_where_numbers_belong(name: str, tmp_path: Path) -> None:
     content = pickle.dumps(changed(good_snapshot(), place, [1]))
     found = tried(tmp_path, "trace", "a.pickle", a_pickle=content)
     assert found.status == ExitStatus.WRONG_INPUT
-    assert f"the field '{place[-1]}' holds a list" in " ".join(found.stderr.split())
+    assert f"the field '{place[-1]}' is a list" in " ".join(found.stderr.split())
 
 
 # --- traces ---------------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ def test_help_lists_the_optimizers_of_the_data(monkeypatch: pytest.MonkeyPatch) 
         return real(package, name) | more
 
     monkeypatch.setattr(declared, "shipped_toml", with_another)
-    assert "toy; types as" in optimizer_help()
+    assert "toy; with types" in optimizer_help()
     with pytest.raises(UsageError) as told:
         load_optimizer("none-such")
     assert all(name in str(told.value) for name in optimizer_names())

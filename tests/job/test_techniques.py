@@ -102,7 +102,7 @@ def test_what_a_technique_needs_of_the_degrees_is_a_rule() -> None:
     with pytest.raises(UsageError, match="--with ep-overlap, which needs ep > 1") as refused:
         costed(Degrees(ep=1, dp=8), **mixture)
     assert str(refused.value).count("which needs") == 1
-    with pytest.raises(UsageError, match="does not recompute full beside it"):
+    with pytest.raises(UsageError, match="does not recompute full together with it"):
         evaluate(request(**mixture), Degrees(ep=8, dp=8), "full")
     assert "ep-overlap" in costed(Degrees(ep=8, dp=8), **mixture).techniques
 

@@ -280,4 +280,4 @@ def test_a_file_is_not_told_an_option_of_the_planner(tmp_path: Path) -> None:
     texts = [one.text for one in assess(found, "1xT4").problems]
     said = next(text for text in texts if "no bf16 matrix arithmetic" in text)
     assert "--precision" not in said
-    assert "it has: fp32, fp16; torch computes" in said
+    assert "it has: fp32, fp16; torch then computes" in said

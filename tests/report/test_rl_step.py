@@ -34,7 +34,7 @@ def test_sides_that_wait_for_each_other_are_said():
     assert "--staleness" in synchronous
     _, behind = shown("separate", 1)
     assert "from 1 update ago" in behind
-    assert "GPUs that train wait 50 %" in behind
+    assert "GPUs that train wait for 50 %" in behind
 
 
 def test_bars_cover_the_clock_once_where_all_take_turns():

@@ -144,7 +144,7 @@ def test_a_replay_of_a_file(tmp_path: Path) -> None:
     assert document["rows"] == len(_rows())
     report = replay_report(found, whole=True)
     titles = [block.title for block in report.blocks if isinstance(block, TableData)]
-    assert titles[0] == "Mean regret after so many trials, 1 group of 1 source"
+    assert titles[0] == "Mean regret by number of trials, 1 group of 1 source"
     assert isinstance(report.blocks[-1], Notes)
     assert len(TRIALS) == len(found.undoubted.means[0].regret)
 

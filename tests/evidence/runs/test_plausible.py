@@ -72,7 +72,7 @@ def test_wrong_weights_are_refused_by_the_facts_name(shares: dict[str, float], s
 
 
 def test_an_unknown_fact_and_a_wrong_silence_are_refused() -> None:
-    with pytest.raises(HardwareError, match="colour is no fact"):
+    with pytest.raises(HardwareError, match="colour is not a fact"):
         parse_priors({"colour": {"silence": 0.5}}, VALUES)
     with pytest.raises(HardwareError, match=r"compile: silence"):
         parse_priors({"compile": {"silence": 1.5}}, VALUES)

@@ -84,7 +84,7 @@ def test_a_verdict_is_as_sure_as_the_prediction(told: str, probability: float, s
         errors=(),
         problems=(),
         unpredictable=(),
-        leaves_out_memory="left out" in said,
+        leaves_out_memory="leaves out" in said,
         rl=None,
     )
     assert verdict(assessed) == said

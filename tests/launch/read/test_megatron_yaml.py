@@ -125,7 +125,7 @@ def test_primus_recomputes_in_blocks(folder: ReadFolder) -> None:
 
 def test_arguments_of_another_program(folder: ReadFolder) -> None:
     text = MODEL_CONFIG + "  --trainer.num_nodes: 1\n"
-    with pytest.raises(UsageError, match="another program"):
+    with pytest.raises(UsageError, match="a program other than"):
         folder({"model_config.yaml": text})
 
 

@@ -55,7 +55,7 @@ def test_every_command_compares_every_figure(
     result = run_cli(*commands[command], *given, "-q")
     assert result.exit_code == 0, result.output
     assert "Measured against predicted" in result.stdout
-    assert "What could explain" in result.stdout
+    assert "Possible causes" in result.stdout
     assert lines_are_short(result.stdout)
 
 

@@ -165,7 +165,7 @@ def test_degrees_that_a_tower_refuses(model: str, degrees: dict[str, int], words
 
 def test_the_first_block_has_the_layers_that_projectors_add_to() -> None:
     request = request_of("qwen3-vl-8b")
-    with pytest.raises(UsageError, match="adds to the first 3 layers"):
+    with pytest.raises(UsageError, match="adds to the output of the first 3 layers"):
         plan_of(request, blocks=(2, 34))
     assert plan_of(request, blocks=(3, 33)).stages[0].layers == 3
 

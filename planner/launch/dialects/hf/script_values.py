@@ -84,7 +84,7 @@ class ScriptValues:
     def shown(self, node: ast.expr) -> str:
         """An expression without a value, for a message."""
         made = self.constants.get(node.id, node) if isinstance(node, ast.Name) else node
-        return f"{written(made)[:80]}, which is no literal"
+        return f"{written(made)[:80]}, which is not a literal"
 
     def _of(self, node: ast.expr, depth: int) -> Any:
         if depth > _DEEPEST:
