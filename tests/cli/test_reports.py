@@ -120,7 +120,7 @@ def test_the_luck_of_the_fastest_is_said_where_it_counts() -> None:
         luck = Luck(rivals=51, longer=longer)
         return "\n".join(notes_of(result(plan()).model_copy(update={"luck": luck})))
 
-    assert "from 51 plans that may be as fast" in said(0.06) and "about 6.0 % more" in said(0.06)
+    assert "51 other plans may be as fast" in said(0.06) and "about 6.0 % more" in said(0.06)
     assert "may be as fast" not in said(0.004)
 
 

@@ -216,7 +216,8 @@ REFUSED = (
     ("core_attn", {"use": ("cuda-graphs",)}, "leave one of them out",
      "activation-offload-cuda-graphs"),
     ("core_attn", {"recompute": ("full",)}, "nothing is left", "activation-offload-recompute"),
-    ("core_attn", {"recompute": ("core_attn",)}, "recomputed anyway", "activation-offload-recompute"),
+    ("core_attn", {"recompute": ("core_attn",)}, "recomputed anyway",
+     "activation-offload-recompute"),
     ("checkpoints", {"framework": "torchtune", "recompute": ("none",)}, "--recompute full",
      "activation-offload-recompute"),
 )  # fmt: skip
