@@ -104,7 +104,7 @@ def _prices(options: dict[str, Any]) -> tuple[Price, ...]:
 
 
 def comparing_request(options: dict[str, Any]) -> Request:
-    """The request for the job, not yet tied to a cluster."""
+    """The request for the job, without GPUs: each cluster of the comparison adds its own."""
     request = options | {"gpus": None, "cluster": None}
     tuned = options["lengths"] is not None and options["samples"] is not None
     if tuned or read_tuning(options["train"], options["freeze"]).has_adapters:
@@ -113,7 +113,8 @@ def comparing_request(options: dict[str, Any]) -> Request:
 
 
 def offers_for(options: dict[str, Any], usual: tuple[str, ...] = ()) -> tuple[Offer, ...]:
-    """The clusters of --gpus and --clusters, or those of `usual` if neither is given."""
+    """The clusters to compare: those of --gpus and --clusters, or those of `usual` if neither is
+    given. UsageError if there is none."""
     texts = options["gpus"] or (() if options["clusters"] else usual)
     offers = tuple(Offer(gpus=text) for text in several_clusters(texts))
     if options["clusters"] is not None:
@@ -126,7 +127,7 @@ def offers_for(options: dict[str, Any], usual: tuple[str, ...] = ()) -> tuple[Of
 
 
 def how(options: dict[str, Any], progress: Progress, searches: int = 1) -> How:
-    """How to run the searches of a study. Uses as many processes as --jobs asks for, else as
+    """Settings for the searches of a study. The number of processes is that of --jobs, otherwise as
     many as save more time than they take to start."""
     import os
 
@@ -159,8 +160,8 @@ def study_text(study: BaseModel) -> str:
 
 
 def begin_study(options: dict[str, Any]) -> Shown:
-    """The output format and the output file. Raises an error before any work is done if the file
-    cannot be written."""
+    """The output format, and the path of the output file (None without -o). Raises an error before
+    any work is done if the file cannot be written."""
     return output_format(options["as_json"], options["as_csv"]), check_files(options)
 
 

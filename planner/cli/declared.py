@@ -31,8 +31,8 @@ FIRST = frozenset(_ROWS["first"]["names"])
 
 
 class GroupedCommand(click.Command):
-    """A command with many options. `first`: names of options that `--help` shows in addition to
-    those of `FIRST`."""
+    """A command whose options are shown in groups. `first`: names of options that `--help` shows in
+    addition to those in `FIRST`."""
 
     def __init__(self, *args: Any, first: Sequence[str] = (), **more: Any) -> None:
         super().__init__(*args, **more)
@@ -65,8 +65,8 @@ _RANGE = re.compile(
 
 
 def help_row(option: click.Option, ctx: click.Context) -> tuple[str, str] | None:
-    """An option and its help text. The range of its numbers is left out, because the error message
-    for a wrong number gives it."""
+    """An option and its help text; None for an option that help does not show. The range of its
+    numbers is left out, because the error message for a wrong number gives it."""
     record = option.get_help_record(ctx)
     if record is None:
         return None

@@ -22,8 +22,8 @@ def check_epochs(options: dict[str, Any]) -> None:
 
 
 def given_tokens(options: dict[str, Any], request: Request) -> tuple[Request, int]:
-    """The request and the tokens to train on. Fills in a batch if --samples is given without
-    one. Raises UsageError if tokens and samples are both given, or neither."""
+    """The request, and the number of tokens to train on. A request without a batch gets the usual
+    one if --samples is given. UsageError unless exactly one of --tokens and --samples is given."""
     check_epochs(options)
     tokens, samples = options["tokens"], options["samples"]
     if (tokens is None) == (samples is None):
@@ -41,7 +41,8 @@ def given_tokens(options: dict[str, Any], request: Request) -> tuple[Request, in
 
 
 def training_of(options: dict[str, Any], request: Request, job: Job, plan: Plan | None) -> str:
-    """Hours and cost of the training on a plan; empty without --samples."""
+    """A text on hours and cost of the training with a plan; empty without --samples or without a
+    plan."""
     if options["samples"] is None or plan is None:
         return ""
     from planner.compare.epochs import training_text
@@ -52,8 +53,9 @@ def training_of(options: dict[str, Any], request: Request, job: Job, plan: Plan 
 def trainings_of(
     options: dict[str, Any], request: Request, why: WhyNothingFits | None, *others: tuple[str, Plan]
 ) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """How much is trained, and the hours and cost of training after each change that makes the job
-    fit, and with the plans in `others`. Empty without --samples."""
+    """A title on how much is trained, then pairs of a change and the hours and cost of training
+    with it. The changes are those that make the job fit, and the plans in `others`. Both are empty
+    without --samples."""
     plans = [(one.change, one.plan) for one in why.relaxations] if why else []
     if options["samples"] is None or not (plans or others):
         return "", ()

@@ -45,7 +45,7 @@ def measured_of(options: Mapping[str, Any]) -> Measured | None:
 
 
 def with_measured(document: Mapping[str, Any], findings: Findings) -> str:
-    """A JSON document with the findings about a measured run under `measured`."""
+    """A JSON document with the findings about a measured run added under the key `measured`."""
     found = json.loads(json.dumps(asdict(findings), default=dict))
     return json.dumps({**document, "measured": found}, indent=1, allow_nan=False)
 
@@ -82,7 +82,8 @@ def run(**options: Any) -> None:
 
 
 def given_configuration(options: dict[str, Any]) -> Proposal:
-    """The configuration that the options describe. Derives dp, and grad_acc or the batch."""
+    """The configuration that the options describe. dp is worked out if it is not given, and so is
+    grad_acc or the batch from the other. UsageError if both are missing."""
     if options.get("optimizer_offload") == "search":
         raise UsageError(
             "--optimizer-offload search: only planner search, compare and scale choose the share; "
@@ -114,7 +115,8 @@ def given_configuration(options: dict[str, Any]) -> Proposal:
 
 
 def _data_parallel(options: dict[str, Any], job: Job) -> int:
-    """dp as given, or the number of replicas that fill the GPUs."""
+    """dp as given, otherwise the number of replicas that fill the GPUs. UsageError if tp·pp·cp does
+    not divide their number."""
     if options["dp"] is not None:
         return int(options["dp"])
     replica = options["tp"] * options["pp"] * options["cp"]

@@ -55,8 +55,8 @@ def _status(answer: FitAnswer) -> ExitStatus:
 
 
 def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
-    """The memory of the lightest configuration and changes that would make it fit, if no plan fits
-    on GPUs of one type."""
+    """Memory of the lightest configuration, and changes that would make it fit. None if a plan
+    fits, or if there is no lightest configuration."""
     lightest = answer.why and answer.why.lightest
     if not lightest:
         return None
@@ -64,7 +64,8 @@ def _advice(answer: FitAnswer, watch: Watch, over: Over) -> Advice | None:
 
 
 def fit_request(options: dict[str, Any]) -> tuple[Request, tuple[str, ...]]:
-    """The request, and notes on defaults for framework and batch."""
+    """The request, and notes on the framework and the batch if they were not given and defaults are
+    used."""
     assumed = take_usual_framework(options)
     if options["gbs"] is None and options["gbs_tokens"] is None:
         gpus = build_request({**options, "gbs": 1}, recompute=None).resolve().cluster.num_gpus

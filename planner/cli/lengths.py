@@ -30,7 +30,8 @@ def run(**options: Any) -> None:
 
 
 def _found(options: dict[str, Any], output: Path | None) -> tuple[Lengths, int]:
-    """The lengths, and the number of samples without tokens. Writes the lengths if -o is given."""
+    """The lengths, and the number of samples that hold no token and are left out. Writes the
+    lengths if -o is given."""
     if options["tokenizer"] is None and options["columns"]:
         raise UsageError(
             f"{options['data']}: --column names texts, which a tokenizer counts; give --tokenizer "
@@ -65,7 +66,7 @@ def _counted(options: dict[str, Any]) -> Counter[int]:
 
 
 def _csv(counts: Counter[int]) -> str:
-    """Columns `length` and `samples`, as `--lengths` reads them."""
+    """The lengths as CSV with the columns `length` and `samples`, which `--lengths` can read."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("length", "samples"))

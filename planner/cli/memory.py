@@ -87,8 +87,8 @@ def run(**options: Any) -> None:
 
 
 def _train(options: dict[str, Any]) -> int:
-    """Account for memory, solve and advise as asked, then write and print. Returns the exit
-    status."""
+    """Run `planner memory` for training: account for memory, solve or advise if asked, write and
+    print. Returns the exit status."""
     output = check_files(options)
     counted = options["cluster"] is not None or not _needs_count(options["gpus"])
     notes = [*_complete(options), *take_usual_framework(options)]
@@ -133,8 +133,8 @@ def _train(options: dict[str, Any]) -> int:
 
 
 def _serving_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options for serving; None for those not given. Raises UsageError for options of
-    training."""
+    """The options, with None for those that neither were given nor belong to serving. Raises
+    UsageError if an option that only training has is given."""
     of_serving = names_of("serving")
     stated = {name for name in options if given(name)}
     strange = sorted(stated - of_serving - set(_SHARED))

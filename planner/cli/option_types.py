@@ -57,7 +57,7 @@ class Number(click.FloatRange):
 
 
 class Parsed(click.ParamType[Any]):
-    """A text that `parse` understands. Its UsageError becomes click's error message."""
+    """A text that the function `parse` converts. Its UsageError becomes click's error message."""
 
     def __init__(self, name: str, parse: Callable[[str], Any], *examples: str) -> None:
         self.name, self.parse, self.examples = name, parse, examples
@@ -106,7 +106,7 @@ def share(text: str) -> float | str:
 
 
 def measured_share(text: str) -> float:
-    """`0.41`, `41%` or `41`."""
+    """A share above 0 and up to 1, written as `0.41`, `41%` or `41`."""
     given = _number(text.strip().removesuffix("%"))
     given /= 100.0 if "%" in text or given > 1.0 else 1.0
     if not 0.0 < given <= 1.0:
@@ -158,8 +158,8 @@ def length(text: str) -> int:
 
 
 class Length(Parsed):
-    """A sequence length in tokens. `8K` means 8,192. A message on stderr says this, because batches
-    count in powers of ten."""
+    """A sequence length in tokens. `8K` means 8,192; a message on stderr says so, because K means
+    1,000 in batches."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         given = super().convert(value, param, ctx)

@@ -94,7 +94,8 @@ def by_spelling(parameters: Iterable[click.Parameter]) -> dict[str, click.Parame
 
 
 def option_of(key: str, known: dict[str, click.Parameter], refuse: Refuse) -> click.Parameter:
-    """The option for a field of a file; `gbs_tokens` and `gbs-tokens` are the same."""
+    """The option for a field of a file; `gbs_tokens` and `gbs-tokens` are the same. For an unknown
+    field, `refuse` is called, which raises."""
     found = known.get(key.replace("_", "-"))
     if found is None:
         refuse(key, str(unknown_name("field", key, known, ", ".join(sorted(known)))))
@@ -102,7 +103,8 @@ def option_of(key: str, known: dict[str, click.Parameter], refuse: Refuse) -> cl
 
 
 def option_value(parameter: click.Parameter, key: str, value: Any, refuse: Refuse) -> Any:
-    """A value from a file, converted as the command line would."""
+    """A value from a file, converted as on the command line. For a wrong value, `refuse` is called,
+    which raises."""
     if parameter.multiple:
         listed = value if isinstance(value, list) else [value]
         return tuple(_one(parameter, key, item, refuse) for item in listed)

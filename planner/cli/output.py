@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def check_output(output: str | None, force: bool, option: str = "-o") -> Path | None:
-    """The path to write to. Raises an error if it cannot be written, before any work is done."""
+    """The path to write to; None if `output` is None. Raises an error before any work is done if it
+    cannot be written."""
     if output is None:
         return None
     path = Path(output)
@@ -94,7 +95,8 @@ def print_report(report: Report, stream: TextIO | None = None) -> None:
 
 
 def check_files(options: dict[str, Any], option: str = "-o") -> Path | None:
-    """The path of `-o`. Raises an error if it or the picture cannot be written."""
+    """The path of `-o`; None without it. Raises an error if it, or the picture of --plot, cannot be
+    written."""
     output = check_output(options["output"], options["force"], option)
     check_plot(options.get("plot"), options["force"], output)
     return output
@@ -131,8 +133,9 @@ def _may_overwrite() -> bool:
 def write_result_plot(
     path: Path | None, result: SearchResult, written: Path | None, number: int = 0
 ) -> None:
-    """Draw the front of a search, or plan `number`, or write the page, which opens with that
-    plan. `written`: the plan file, if there is one."""
+    """Draw a search result to `path`, unless that is None. As SVG or PNG: plan `number`, or the
+    front of all plans if it is 0. As HTML: the page, which opens with that plan. `written`: the
+    plan file, if there is one."""
     if path is None:
         return
     from planner.report.pages.plans import result_page
@@ -150,7 +153,8 @@ LINE_EVERY_S = 4.0
 
 
 def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None:
-    """Compile the cost core if needed and say so. Raises CannotTellError when the time is over."""
+    """Compile the cost core if that has not been done, and say so on stderr. Raises CannotTellError
+    if the time limit ends first."""
     from planner.cost._ordinary import is_asked, note
     from planner.predict.warmup import missing, warm_up
 
@@ -172,7 +176,8 @@ def compile_if_first_run(quiet: bool, time_limit_s: float | None = None) -> None
 
 @contextmanager
 def limited(time_limit_s: float | None) -> Iterator[Until]:
-    """A time limit for a series of trials. Trials left out are named on stderr."""
+    """A context with a time limit for a series of trials. At its end, trials that were left out are
+    named on stderr."""
     from planner.search.limit_results import Until
 
     until = Until(None if time_limit_s is None else time.perf_counter() + time_limit_s)
@@ -185,8 +190,9 @@ def limited(time_limit_s: float | None) -> Iterator[Until]:
 
 @contextmanager
 def watched(quiet: bool, kept: str = "") -> Iterator[Progress]:
-    """A progress callback: a bar on a terminal, otherwise a line on stderr every few seconds. After
-    Ctrl-C it says how far the command came, and what was `kept`."""
+    """A context that gives a progress callback: a bar on a terminal, otherwise a line on stderr
+    every few seconds. After Ctrl-C a message says how far the command came, and `kept`: the results
+    that are saved."""
     state = "starting"
     drawn = not quiet and sys.stderr.isatty()
     lines = nullcontext() if quiet or drawn else _lines(lambda: state)

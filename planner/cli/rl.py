@@ -47,7 +47,8 @@ from planner.search.rl.why import RlDoesNotFitError
 
 
 def engine_limits(options: dict[str, Any]) -> EngineLimits:
-    """The engine degrees, and the way of sending new weights, that the options give."""
+    """The engine degrees, and the way of sending new weights to the engines, as the options give
+    them. A degree is None, and the way empty, if the search decides."""
     degrees = {name: options[f"rollout_{name}"] for name in ("tp", "pp", "ep", "dp")}
     return EngineLimits(**degrees, way=options["rollout_way"] or "")
 

@@ -59,7 +59,8 @@ def is_rl_evidence(paths: Sequence[Path]) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself; for a folder with an RL plan file, its logs."""
+    """The runs to read in a path: the file itself, or the logs in a folder with an RL plan file.
+    Empty for any other folder."""
     if not path.is_dir():
         return [path]
     plan = path / PLAN_FILE

@@ -35,7 +35,8 @@ _OF_TRAINING = {
 
 
 def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
-    """Search every cluster with every choice of GPUs for sampling; write and print the results."""
+    """Search for plans on every cluster with every choice of GPUs for sampling; write and print the
+    results."""
     for name, instead in _OF_TRAINING.items():
         if name in options and given(name):
             raise UsageError(
@@ -74,7 +75,8 @@ def run_clusters(options: dict[str, Any], usual: tuple[str, ...] = ()) -> None:
 
 
 def _rollouts(options: dict[str, Any]) -> tuple[str, ...]:
-    """GPUs for sampling: a number of GPUs taken from each cluster, or separate clusters."""
+    """The choices of GPUs for sampling: numbers of GPUs to take from each cluster, then separate
+    clusters."""
     texts = options["rollout_gpus"]
     numbers = tuple(text for text in texts if text.isdecimal())
     return (*numbers, *several_clusters([text for text in texts if not text.isdecimal()]))

@@ -94,8 +94,8 @@ def rl_request(options: dict[str, Any], **more: Any) -> RlRequest:
 
 
 def _batch_problems(framework: RlFramework) -> Iterator[tuple[str, str]]:
-    """Options that would set the sequence length of a row or the micro-batch a second time, with
-    advice."""
+    """Options that do not apply with this framework, each with advice: they would set the length of
+    a row or the micro-batch a second time."""
     lengths = "--lengths says how long samples are"
     if framework.token_batches:
         whole = f"{framework.name} fills micro-batches up to a number of tokens"
@@ -108,7 +108,7 @@ def _batch_problems(framework: RlFramework) -> Iterator[tuple[str, str]]:
 
 
 def _one_cluster(texts: tuple[str, ...]) -> str | None:
-    """The GPUs for sampling. Raises UsageError if several are given."""
+    """The GPUs for sampling as given; None if not given. Raises UsageError if several are given."""
     if len(texts) > 1:
         raise UsageError(
             f"--rollout-gpus given {len(texts)} times: planner compare takes several; give one here"

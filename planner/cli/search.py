@@ -139,8 +139,8 @@ def _report(result: SearchResult, output: Path | None, options: dict[str, Any]) 
 
 
 def _printed_plans(options: dict[str, Any], style: OutputFormat) -> int | None:
-    """Number of plans in the table; None if the whole front is needed, because it is written to a
-    file or sorted differently."""
+    """The number of plans in the printed table. None if all are needed, because they are written,
+    drawn, printed as JSON or CSV, or sorted by memory."""
     written = options["output"] or options["plot"] or style != "text"
     if options["whole"] or written or options["sort"] in ("peak", "fit"):
         return None

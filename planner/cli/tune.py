@@ -57,7 +57,8 @@ _USUAL_TOKENS = 20
 
 @dataclass(frozen=True)
 class _Begun:
-    """A study: its plan file's text, the result in it, and the options it began with."""
+    """A study: the text of its plan file, the search result in it, and the facts that its journal
+    keeps (`header`), such as its options."""
 
     folder: Path
     text: str
@@ -173,8 +174,8 @@ def _usual_tokens(result: SearchResult | RlResult) -> float:
 
 
 def _short_of(result: SearchResult | RlResult, options: dict[str, Any]) -> dict[str, Any]:
-    """Steps and time limit of a trial. They differ for reinforcement learning, because a step takes
-    minutes."""
+    """Number of steps and time limit in seconds of a trial. The defaults differ for reinforcement
+    learning, because a step takes minutes."""
     usual = RL_SHORT if isinstance(result, RlResult) else ShortRun()
     shipped = {"steps": usual.steps, "trial_limit": usual.limit_s}
     return {name: options[name] if given(name) else value for name, value in shipped.items()}
@@ -185,7 +186,8 @@ def _digest(text: str) -> str:
 
 
 def _demand_processes(begun: _Begun) -> None:
-    """Raise UsageError if the system cannot list processes."""
+    """Raise UsageError if trials run on this machine and the system has no /proc to find their
+    processes."""
     if begun.header["on"] in ("local", "run") and not Path("/proc/self/environ").exists():
         raise UsageError(
             "--on local and --run find their processes through /proc, which this system lacks: run "
@@ -302,8 +304,8 @@ def _show(study: TunedStudy, folder: Path, style: str) -> None:
 
 
 def _status(study: TunedStudy, records: Sequence[TrialRecord]) -> ExitStatus:
-    """3 if trouble ended the study or no trial gave a result; 1 if every trial ran out of memory
-    and another would not pay."""
+    """The exit status of a study. CANNOT_TELL (3): trouble ended it, or no trial gave a result;
+    NOTHING_FITS (1): every trial ran out of memory and another would not pay; DONE otherwise."""
     kinds = {one.ended.kind for one in counted(records) if one.ended}
     if study.reason in ("setup", "failures") or (kinds and not kinds & {*TELLING}):
         return ExitStatus.CANNOT_TELL
@@ -339,8 +341,8 @@ def _plain(one: Next, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _would_run(work: ChosenByWorth, most: int) -> Iterator[Next]:
-    """Trials in order, assuming that each takes the expected time; the last one says why the
-    study would end."""
+    """The next trials of a study, in order, if each takes its expected time; at most `most`. If no
+    further trial pays, the last item says why the study would end."""
     records: list[TrialRecord] = []
     while len(records) < most:
         choice = work.choice(records)

@@ -41,7 +41,8 @@ def take_usual_framework(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
-    """Choose DeepSpeed for machines or samples with which people usually use it."""
+    """Choose DeepSpeed for machines or samples with which people usually use it; otherwise leave
+    the options as they are. Returns notes on the choice."""
     tuned = options["lengths"] is not None
     if tuned and options["gpus"] is None and options["cluster"] is None:
         # All machines of a comparison use the same framework.
@@ -64,7 +65,8 @@ def _for_all_weights(options: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _for_adapters(options: dict[str, Any], tuning: Tuning) -> tuple[str, ...]:
-    """Choose the framework that people use to train adapters."""
+    """Choose the framework with which people usually train such adapters. Returns notes on the
+    choice."""
     request = build_request({**options, "gbs": 1, "gbs_tokens": None, "batch_ramp": None})
     known = request.gpus is not None or request.cluster is not None
     count = request.find_cluster().num_gpus if known else 0

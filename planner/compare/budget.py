@@ -87,7 +87,8 @@ def _size(spec: ModelSpec) -> int:
 
 
 def _between(parameters: float, known: list[tuple[float, float]]) -> float:
-    """Interpolate a figure at a size by a power law through the two nearest known sizes."""
+    """A figure for a model with this number of parameters, by a power law through the two nearest
+    sizes. `known`: pairs of size and figure, in rising order."""
     sizes = [size for size, _ in known]
     at = min(max(1, bisect_right(sizes, parameters)), len(known) - 1)
     (low, first), (high, second) = known[at - 1], known[at]
@@ -305,8 +306,8 @@ class _Study:
         return self._closest(found, days)
 
     def _ratio(self, sized: _Sized, days: float) -> float:
-        """Estimate how many times larger the right model is than this one, from this one's
-        speed."""
+        """An estimate of the size of the model that suits the number of days, divided by the size
+        of this one; from the speed of this one."""
         tokens = days / sized.days_a_token().value
         if isinstance(self.ask.tokens, int):
             return tokens / self.ask.tokens
@@ -412,7 +413,7 @@ class _Study:
 
 
 def _inverse(days_a_token: Range, days: float) -> Range:
-    """The tokens that a number of days allows; the ends follow from the slow and the fast end of
-    the interval."""
+    """The tokens that can be trained in a number of days. The low end of the range belongs to the
+    slow end of `days_a_token`, the high end to its fast end."""
     ends = {"low": days / days_a_token.high, "high": days / days_a_token.low}
     return Range(value=days / days_a_token.value, **ends)

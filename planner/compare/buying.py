@@ -221,8 +221,8 @@ class _Case:
     def beaten(
         self, rows: Sequence[BuyRow | None], sums: Sequence[str], limits: ChoiceLimits
     ) -> BuyRow | None:
-        """The row of a cluster that a plan already found beats even at its bound; None if it must
-        be searched."""
+        """The row of a cluster that needs no search: a plan already found for the same job is at
+        least as good, even if this cluster reached its bound. None if it must be searched."""
         alike = (row.choice for row in rows if row and row.job == self.run.name)
         cluster = better(self.least, (one for one in alike if one is not None), sums, limits)
         reason = f"takes {self.least.time:,.3g} days {EVEN_SO}: {cluster} is better"
@@ -293,11 +293,12 @@ def _entries(
 
 
 def _silent(_what: str, _done: int, _total: int) -> None:
-    """Nobody hears of the progress."""
+    """Ignore a report on progress."""
 
 
 def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
-    """A wave's progress callback, counting from the searches of earlier waves."""
+    """A progress callback for a later wave of searches: it counts on from the `before` searches
+    that are done, up to `total` of all waves. None without a callback."""
     if progress is None:
         return None
     return lambda what, done, _total: progress(what, before + done, total)
@@ -341,8 +342,8 @@ def least_of(
 
 
 def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Beyond, str]:
-    """The limit that every plan of a cluster breaks, and a sentence; both empty if only a search
-    can tell."""
+    """The name of a limit that every plan of a cluster breaks, and a sentence on it. Both are empty
+    if the bounds keep all limits, so that only a search can tell."""
     if limits.power_kw is not None and least.power > limits.power_kw:
         return "power", f"draws {least.power:,.0f} kW"
     if limits.racks is not None and least.racks > limits.racks:
@@ -355,8 +356,8 @@ def over_a_limit(least: Least, limits: ChoiceLimits, currency: str) -> tuple[Bey
 
 
 def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
-    """The sums that a cluster must be beaten in before it is left out: those of the front, and
-    those that are limited or minimised."""
+    """The names of the figures in which another cluster must be at least as good before a cluster
+    is left out: time and cost always, the others if they are limited or minimised."""
     asked = {
         "power": limits.power_kw is not None,
         "racks": limits.racks is not None,
@@ -366,9 +367,10 @@ def counting(limits: ChoiceLimits, objective: Objective) -> tuple[str, ...]:
 
 
 def better(least: Least, found: Iterable[Choice], sums: Iterable[str], limits: ChoiceLimits) -> str:
-    """The name of a cluster with a choice that is no worse than `least` in any of the sums; empty
-    if there is none. The choice is judged by its upper bounds at the requested certainty, which are
-    never below its plan's figures."""
+    """The name of the first cluster that has a choice at least as good as `least` in every one of
+    the `sums`; empty if there is none. A choice with a price is compared only with bounds that have
+    one, and one without only with bounds without. A choice is judged by its upper bounds at the
+    requested certainty, which are never below the figures of its plan."""
     for choice in found:
         if (choice.cost is None) != (least.cost is None):
             continue

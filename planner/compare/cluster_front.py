@@ -61,8 +61,9 @@ class ClusterPoint(Frozen):
 
 
 class ClusterSearched(Frozen):
-    """The search on one cluster. `on_front`: the number of its `plans` that no other cluster
-    dominates; `reason`: why it has no plan; `price`: provider and date of `usd_per_gpu_hour`."""
+    """The search on one cluster. `plans`: number of plans that it found; `on_front`: how many of
+    them no other cluster dominates; `reason`: why it has no plan, otherwise empty; `price`:
+    provider and date of `usd_per_gpu_hour`."""
 
     cluster: str
     num_gpus: int

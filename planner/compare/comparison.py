@@ -144,8 +144,8 @@ def enter(
 
 
 def search_entries(entries: Sequence[EnteredOffer], how: How, **more: Any) -> list[Outcome | None]:
-    """The outcome of the search at each entry, None if its job cannot run there; `more`: fields of
-    `Task`."""
+    """The outcome of the search at each entry, in order; None for an entry whose job cannot run
+    there. `more`: further fields of `Task`."""
     ready = [index for index, entry in enumerate(entries) if entry.job is not None]
     found = run_searches(
         [how.task(entries[index].request, **more) for index in ready],
@@ -194,8 +194,8 @@ def _row(
 def run_of(
     entry: EnteredOffer, outcome: Outcome | None, tokens: int, settings: Settings
 ) -> tuple[Run | None, str]:
-    """The run at the best plan that a search found, or the reason why there is none. Without an
-    outcome, the job cannot run on that cluster."""
+    """The run at the best plan that a search found, and an empty text; or None and the reason why
+    there is none. Without an outcome, the job cannot run on that cluster."""
     if outcome is None or entry.job is None:
         return None, str(entry.problem)
     if outcome.result is None:
@@ -398,8 +398,8 @@ def with_speedups(points: Sequence[ScalePoint]) -> tuple[ScalePoint, ...]:
 
 
 def knee(points: Sequence[ScalePoint]) -> int | None:
-    """The number of GPUs with the highest efficiency times speedup; None if that is the largest
-    number.
+    """The number of GPUs with the highest efficiency times speedup. None if that is the largest
+    number, or if fewer than two points have a plan.
 
     This is the knee of Eager, Zahorjan and Lazowska 1989, Speedup versus efficiency in parallel
     systems, IEEE Transactions on Computers 38(3): highest efficiency per execution time.
@@ -412,8 +412,9 @@ def knee(points: Sequence[ScalePoint]) -> int | None:
 
 
 def batch_limit(fixed: Sequence[ScalePoint], scaled: Sequence[ScalePoint]) -> int | None:
-    """The smallest number of GPUs at which a scaled batch is clearly faster per GPU than the fixed
-    one, or at which only the scaled batch has a plan."""
+    """The smallest number of GPUs at which training with the scaled batch is clearly faster than
+    with the fixed one, in lasting tokens/s, or at which only the scaled batch has a plan. None if
+    there is no such number."""
     for one, other in zip(fixed, scaled, strict=False):
         slow, fast = one.lasting_tokens_per_s, other.lasting_tokens_per_s
         if fast and (not slow or fast > (1.0 + CLEARLY_FASTER) * slow):

@@ -78,7 +78,8 @@ def best_of(
 
 
 class _Table:
-    """The choices as whole numbers for the solver, and the rows of each job."""
+    """The choices in whole numbers, as the solver needs them, and the rows of each job. Choices
+    that may never end are left out, and so are those without a price if a price is needed."""
 
     def __init__(
         self, choices: Sequence[Choice], limits: ChoiceLimits, objective: Objective
@@ -135,8 +136,9 @@ class _Model:
             self.model.add(self.total[name] <= int(limit / table.unit[name] + 1e-6))
 
     def _groups(self, order: Order) -> Iterator[Group]:
-        """Groups for an order. Side by side: each row is its own group. One after another: all rows
-        share one cluster. Mixed: a cluster may be taken several times, up to the number of jobs."""
+        """The groups for an order. Side by side: each row is a group. One after another: the rows
+        of each cluster are a group, and exactly one cluster is taken. Mixed: each cluster has as
+        many groups as jobs can run there, because it may be taken several times."""
         if order == "side-by-side":
             yield from ([pair] for pair in enumerate(self.taken))
             return
@@ -176,8 +178,10 @@ class _Model:
         return most
 
     def solve(self, aims: Sequence[str]) -> _Solution | None:
-        """The rows taken, optimised for the first aim, then for the next; None if nothing keeps the
-        limits."""
+        """The rows taken and the gap; None if nothing keeps the limits. The first aim is minimised,
+        then each next one among the solutions that are best by the aims before it. The gap belongs
+        to the first aim: the share by which a better solution may exist, 0 if it is proven that
+        none does. CannotTellError if the solver's time ends without any solution."""
         found: _Solution | None = None
         for aim in aims:
             solver = self.module.CpSolver()
@@ -257,7 +261,8 @@ def decide(
 
 
 def _least(table: _Table, order: Order, limits: ChoiceLimits, name: str) -> Taken | None:
-    """The choice with the smallest value of one sum, within the limits on the other sums."""
+    """The set of choices with the smallest value of one sum, which has no limit itself, within the
+    limits on the other sums. None if those cannot be kept."""
     others = {other: value for other, value in limits.given.items() if other != name}
     solution = _Model(table, order, others).solve([name])
     return None if solution is None else _taken(table, limits, solution)
@@ -269,7 +274,8 @@ def _value(taken: Taken | None, name: str) -> float | None:
 
 
 def _front(table: _Table, order: Order, limits: ChoiceLimits) -> tuple[Taken, ...]:
-    """Sets of choices such that none is both faster and cheaper than another, cheapest first."""
+    """Sets of choices within the limits, cheapest first, each faster than the one before; at most
+    `_MOST_POINTS`. Empty if any choice has no price, or if nothing keeps the limits."""
     found: list[Taken] = []
     at_most = limits.given
     if any(one.cost is None for one in table.choices):

@@ -28,7 +28,8 @@ def days_ratio(first: Run, other: Run) -> Ratio:
 
 
 def _interruptions(goodput: Goodput) -> tuple[float, float]:
-    """How much shorter and how much longer, in ln, interruptions may make a run than expected. If
-    they may leave no useful time, both are the same."""
+    """How much shorter and how much longer than expected interruptions may make a run, both as ln
+    of a ratio. If they may leave no useful time at all, the second is infinite, so the first is
+    used for both."""
     fewer = log(goodput.high / goodput.share)
     return fewer, log(goodput.share / goodput.low) if goodput.low > 0.0 else fewer

@@ -160,13 +160,13 @@ def slowest_restart(mtbf_s: float, settings: Settings) -> float:
 
 
 def _range(run: GoodputRun, settings: Settings) -> tuple[float, tuple[float, ...]]:
-    """Factors on the failure rate: the lowest published, and the highest ones published for such
-    runs.
+    """The lowest and the highest published failure rates for a run of this size, each divided by
+    the rate that is assumed. There may be several highest ones. Both are 1 if the user gave the
+    MTBF.
 
-    There are several of the latter, since the highest rate need not be the worst: people restart
-    jobs that stop less often. The very highest was measured on jobs of one size; larger ones on the
-    same machines stop less often per node (accounts rsc-1-jobs and rsc-1), so it holds up to that
-    size.
+    The highest rate need not be the worst, because people restart jobs that stop less often, so
+    several are tried. The very highest was measured on jobs of one size; larger ones on the same
+    machines stop less often per node (accounts rsc-1-jobs and rsc-1), so it holds up to that size.
     """
     if {"gpu_mtbf", "node_mtbf"} & set(settings.figures):
         return 1.0, (1.0,)

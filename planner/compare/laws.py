@@ -110,8 +110,9 @@ class LossLaw(Frozen):
 
 
 class BatchFit(Frozen):
-    """ln B = log_batch + exponent (ln D - log_tokens); standard errors of both constants, and the
-    residual of a model."""
+    """Constants of the law ln B = log_batch + exponent · (ln D - log_tokens) for the critical batch
+    B after D tokens, with the standard errors of `log_batch` and `exponent`. `residual`: how far,
+    in ln, a model lies from the law."""
 
     log_batch: float
     exponent: float
@@ -121,11 +122,12 @@ class BatchFit(Frozen):
 
 
 class BatchLaw(Frozen):
-    """The batch at which `overhead` more tokens are needed for the same loss, in tokens.
+    """A law for the critical batch: the batch, in tokens, at which `overhead` (a share) more
+    training tokens are needed for the same loss.
 
     `fits`: the authors' reading of their measurements first, then other possible readings;
-    `tokens`: range that the runs were trained on; `quantile`: of an 80 % interval, in standard
-    errors.
+    `tokens`: the range of training tokens of the runs; `quantile`: the half width of an 80 %
+    interval, in standard errors.
     """
 
     name: str

@@ -83,8 +83,8 @@ class Offer(Frozen):
         return parse_one_type(self.gpus or "")
 
     def ordered(self, num_gpus: int, comes_in: int = 1) -> int:
-        """GPUs that are paid for if `num_gpus` are wanted: whole units, and at least the
-        minimum."""
+        """The number of GPUs that are paid for if `num_gpus` are wanted: at least the offer's
+        minimum, rounded up to whole units. `comes_in`: GPUs of a unit if the offer states none."""
         unit = self.unit or comes_in
         return -(-max(num_gpus, self.minimum) // unit) * unit
 
@@ -188,8 +188,9 @@ STALE_DAYS = 90
 
 @dataclass(frozen=True, slots=True)
 class ChosenPrice:
-    """The price taken for a cluster, the number of prices it was chosen from, and their range in
-    the comparison's currency."""
+    """The price taken for a cluster. `per_gpu_hour`: in the comparison's currency; `choices`: the
+    number of prices that it was chosen from; `lowest`, `highest`: the ends of their range, in that
+    currency."""
 
     price: Price
     per_gpu_hour: float

@@ -73,8 +73,9 @@ class Choice(Frozen):
     run: Run | None = Field(None, exclude=True, repr=False)
 
     def bounds(self, certainty: float) -> dict[str, float]:
-        """For each sum, the value that is not exceeded with this probability; 0 for an unknown
-        cost."""
+        """By the name of each sum (`time` in days, `cost`, `energy` in MWh, `power` in kW,
+        `racks`), the value that is not exceeded with this probability. A cost that is not known
+        counts as 0; power and racks have no interval."""
         return {
             "time": bound(self.days, certainty),
             "cost": 0.0 if self.cost is None else bound(self.cost, certainty),
@@ -85,13 +86,14 @@ class Choice(Frozen):
 
 
 class Taken(Frozen):
-    """A set of choices, one per job. Figures are upper bounds at the requested certainty.
+    """A set of choices, one per job. Its figures are upper bounds at the requested certainty.
 
-    `together`: number of the cluster of each choice; jobs with the same number run there in turn.
-    `cost` is None if a price is missing. `chance_in_time`, `chance_in_budget`: probability that the
-    limits are kept, None without such a limit. The errors of several jobs are taken to have the
-    same sign, which is on the safe side for limits above the prediction. `gap`: share by which
-    another set of choices might be better by its aim, 0 if it is proven that none is.
+    `together`: for each choice, the number of its cluster; jobs with the same number run on one
+    cluster, one after another. `cost` is None if a price is missing. `chance_in_time`,
+    `chance_in_budget`: the probability that the deadline and the budget are kept, None without such
+    a limit. The errors of several jobs are taken to have the same sign, which is on the safe side
+    for limits above the prediction. `gap`: the share by which another set of choices may still be
+    better in the figure that was minimised; 0 if it is proven that none is.
     """
 
     choices: tuple[Choice, ...]
@@ -107,21 +109,21 @@ class Taken(Frozen):
 
 
 class RunnerUp(Frozen):
-    """The next best choice. `ratio`: its figure divided by that of the best, with the 80 %
-    interval."""
+    """The next best choice. `ratio`: the figure that was minimised, divided by that of the best
+    choice, with the 80 % interval."""
 
     cluster: str
     ratio: Ratio
 
 
 class Decision(Frozen):
-    """The choice to take, and the front of money against time; or the limits that would have to
-    give.
+    """The choice to take, and the front of money against time. `best` is None if nothing keeps all
+    limits, or if a job has no choice.
 
-    If nothing keeps all limits, `least` is the smallest value of each limit that is possible while
-    the others hold, None if no value helps. If relaxing a single limit never helps, `alone` is the
-    smallest value of each without the others. `front` then ignores the limits. `runner_up`: the
-    next best choice, only for a single job.
+    If nothing keeps all limits, `least` gives, for each limit, the smallest value with which all
+    could be kept while the others stay as they are; None if no value helps. If no single limit
+    helps, `alone` gives for each limit the smallest value that is possible without the others.
+    `front` then ignores the limits. `runner_up`: the next best choice, only for a single job.
     """
 
     limits: ChoiceLimits
@@ -139,10 +141,10 @@ COMPARISON_VERSION = 1
 
 
 class Rental(Frozen):
-    """Cost of renting at a price. Amounts in the comparison's currency.
+    """Cost of renting the cluster for the run. Amounts are in the comparison's currency.
 
-    `choices`: number of prices of this kind, from `lowest` to `highest` for a GPU hour.
-    `least_days`: days that are paid for however soon the run ends.
+    `choices`: the number of prices of this kind that were available; `lowest` and `highest` of
+    them, per GPU hour. `least_days`: the shortest time that is paid for, however soon the run ends.
     """
 
     kind: PriceKind
@@ -192,7 +194,8 @@ class Energy(Frozen):
 
 
 class Share(Frozen):
-    """A resource, the traffic that waits for it, and its share of the step: `NVLink (TP) 9 %`."""
+    """A resource that the step waits for, the traffic on it, and its share of the step's time;
+    `text`: all this, as `NVLink (TP) 9 %`."""
 
     resource: str
     traffic: str

@@ -163,8 +163,9 @@ def compare_rl(
 
 
 def _beside(rollouts: Sequence[str]) -> Sequence[str]:
-    """The sampling GPUs to try with an offer, including none, unless numbers of the offer's own
-    GPUs are given."""
+    """The entries of `rollouts` to try with each offer. If they are types of GPU, the empty text
+    comes first, for the offer without other GPUs. If they are numbers of the offer's own GPUs, they
+    are returned alone."""
     numbers = any(text.isdecimal() for text in rollouts)
     return rollouts if numbers else ("", *rollouts)
 
@@ -286,8 +287,8 @@ def _price_per_hour(
 
 
 def _beyond(row: RlRow, limits: ChoiceLimits) -> Beyond:
-    """The first limit that a row does not keep with enough certainty; an unknown cost breaks every
-    budget."""
+    """The name of the first limit that a row does not keep with enough certainty; empty if it keeps
+    all. A cost that is not known breaks every budget."""
     if limits.deadline_days is not None and _surely(row.days, limits) > limits.deadline_days:
         return "deadline"
     if limits.budget is not None and _surely(row.cost, limits) > limits.budget:
@@ -317,7 +318,8 @@ def _front(rows: Sequence[RlRow]) -> set[str]:
 
 
 def _value(row: RlRow, minimise: Objective) -> float:
-    """The figure to minimise; infinite if it is unknown."""
+    """Money, seconds or energy per sample, whichever is minimised; smaller is better. Infinite if
+    it is unknown."""
     if row.samples_per_s is None:
         return inf
     speed = row.samples_per_s.value

@@ -85,8 +85,8 @@ W_PER_KW = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts per GPU: `rated_w` is that of the node, `drawn_w` what the facility draws in training
-    (IT power · PUE); `origin`: the source of the rated power."""
+    """Power in watts per GPU. `rated_w`: the rated power of a node, per GPU. `drawn_w`: power that
+    the facility draws in training (IT power · PUE). `origin`: the source of the rated power."""
 
     rated_w: float
     drawn_w: float
@@ -127,8 +127,8 @@ def racks_of(cluster: Cluster, num_gpus: int, settings: Settings) -> int:
 
 
 def comes_in(cluster: Cluster) -> int:
-    """GPUs that are only sold together: those of a scale-up domain that spans nodes (NVL72);
-    otherwise 1."""
+    """The number of GPUs that are only sold together: all of a scale-up domain that is larger than
+    a node (72 for NVL72), otherwise 1."""
     domain = cluster.scale_up_domain_gpus
     return domain if domain > cluster.node_gpus else 1
 
@@ -139,7 +139,9 @@ Purchase = tuple[Figure, Figure]
 
 
 def purchase_of(offer: Offer, cluster: Cluster, settings: Settings) -> Purchase | None:
-    """Purchase price of a cluster per GPU; None if it is unknown."""
+    """The purchase price per GPU, and the price per GPU of the equipment around it that this leaves
+    out (0 for a price that covers everything). Taken from the offer, else from --capex, else from
+    the catalogue; None if none of them has a price."""
     nothing = Figure(value=0.0, unit="USD", source="", note="part of the purchase price")
     capex_per_gpu = offer.capex_per_gpu
     if capex_per_gpu is not None:
@@ -304,7 +306,8 @@ def _owning(placed: PlacedRun, days: Range, billed: int, power: Power) -> Owning
 
 
 def _energy(hours: Range, power: Power, settings: Settings) -> Energy:
-    """Energy of all GPUs of the cluster; the error of the power adds in quadrature."""
+    """Energy of all GPUs of the cluster over the hours of the run, and its CO2. The interval
+    combines the errors of hours and power: their logs add up in quadrature."""
     plain, error = hours.times(power.drawn_w / 1e6), log1p(settings.value("load_error"))
     below = exp(-hypot(log(plain.value / plain.low), error))
     above = exp(hypot(log(plain.high / plain.value), error))

@@ -39,7 +39,8 @@ def runner_up(
 
 
 def _figure(choice: Choice, objective: Objective) -> Range | None:
-    """The figure that is minimised."""
+    """The figure of a choice that is minimised, with its interval; None for a cost that is not
+    known."""
     return {"cost": choice.cost, "time": choice.days, "energy": choice.mwh}[objective]
 
 

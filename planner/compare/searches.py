@@ -85,8 +85,8 @@ class Task:
 
 @contextmanager
 def workers(processes: int) -> Iterator[Pool | None]:
-    """A pool of search processes for `run_searches`, ended with the block; None if one process is
-    enough, which is then this one."""
+    """A pool of search processes for `run_searches`, ended at the end of the block. None for one
+    process or fewer: the searches then run in this process."""
     if processes <= 1:
         yield None
         return

@@ -73,12 +73,13 @@ class Entry:
         return result
 
     def compile_for(self, *arguments: Any) -> None:
-        """Compile for arguments of these types, or load the machine code from the cache; compute
-        nothing."""
+        """Compile the function for arguments of these types, or load its machine code from the
+        wheel or the cache, without running it."""
         self._function_for(self._as_records(arguments))
 
     def way(self) -> Way:
-        """How this function runs here, or will run once it is called."""
+        """How this function runs here, now or once it is called: "shipped" (from the wheel's
+        library), "translated" (compiled by our own compiler) or "numba"."""
         if _ordinary.is_asked():
             return "numba"
         if _shipped.has(self.__name__):
@@ -100,8 +101,9 @@ class Entry:
         return self.functions[kinds]
 
     def _compiled(self, kinds: tuple[Kind, ...], items: list[Any]) -> Callable[..., float]:
-        """The function in the wheel's library; otherwise our own machine code; otherwise
-        numba's."""
+        """The function for arguments of these kinds: from the wheel's library if it is there;
+        otherwise from our own machine code; compiled by numba if the user asks for that or our
+        compiler cannot compile it."""
         name = self._kept_name(kinds)
         if _ordinary.is_asked():
             return self._ordinarily(items)

@@ -94,7 +94,8 @@ Kind = tuple[np.dtype[Any], int] | type
 
 
 def kind_of(argument: Any) -> Kind:
-    """The kind of an argument."""
+    """The key by which machine code is chosen for an argument: (dtype, number of axes) of an array,
+    otherwise the Python type."""
     if isinstance(argument, np.ndarray):
         return argument.dtype, argument.ndim
     return type(argument)

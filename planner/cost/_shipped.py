@@ -76,5 +76,6 @@ def address(name: str) -> int | None:
 
 
 def has(entry: str) -> bool:
-    """Whether the wheel has an entry of this name, for arguments of any kind."""
+    """Whether the wheel's library has a function for the entry of this name, for arguments of any
+    kinds. False without a library for these sources and this machine."""
     return any(name.rpartition("-")[0] == entry for name in symbols())

@@ -30,8 +30,12 @@ from planner.cost.tables import FrameworkInputs
 
 @jit
 def taken_seconds(window: Window, stream: Stream) -> float:
-    """Seconds by which hidden traffic on its links prolongs a stream: the stream ends no sooner
-    than max(T, B + H) over the classes of links."""
+    """Seconds by which the pass `window` prolongs a `stream` of collectives, because the pass's
+    hidden traffic uses the same links; at least 0.
+
+    The stream ends no sooner than max(T, B + H) over the classes of links: T is its seconds by
+    itself, B the time for which it keeps a class busy, and H that of the pass's hidden traffic.
+    """
     inside = stream.inside + window.hidden_inside
     between = stream.between + window.hidden_between
     return max(0.0, max(inside, between) - stream.seconds)
@@ -39,8 +43,10 @@ def taken_seconds(window: Window, stream: Stream) -> float:
 
 @jit
 def end_traffic(cost: Row, traffic: Row, grid: Row, framework: FrameworkInputs) -> None:
-    """Fill `taken_forward_s`, `taken_backward_s` and `shared_s` in the traffic of one piece
-    (`planner.cost.frame.TRAFFIC_ROW`)."""
+    """Fill, for one piece, the seconds by which its own hidden traffic prolongs the traffic at the
+    ends of a step (`taken_forward_s`, `taken_backward_s`), and the seconds by which that traffic
+    delays the piece (`shared_s`, which includes `average_s`); all are columns of
+    `planner.cost.frame.TRAFFIC_ROW`."""
     traffic.taken_forward_s = traffic.taken_backward_s = 0.0
     traffic.shared_s = traffic.average_s
     if cost.trained + cost.gathered == 0.0:

@@ -272,10 +272,11 @@ def layers_within(capacity: Array, seconds: float) -> float:
 
 @jit
 def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> float:
-    """Fewest layers of a stage: one in each block, except for end blocks that may contain only
-    embedding or head.
+    """Fewest layers of a stage: one in each of its `vpp` blocks; one less for the first and the
+    last stage if `standalone_vocab`.
 
-    `standalone_vocab`: whether the first and the last block may be without layers.
+    `standalone_vocab`: whether the first block may contain only the embedding, and the last only
+    the head. It has no effect without a pipeline (pp 1).
     """
     if standalone_vocab > 0.0 and pp > 1 and stage in (0, pp - 1):
         return vpp - 1.0
@@ -286,7 +287,9 @@ def fewest_layers(stage: int, pp: int, vpp: float, standalone_vocab: float) -> f
 def layers_fit(
     capacities: Array, seconds: float, layers: float, vpp: float, standalone_vocab: float
 ) -> bool:
-    """Whether all layers can be placed on stages that take at most `seconds` each."""
+    """Whether all `layers` can be placed on the stages, if each stage stays within its memory and
+    takes at most `seconds` for one micro-batch. False too if a stage has no room for its fewest
+    layers (`fewest_layers`)."""
     total, pp = 0.0, capacities.shape[0]
     for stage in range(pp):
         most = layers_within(capacities[stage], seconds)
@@ -301,13 +304,16 @@ def slowest_stage_bound_s(
     stages: Array, place: Array, cheapest: Array, recompute: int, live_bytes: Array, layers: float,
     vpp: float, standalone_vocab: float, low_s: float, wider: Array, capacities: Array,
 ) -> float:  # fmt: skip
-    """Least seconds of the slowest stage, at least `low_s`; infinite if the layers do not fit.
+    """Lower bound on the seconds of the slowest stage, at least `low_s`; infinite if the layers do
+    not fit.
 
     `cheapest[machine, LAYER_*]`: a layer. `live_bytes[machine]`: room for live tensors. `vpp`:
-    fewest layers of a stage, except for `standalone_vocab` (`fewest_layers`). `wider`: the seconds
-    between which the answer was under a limit no smaller than this one (0 before the first); they
-    are replaced by those of this one, because the answer stays the same if memory does not bind.
-    `capacities`: working array [stage, CAPACITY_*].
+    fewest layers of a stage, except for `standalone_vocab` (`fewest_layers`). `capacities`: working
+    array [stage, CAPACITY_*].
+
+    `wider`: the interval that `least_slowest_s` found under a memory limit no smaller than this
+    one, in seconds (0 before the first). The answer is never below it, and is the same if memory
+    does not bind. It is replaced if a new interval is found.
     """
     if low_s == np.inf:
         return low_s
@@ -332,8 +338,13 @@ def least_slowest_s(
     capacities: Array, layers: float, vpp: float, standalone_vocab: float, low_s: float,
     high_s: float, between: Array,
 ) -> float:  # fmt: skip
-    """Least seconds in which all layers can be placed, at least `low_s`; infinite if `high_s` is
-    not enough. Sets `between` to the seconds between which it is."""
+    """Least seconds within which every stage can finish when all layers are placed, found by
+    bisection: at least `low_s`; infinite if even `high_s` is not enough.
+
+    If there is an answer, `between` is set to the last interval of the bisection, in seconds: the
+    layers do not fit at its lower end, which is returned, but do at its upper end. Both ends are
+    `low_s` if that is enough.
+    """
     if not layers_fit(capacities, high_s, layers, vpp, standalone_vocab):
         return np.inf
     if layers_fit(capacities, low_s, layers, vpp, standalone_vocab):
@@ -351,7 +362,8 @@ def least_slowest_s(
 
 @jit
 def model_seconds(terms: Array, totals: Array, recompute: int, job: JobInputs) -> float:
-    """Forward and backward seconds of one micro-batch through the whole model."""
+    """Forward and backward seconds of one micro-batch through the whole model. Includes
+    recomputation only if all layers recompute (RECOMPUTE_ALL)."""
     total_s = 0.0
     for piece in range(job.pieces):
         term = terms[piece]
@@ -367,8 +379,9 @@ def shape_bubble_share(
     grid: Row, terms: Array, totals: Array, total_s: float, recompute: int,
     framework: FrameworkInputs, machines: int,
 ) -> float:  # fmt: skip
-    """The least `model_bubble_share` of all layouts of a shape, or less if any number of layers may
-    recompute or stages are on several machines."""
+    """A lower bound on `model_bubble_share` over all layouts of a shape. It is lower still if any
+    number of layers may recompute (RECOMPUTE_SOME), or if stages are on several machines
+    (`mixed_bubble_share`)."""
     forward_s = weighted(totals, terms, TERM_FORWARD)
     weight_s = weighted(totals, terms, TERM_WEIGHT)
     lower = recompute == RECOMPUTE_SOME
@@ -391,8 +404,9 @@ def cheapest_layers(layers: Array, kinds: int) -> Array:
 
 @jit
 def live_room(limit_bytes: float, scalars: Array, frameworks: Rows, gpus: Rows, out: Array) -> None:
-    """Fill the bytes that a limit on reserved memory, context included, leaves for live tensors on
-    each machine. The limit is given for the largest memory."""
+    """Fill out[machine]: bytes for live tensors under a limit on reserved memory, context included.
+    `limit_bytes` is for the GPU with the largest memory; other machines get less in proportion to
+    theirs."""
     for at in range(out.shape[0]):
         limit = limit_bytes / gpus[at].memory_scale - scalars[at, SCALAR_FIXED_BYTES]
         out[at] = limit / (1.0 + frameworks[at].fragmentation)

@@ -55,14 +55,16 @@ def is_sharded(grid: Row) -> bool:
 
 @jit
 def fetches_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether weights are gathered before each use, or fetched from the host if there is one
-    rank."""
+    """Whether weights are gathered before each use (ZeRO-2 or 3 over several ranks), or fetched
+    from the host before each use (ZeRO-3 with weights on the host, even on one rank)."""
     return is_sharded(grid) or (grid.zero > 2 and framework.host_weight_bytes > 0.0)
 
 
 @jit
 def keeps_weights(grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether low-precision weights stay between steps; FSDP makes them anew from fp32 shards."""
+    """Whether low-precision weights, or a rank's shard of them, stay between steps. False only for
+    FSDP with gradients or weights divided (`is_sharded`): it keeps fp32 shards and makes the
+    low-precision weights anew from them."""
     return not is_sharded(grid) or framework.zero3_keeps_weight_shard > 0.0
 
 
@@ -98,7 +100,8 @@ def secondary_ranks(shards: float, framework: FrameworkInputs) -> float:
 def secondary_parameters(
     parameters: float, one_class: ClassInputs, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Parameters of a class in one rank's share of the second copy (`secondary_shards`)."""
+    """Number of parameters of a class in one rank's share of the second copy of weights
+    (`secondary_shards`); 0 below ZeRO-3, or if the class is never gathered."""
     if grid.zero < 3 or one_class.gathers == 0.0:
         return 0.0
     shards = sharing_ranks(one_class.sharers, grid)
@@ -152,7 +155,8 @@ def updated_parameters(holds: Row, grid: Row, framework: FrameworkInputs) -> tup
 
 @jit
 def extra_update(cost: Row, grid: Row) -> tuple[float, float]:
-    """(FLOP, bytes of extra state) of the update of one piece, divided as ZeRO divides them."""
+    """(FLOP, bytes of extra state) of the update of one piece on one rank. From ZeRO-1 on both are
+    divided over the ranks that share the parameters."""
     flop = state = 0.0
     for sharers in (Sharers.DATA, Sharers.EXPERT_DATA):
         flop += divided(cost.update_flop[int(sharers)], grid.zero > 0, float(sharers), grid)
@@ -162,7 +166,8 @@ def extra_update(cost: Row, grid: Row) -> tuple[float, float]:
 
 @jit
 def trained_share(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Gradients of a piece or a stage on one rank, divided over the ranks that share them."""
+    """Number of parameters of a piece or a stage that have gradients, divided over the ranks that
+    share them, whatever the ZeRO stage."""
     total = 0.0
     for number in range(len(framework.classes)):
         one_class = framework.classes[number]
@@ -220,6 +225,7 @@ def fetched_bytes(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def trained_table(costs: Rows, job: JobInputs, framework: FrameworkInputs) -> float:
-    """Parameters of the vocabulary table that have gradients."""
+    """Number of parameters of the vocabulary table that have gradients, on one rank; 0 if the table
+    is frozen."""
     embedding = costs[job.kinds]
     return framework.classes[int(embedding.table_class)].gradients * embedding.table

@@ -247,8 +247,8 @@ def all_to_all_time_s(
 
 @jit
 def distinct_groups(groups: float, draws: float) -> float:
-    """Expected number of distinct groups among `groups` that `draws` uniform draws hit: n (1 - (1 -
-    1/n)^k)."""
+    """Expected number of different groups hit by k = `draws` random draws, each of which hits one
+    of n = `groups` groups with equal chances: n (1 - (1 - 1/n)^k)."""
     return float(groups * (1.0 - (1.0 - 1.0 / groups) ** draws))
 
 
@@ -332,8 +332,9 @@ def dispatch_rates_bytes_per_s(
 
 @jit
 def lone_sender_gain(members_inside: float, links: LinkInputs) -> float:
-    """Rate at which a GPU sends to another domain, relative to its share of the NICs, if only the
-    last of each m members of a group in its domain does so: min(m, GPUs per NIC), at least 1.
+    """Rate at which a GPU sends to another domain, relative to its even share of the NICs, if it is
+    the only one of the m members of its group in the domain that does so: min(m, GPUs per NIC), at
+    least 1.
 
     A pipeline of neighbouring stages, or a ring, leaves a node by one member; the other m - 1 leave
     their part of the NIC to it. A sender uses one NIC, so nothing is gained if each GPU has one.

@@ -187,13 +187,15 @@ def grouped_gemm_time_s(
 
 @jit
 def longest_row(seq_kv: float, window: float) -> float:
-    """Most keys that one query attends to."""
+    """Most keys that one query attends to: the `window`, but at most `seq_kv`; all `seq_kv` if
+    `window` is 0."""
     return min(seq_kv, window) if window > 0 else seq_kv
 
 
 @jit
 def visited_columns(seq_kv: float, causal: float, window: float, tile: float) -> float:
-    """Keys for which an average tile of `tile` queries computes scores.
+    """Average number of keys for which a tile of `tile` queries computes scores, with s = `seq_kv`
+    and w = `window`.
 
     Without a mask: s. Causal with window w ≤ s: w - w²/(2s), the mean of min(position, w), plus the
     masked part of the blocks on the edges, tile·(1 - w/(2s)). Without a window w = s, which gives
@@ -219,8 +221,9 @@ def head_width_share(head_dim: float, gpu: GpuInputs) -> float:
 
 @jit
 def padded(width: float, other: float, gpu: GpuInputs) -> float:
-    """Width with which a kernel multiplies heads of `width`, given the `other` width: the larger of
-    both if the kernel supports only one."""
+    """Head width with which a kernel multiplies heads of `width`, if the other operand's heads have
+    the width `other`: the larger of both if the kernel supports only one width, otherwise `width`.
+    """
     return width + gpu.attention_padding * max(0.0, other - width)
 
 

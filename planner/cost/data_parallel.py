@@ -23,7 +23,8 @@ from planner.cost.tables import FrameworkInputs
 
 @jit
 def sharded_stream(kind: int, size_bytes: float, key: Row, grid: Row, network: Rows) -> Stream:
-    """A collective of dense parameters over the ranks that share them."""
+    """The time and link time of one collective of `size_bytes` over the ranks that share dense
+    parameters. Switches may reduce it, except under hybrid sharding."""
     stride = dense_stride(key, grid, network)
     if grid.replicas > 1.0:
         return collective_stream(kind, grid.shards, stride, size_bytes, network)
@@ -130,8 +131,8 @@ def average_seconds(cost: Row, key: Row, framework: FrameworkInputs, network: Ro
 
 @jit
 def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
-    """Seconds of a collective that run at the same time as compute. `share`: the part that the
-    framework allows to overlap."""
+    """Seconds of a collective that run at the same time as compute: the `share` of it that the
+    framework allows to overlap, but at most the `window_s` seconds of that compute."""
     return min(seconds * share, window_s)
 
 
@@ -139,8 +140,8 @@ def hidden_seconds(seconds: float, share: float, window_s: float) -> float:
 def optimizer_seconds(
     updated: float, owned: float, framework: FrameworkInputs, gpu: GpuInputs
 ) -> float:
-    """Seconds of the memory-bound update of the `owned` parameters of this rank, a share of those
-    `updated`.
+    """Seconds of the optimizer's update on this rank, limited by memory traffic. `updated`: number
+    of trained parameters before ZeRO divides them; `owned`: the rank's share of them.
 
     Bytes per parameter = gradient and states read, states and weight written; plus one read of the
     gradients for their norm. The offloaded part takes a separate time per parameter. Passes that a

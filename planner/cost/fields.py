@@ -21,14 +21,15 @@ from planner.cost.terms import MEMORY_TERMS, TIME_TERMS, TRAFFIC_TERMS, StageTer
 
 
 def record_of(*columns: str, **wide: int) -> np.dtype[Any]:
-    """A record of numbers: one for each of the columns, then as many for each wide column as its
-    keyword gives."""
+    """The numpy type of a table's row: one float64 field for each of `columns`, then one field of n
+    float64 numbers for each keyword `name=n`."""
     single = [(name, "f8") for name in columns]
     return np.dtype((np.record, [*single, *((name, "f8", (n,)) for name, n in wide.items())]))
 
 
 def places(row: np.dtype[Any]) -> dict[str, int]:
-    """The number of each column of a row, for use outside the core."""
+    """The number of each column of a row, by the column's name, for use outside the core. A wide
+    column has the number of its first value."""
     return {name: place[1] // 8 for name, place in (row.fields or {}).items()}
 
 
@@ -205,8 +206,9 @@ STAGE_COLUMNS = STAGE_ALLOCATED + 8
 
 
 def _row(prefix: str, *wide: str) -> np.dtype[Any]:
-    """The record of one row of a table: a field for each column, or a field of several numbers if a
-    name has several columns, or is `wide`."""
+    """The record type of one row of a table, from this module's constants whose names start with
+    `prefix`: one float64 field for each column. A field has several numbers if the next constant
+    leaves room for them, or if its name is in `wide`."""
     columns = {
         name.removeprefix(prefix).lower(): number
         for name, number in globals().items()
@@ -222,7 +224,8 @@ def _row(prefix: str, *wide: str) -> np.dtype[Any]:
 
 
 def _number(prefix: str, names: Iterable[str], first: int) -> None:
-    """Number the columns from `first` on, with these names of terms."""
+    """Define constants in this module: `prefix` + each name in upper case is a column's number,
+    counted from `first`."""
     globals().update({prefix + name.upper(): first + at for at, name in enumerate(names)})
 
 
@@ -249,13 +252,14 @@ MEMORY_COLUMNS = _columns(MEMORY_TERMS, STAGE_TERMS)
 
 
 def traced_columns(line: str) -> list[int]:
-    """Columns of the step's terms that one line of a trace counts."""
+    """Numbers of the step's time columns that make up one `line` of a traced step
+    (`TimeTerm.traced`)."""
     return [TIME_COLUMNS[term.field] for term in TIME_TERMS if term.traced == line]
 
 
 def _pass_columns(name: str) -> list[int]:
-    """Columns of a pass of a piece: compute, and exposed traffic by term, without copies to the
-    host."""
+    """Columns of one pass of a piece (`name`: FORWARD, for example): its compute, then the exposed
+    traffic of each term, without copies to the host."""
     columns = {f"PIECE_{name}_{term.name.upper()}" for term in TRAFFIC_TERMS}
     return [globals()[f"PIECE_{name}"], *(globals()[one] for one in globals() if one in columns)]
 

@@ -78,7 +78,9 @@ def fill_traffic(
 
 @jit
 def fill_passes(costs: Rows, grid: Row, framework: FrameworkInputs, traffic: Rows) -> None:
-    """Fill the seconds of each piece, whose traffic is filled before."""
+    """Fill forward, backward and recomputation seconds of each piece, and the seconds that its
+    ZeRO-2/3 traffic and its traffic at the ends of a step add. `traffic` has to contain the streams
+    (`fill_traffic`)."""
     for piece in range(costs.shape[0]):
         cost, one_traffic = costs[piece], traffic[piece]
         one_traffic.forward_s, one_traffic.backward_s = (

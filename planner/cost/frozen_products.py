@@ -22,7 +22,11 @@ def unpacking_seconds(op: Row, key: Row, gpu: GpuInputs) -> float:
 def frozen_seconds(
     forward: float, data: float, op: Row, key: Row, gpu: GpuInputs
 ) -> tuple[float, float]:
-    """(forward, input gradient) seconds of a product with frozen weights: copies of the weights are
-    added before each use, and the gradient is left out if nothing needs it."""
+    """(forward, input gradient) seconds of a product with frozen weights: the seconds to unpack the
+    weights (`unpacking_seconds`) are added to each. The second is 0 if nothing needs the input
+    gradient.
+
+    `forward`, `data`: seconds of both without unpacking.
+    """
     unpacking = unpacking_seconds(op, key, gpu)
     return forward + unpacking, returned(op, key) * (data + unpacking)

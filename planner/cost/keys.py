@@ -35,8 +35,8 @@ def shard_factor(code: int, key: Row, kv_heads: float) -> float:
 
 @jit
 def returned(op: Row, key: Row) -> float:
-    """Whether backward computes a gradient of a row's input (1 or 0); if only checkpoints need one,
-    whether layers recompute."""
+    """1 if backward computes a gradient of a row's input, else 0. If only checkpoints need that
+    gradient, it is 1 if any module recomputes."""
     if op.returns == HOOKED:
         return 1.0 if int(key.modules) else 0.0
     return float(op.returns)

@@ -98,11 +98,13 @@ HOST_SPREAD = 0.024
 def issue_seconds(
     issue: float, chunks: float, key: Row, framework: FrameworkInputs, network: Rows
 ) -> float:
-    """Seconds that one CPU thread takes to issue a pass, given the `issue` seconds on a rank
-    without others.
+    """Seconds that the CPU thread of one rank takes to issue a pass. `issue`: the seconds that it
+    takes without tensor parallelism.
 
-    `chunks`: number of products whose exchanges over tp a pipeline between domains slows; each
-    takes at least `pipeline_exchange_s`.
+    Every further rank of tensor parallelism adds the share HOST_SPREAD. `chunks`: number of
+    products around which ranks exchange over tp; if a pipeline's stages talk between domains at the
+    same time, each of the tp exchanges of each product takes at least `pipeline_exchange_s`, and
+    more if the group leaves its scale-up domain.
     """
     issue *= 1.0 + HOST_SPREAD * (key.tp - 1.0)
     if key.pipelined > 0.0 and key.tp > 1.0:
@@ -114,10 +116,12 @@ def issue_seconds(
 
 @jit
 def waited_seconds(device: float, issue: float, framework: FrameworkInputs) -> float:
-    """Seconds that the GPU waits for the CPU in a pass of `device` seconds.
+    """Seconds that the GPU waits for the CPU in a pass whose kernels take `device` seconds and
+    whose launches take the CPU `issue` seconds.
 
-    A pass takes at least the time to issue its kernels, or that plus the kernels' time if the CPU
-    waits for each. Issuing collectives costs next to nothing.
+    A pass takes at least `issue` seconds, so the wait is issue - device, at least 0. If the CPU
+    waits for each kernel (`blocking_launches`), the times add up and the wait is `issue`. Issuing
+    collectives costs next to nothing.
     """
     if framework.blocking_launches > 0.0:
         return issue
@@ -129,7 +133,9 @@ def add_issue(
     terms: ComputeTerms, copies: float, key: Row, framework: FrameworkInputs, network: Rows,
     out: Row,
 ) -> None:  # fmt: skip
-    """Add the GPU's waits for the CPU to each pass. `copies`: of activations over the host link."""
+    """Add to the seconds of forward, backward and recomputation the seconds that the GPU waits for
+    the CPU in each. `copies`: number of copies of activations over the host link, each of which the
+    CPU issues."""
     fetching = key.fetches * terms.products * framework.fetch_s
     again_s = key.fetches * terms.returned * framework.fetch_s
     device = out.forward + out.forward_tp + out.forward_cp + out.forward_ep
@@ -155,7 +161,8 @@ def add_issue(
 
 @jit
 def add_copies(copied: float, gpu: GpuInputs, network: Rows, out: Row) -> None:
-    """Fill the seconds of activation copies that are not hidden behind a pass."""
+    """Fill the seconds that activation copies over the host link add to the forward and the
+    backward pass (`exposed_copies`). `copied`: bytes in each direction; nothing is filled if 0."""
     if copied <= 0.0:
         return
     forward_s = out.forward + out.forward_tp + out.forward_cp + out.forward_ep

@@ -67,13 +67,16 @@ def traffic_line(
     high: float, expert: bool, reduce: bool, key: Row, grid: Row, framework: FrameworkInputs,
     network: Rows,
 ) -> tuple[float, float]:  # fmt: skip
-    """(latency, slope per parameter) of the seconds to reduce gradients or gather weights.
+    """(latency in seconds, seconds per parameter): a line that is never above the seconds to reduce
+    gradients or gather weights. 0, 0 if there are no parameters.
 
-    `high`: most parameters of a stage. `expert`: over the expert-data group. The line runs from the
-    latency to the time of `high`: a collective's time is the lesser of several algorithms, each the
-    slower of two link levels, each latency + (x + sqrt(h x))/B. So time minus latency, divided by
-    size, never rises with size, and the line is never above the time. (A line between two larger
-    sizes may be above it, if one level takes over from the other.)
+    `high`: most parameters of a stage. `expert`: over the expert-data group instead of dp·cp.
+    `reduce`: gradients are reduced; otherwise weights are gathered.
+
+    The line runs from the latency to the time of `high`: a collective's time is the lesser of
+    several algorithms, each the slower of two link levels, each latency + (x + sqrt(h x))/B. So
+    time minus latency, divided by size, never rises with size, and the line is never above the
+    time. (A line between two larger sizes may be above it, if one level takes over from the other.)
     """
     if high <= NEARLY_NONE:
         return 0.0, 0.0
@@ -108,8 +111,9 @@ def piece_terms(
 
 @jit
 def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
-    """Parameters of a piece whose gradients are reduced, or whose weights are gathered, over dp·cp
-    or over the expert-data group."""
+    """Number of parameters of a piece that are sent at the end of a step. `reduce`: those whose
+    gradients are reduced; otherwise those whose weights are gathered. `expert`: over the
+    expert-data group; otherwise over dp·cp."""
     if reduce:
         return float(traffic.reduced_experts if expert else traffic.reduced)
     return float(traffic.gathered_experts if expert else traffic.gathered)
@@ -119,7 +123,8 @@ def parameters_sent(traffic: Row, expert: bool, reduce: bool) -> float:
 def parameter_range(
     expert: bool, reduce: bool, traffic: Rows, job: JobInputs
 ) -> tuple[float, float, float]:
-    """(fewest of any kind of layer, most, sum of all other pieces) of `parameters_sent`."""
+    """Three numbers of parameters sent (`parameters_sent`): the fewest of a layer of any kind, the
+    most of a layer of any kind, and the sum over all other pieces (embedding, head, MTP)."""
     smallest, largest, others = np.inf, 0.0, 0.0
     for piece in range(job.pieces):
         count = parameters_sent(traffic[piece], expert, reduce)

@@ -90,9 +90,12 @@ def stage_layers(
     stage: int, costs: Rows, counts: Array, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> Rows:  # fmt: skip
-    """Variants of a stage's contents: only its ends; its ends and two layers of the first kind; for
-    each kind, its ends and one layer; for each kind, its ends and one layer that recomputes.
-    `counts`: for a pipeline without layers."""
+    """The contents of a stage with few layers, in 2 + 2·kinds variants: [0] only its ends
+    (embedding, head, MTP); [1] its ends and two layers of the first kind; then for each kind, its
+    ends and one layer; then for each kind, its ends and one layer that recomputes.
+
+    `counts`: for a pipeline without layers; changed during the call and then restored.
+    """
     out, again = np.zeros(2 + 2 * job.kinds, GROUP_ROW), np.zeros(counts.shape)
     position = float(stage)
     fill_stage(stage, position, counts, again, costs, key, grid, job, framework, out[0])
@@ -112,7 +115,8 @@ def stage_layers(
 
 @jit
 def working_set_only(most: LayerMaxima) -> LayerMaxima:
-    """Only the working set from the maxima of one kind of layer."""
+    """The maxima of one kind of layer with all fields set to 0 except the working sets (`working`,
+    `working_again`, `making`, `making_again`, `last`)."""
     return LayerMaxima(
         0.0, 0.0, most.working, most.working_again, most.making, most.making_again, most.last, 0.0,
         0.0,
@@ -121,7 +125,8 @@ def working_set_only(most: LayerMaxima) -> LayerMaxima:
 
 @jit
 def after_first_layer(most: LayerMaxima) -> LayerMaxima:
-    """Only the change after the first layer in backward, from the maxima of one kind of layer."""
+    """The maxima of one kind of layer with all fields set to 0 except the change in bytes after the
+    first layer in backward (`done_making`, `done`)."""
     return LayerMaxima(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, most.done_making, most.done)
 
 
@@ -130,8 +135,8 @@ def added_bytes(
     most: LayerMaxima, bare: float, phase: int, rest: PhaseTerms, holds: Row, one_pass: Pass,
     key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Bytes that maxima over layers add to a stage that has `bare` bytes in a phase without
-    them."""
+    """Bytes by which a phase of a stage grows if it has the maxima `most` over its layers. `bare`:
+    bytes of the phase without any maxima."""
     return phase_bytes(phase, rest, holds, most, one_pass, key, grid, job, framework) - bare
 
 

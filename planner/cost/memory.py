@@ -40,8 +40,9 @@ def gradient_bytes(trained: float, share: float, grid: Row, framework: Framework
 def communicator_sizes(
     tp: float, cp: float, dp: float, pp: float, ep: float
 ) -> tuple[float, float, float, float, float, float]:
-    """Number of ranks of each communicator that may have buffers (`COMMUNICATORS`). A pipeline rank
-    talks to two neighbours; the first and the last stage share embedding gradients."""
+    """Number of ranks of each communicator that may have buffers, in the order of `COMMUNICATORS`:
+    (tp, cp, dp·cp, pp, ep, pp). A pipeline rank talks to two neighbours; the first and the last
+    stage share embedding gradients."""
     return tp, cp, dp * cp, pp, ep, pp
 
 
@@ -89,15 +90,17 @@ def set_aside_bytes(key: Row, grid: Row, framework: FrameworkInputs) -> float:
 def recorded_bytes(
     layers: float, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs
 ) -> float:
-    """Bytes of freed activations that the allocator cannot reuse yet: the CPU runs ahead of the
-    GPU, which still exchanges them over tensor parallelism.
+    """Bytes of activations that are freed but that the allocator cannot reuse yet, because the GPU
+    still exchanges them over tensor parallelism while the CPU already issues later work. 0 without
+    tensor parallelism.
 
-    min(b, 2·layers·min(2, m))·a·mbs·seq/cp·hidden, with b `exchange_blocks` and a the bytes of an
-    activation. Each layer and pass has two exchanges. The first of m backward passes finds those of
-    its forward, and the next one those of the pass before it. 0 with several stages, because a
-    stage waits for the tensors that it sends. An allocation that fails waits for them, so they
-    never prevent a configuration from fitting. Source: as for `exchange_blocks`, and torch,
-    c10/cuda/CUDACachingAllocator.cpp, process_events and release_cached_blocks.
+    min(b, 2·layers·min(2, m))·a·mbs·seq/cp·hidden, with b `exchange_blocks`, m micro-batches in a
+    step and a the bytes of an activation's element. Each layer has two exchanges in each pass. The
+    first of the m backward passes meets blocks of its own forward, and the next one meets blocks of
+    the pass before it. 0 with several stages, because a stage waits for the tensors that it sends.
+    An allocation that fails waits for these blocks, so they never prevent a configuration from
+    fitting. Source: as for `exchange_blocks`, and torch, c10/cuda/CUDACachingAllocator.cpp,
+    process_events and release_cached_blocks.
     """
     if key.tp <= 1.0 or grid.pp > 1.0:
         return 0.0
@@ -143,7 +146,8 @@ def exchange_buffer_bytes(key: Row, framework: FrameworkInputs) -> float:
 @jit
 def peer_bytes(size: float, stride: float, framework: FrameworkInputs) -> float:
     """Bytes of NCCL buffers that a rank has for all its peers in a group that runs all-to-alls:
-    `size` ranks that are `stride` apart."""
+    `size` ranks that are `stride` apart. 0 for one rank; fewer bytes for each peer if the group
+    leaves its scale-up domain."""
     if size <= 1.0:
         return 0.0
     domain, world = int(framework.domain_gpus), int(framework.job_gpus)

@@ -119,7 +119,8 @@ def sharded_streams(traffic: Row, grid: Row, framework: FrameworkInputs) -> tupl
 def fsdp_seconds(
     cost: Row, traffic: Row, recomputed: bool, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Seconds that ZeRO-2/3 traffic adds to one piece and micro-batch. Includes copies for the
+    """Seconds that ZeRO-2/3 traffic adds to forward and backward of one piece and micro-batch; 0
+    below ZeRO-2. `recomputed`: whether the piece recomputes in backward. Includes copies for the
     traffic, and the GPU's waits for the CPU at gathers before forward and before backward."""
     if grid.zero < 2:
         return 0.0
@@ -146,8 +147,11 @@ def transfers_met(
     costs: Rows, traffic: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs,
     network: Rows,
 ) -> float:  # fmt: skip
-    """Share of the transfers between stages that run at the same time as layers' ZeRO-2/3 traffic
-    on their links: the least over the kinds of layers, because no layout has less."""
+    """Share (0 to 1) of the transfers between stages that run at the same time as layers' ZeRO-2/3
+    traffic on the same class of links. 0 below ZeRO-2 or without a pipeline.
+
+    It is the least over the kinds of layers, because no layout has less.
+    """
     if grid.zero < 2 or grid.pp <= 1.0:
         return 0.0
     same_domain = stages_share_domain(key, grid, network)
@@ -199,7 +203,8 @@ def exposed_pipeline_seconds(
 def table_reduction_seconds(
     costs: Rows, key: Row, grid: Row, job: JobInputs, framework: FrameworkInputs, network: Rows,
 ) -> float:  # fmt: skip
-    """Seconds to add up the gradients of a vocabulary table that several stages have.
+    """Seconds to add up the gradients of a vocabulary table that several stages have a copy of. 0
+    if only one stage has it, if it is frozen, or if the schedule has two copies of the model.
 
     An all-reduce of the whole gradient between the first stage, the stage of multi-token prediction
     and the stage of a tied head. It runs after their gradients are reduced over data-parallel

@@ -53,8 +53,8 @@ def fill_known(
 
 @jit
 def is_dominated(phase: int, most: LayerMaxima) -> bool:
-    """Whether a phase cannot be the peak because it is for layers that recompute, or for layers
-    that do not, and a stage has only layers of the other sort."""
+    """Whether a phase cannot be the peak, because the stage has no layers that it is for:
+    LAYER_AGAIN without layers that recompute, or LAYER if all recompute."""
     if phase == LAYER:
         return most.working == 0.0 and most.working_again > 0.0
     return phase == LAYER_AGAIN and most.working_again == 0.0 and most.working > 0.0
@@ -65,7 +65,8 @@ def pass_bytes(
     one_pass: Pass, known: int, group: Row, most: LayerMaxima, key: Row, grid: Row,
     job: JobInputs, framework: FrameworkInputs,
 ) -> float:  # fmt: skip
-    """Most bytes in any phase of a pass, without resting ones; 0 if another pass exceeds it.
+    """Bytes in the heaviest phase of a pass, besides those that are the same in every phase
+    (`RestingTerms`); 0 without a calculation if another pass always needs more (`Pass.counts`).
 
     `known`: index in `group.known_bytes` of the pass's first phase.
     """

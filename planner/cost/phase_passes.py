@@ -22,8 +22,9 @@ from planner.cost.tables import FrameworkInputs
 
 @jit
 def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs) -> bool:
-    """Whether a stage with these contents has the phase, and no other phase always has more
-    bytes."""
+    """Whether a stage with these contents has the phase in this pass and the phase may be the
+    heaviest: False if the stage lacks the part that the phase is for, or if another phase never has
+    fewer bytes."""
     inside = LAYER <= phase <= LAYER_LAST
     if (
         phase == FORWARD
@@ -44,8 +45,9 @@ def exists(phase: int, holds: Row, one_pass: Pass, grid: Row, framework: Framewo
 
 @jit
 def passes(held: Held, grad_acc: float, framework: FrameworkInputs) -> tuple[Pass, Pass, Pass]:
-    """Passes of the first micro-batch, of the second, and of the micro-batch with the most deferred
-    weight gradients; `counts` says which of them can be the heaviest.
+    """Three passes, one of which needs the most memory: that of the first micro-batch, that of the
+    second, and that of the micro-batch with the most deferred weight gradients. `counts` is 0 for
+    those that cannot be the heaviest.
 
     If all micro-batches are in flight at the first backward, one less is at the second (Narayanan
     et al. 2021, arXiv 2104.04473, section 2.2). Otherwise the number stays the same, and the second

@@ -92,13 +92,18 @@ class LayerMaxima(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Forward and backward of one micro-batch.
+    """Forward and backward of one micro-batch on a stage, and the micro-batches that are then in
+    its memory.
 
-    `in_flight`: micro-batches whose activations are in memory at its start. `accumulates`: 1 if all
-    gradients exist before it, 0 if it makes them; `before`: 1 if they exist before its forward too.
-    `deferred`, `head_deferred`: micro-batches whose layers, or whose head, only wait for weight
-    gradients. `head`: micro-batches before the backward of their loss. `vocab_parameters`: 0 after
-    the last forward, inside the layers. `counts`: 0 if another pass always needs more memory.
+    `in_flight`: number of micro-batches whose activations are in memory at its start.
+    `accumulates`: 1 if all gradients exist before it, 0 if it makes them; `before`: 1 if they exist
+    before its forward too. `deferred`, `head_deferred`: number of micro-batches whose layers, or
+    whose head, wait only for their weight gradients. `head`: number of micro-batches that have not
+    yet done the backward of their loss.
+
+    `vocab_parameters`: 1, or 0 for the pass after the last forward, which has only phases inside
+    the layers. `counts`: 0 if another pass always needs as much memory, so that this one need not
+    be evaluated; otherwise 1.
     """
 
     in_flight: float
@@ -132,7 +137,8 @@ class KeptCopies(NamedTuple):
 
 @jit
 def largest_of(most: LayerMaxima) -> LayerMaxima:
-    """Only the parameters from the maxima of one kind of layer."""
+    """The maxima of one kind of layer with all fields set to 0 except the numbers of parameters
+    (`largest`, `reduced`)."""
     return LayerMaxima(most.largest, most.reduced, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -163,7 +169,9 @@ def total_bytes(terms: PhaseTerms) -> float:
 
 @jit
 def in_update(rest: PhaseTerms, aside: float) -> PhaseTerms:
-    """The optimizer's phase: `rest`, with the blocks that other phases set aside for it."""
+    """The terms of the optimizer's phase: those of `rest`, and `aside` bytes more of the
+    optimizer's temporaries, for the blocks that the allocator keeps for the update
+    (`set_aside_bytes`)."""
     temporaries = rest.moving.optimizer_temporaries + aside
     return PhaseTerms(rest.resting, MovingTerms(*rest.moving[:-1], temporaries))
 
@@ -179,8 +187,10 @@ def packed_bytes(rest: PhaseTerms, framework: FrameworkInputs) -> float:
 
 @jit
 def weighed_bytes(terms: PhaseTerms, rest: PhaseTerms, framework: FrameworkInputs) -> float:
-    """Reserved bytes of a phase over 1 + f, where f is the fragmentation: A - P f / (1 + f), with A
-    bytes of live tensors and P `packed_bytes`. This makes limits on reserved memory affine."""
+    """Bytes of a phase to compare with a limit: the reserved bytes divided by 1 + f, f being the
+    share that fragmentation adds. Only tensors that come and go have gaps between them, so this is
+    A - P f / (1 + f), with A bytes of live tensors and P `packed_bytes`. So limits on reserved
+    memory become affine."""
     share = framework.fragmentation / (1.0 + framework.fragmentation)
     return total_bytes(terms) - share * packed_bytes(rest, framework)
 

@@ -67,8 +67,9 @@ def gathered_bytes(
 def left_gathered(
     phase: int, root: float, holds: Row, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Bytes of weights that ZeRO-2 still has, inside the layers, of the `root` gathered for a pass:
-    all except those whose backward is done."""
+    """Bytes of weights that FSDP's ZeRO-2 still has in a phase inside the layers, out of the `root`
+    bytes that it gathered for the whole pass: all except those of modules whose backward is done. 0
+    if low-precision weights stay between steps anyway (`keeps_weights`)."""
     if keeps_weights(grid, framework):
         return 0.0
     if phase == LAYER_LAST:
@@ -86,8 +87,12 @@ def reduced_at_end(holds: Row, framework: FrameworkInputs) -> float:
 
 @jit
 def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of unsharded gradients of the ends. FSDP2 reduces the head's with the embedding's; if
-    the ends are modules like others, each is reduced by itself."""
+    """Bytes of whole (unsharded) gradients of the ends (embedding and head) that wait to be
+    reduced. 0 before the head's backward, and if gradients stay on the rank (`hands_on_gradients`).
+
+    FSDP2 reduces the head's with the embedding's; if the ends are modules like others, each is
+    reduced by itself.
+    """
     if not hands_on_gradients(grid, framework) or phase <= LOSS:
         return 0.0
     if phase == HEAD:
@@ -101,8 +106,9 @@ def waiting_bytes(phase: int, holds: Row, grid: Row, framework: FrameworkInputs)
 def reduction_bytes(
     phase: int, holds: Row, most: LayerMaxima, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Bytes of gradients being reduced under ZeRO-2 and 3: those of the ends, or of the layer
-    before."""
+    """Bytes of buffers for the gradients that are being reduced under ZeRO-2 and 3: those of the
+    ends in the phase EMBEDDING, and those of the layer before in LAYER_SECOND and LAYER_LAST. 0 in
+    other phases, and if gradients stay on the rank (`hands_on_gradients`)."""
     if not hands_on_gradients(grid, framework):
         return 0.0
     if phase == EMBEDDING:

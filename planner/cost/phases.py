@@ -41,15 +41,16 @@ from planner.cost.terms import MovingTerms, PhaseTerms, RestingTerms, constant_b
 
 @jit
 def gradient_per_parameter(framework: FrameworkInputs) -> float:
-    """Bytes per parameter of an unsharded gradient."""
+    """Bytes per parameter of an unsharded gradient, including the framework's additional bytes
+    (`extra_gradient_bytes`)."""
     return framework.gradient_bytes + framework.extra_gradient_bytes
 
 
 @jit
 def whole_gradient_bytes(grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes per parameter of a gradient that no rank has a share of yet. If gradients wait for the
-    last micro-batch's reduction, it has the type in which they are added up until then. No gradient
-    waits if the optimizer updates in backward."""
+    """Bytes per parameter of a gradient that is not yet divided among ranks. If gradients wait for
+    one reduction after the last micro-batch, they have the type in which they are added up until
+    then. 0 if the optimizer updates in backward, because then no gradient waits."""
     if framework.updates_in_backward > 0.0:
         return 0.0
     if hands_on_gradients(grid, framework) and framework.unreduced_gradients > 0.0:
@@ -142,7 +143,8 @@ def kept_copies(phase: int, one_pass: Pass, grid: Row, framework: FrameworkInput
 
 @jit
 def on_their_way(phase: int, holds: Row, one_pass: Pass) -> float:
-    """Bytes of offloaded tensors that are on the GPU in a phase."""
+    """Bytes of offloaded tensors that are on the GPU in a phase: on their way to the host, or
+    already back."""
     if phase == LAYER_LAST and one_pass.in_flight <= 1.0:
         return holds.fetched
     if phase == EMBEDDING and one_pass.in_flight <= 1.0:
@@ -172,7 +174,8 @@ def kept_bytes(
 
 @jit
 def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
-    """Change in bytes after the first layer in backward, at the time when the second one runs."""
+    """Bytes by which memory has changed after the first layer's backward, when the second layer's
+    runs: gradients made minus bytes freed, so often negative. 0 in every other phase."""
     if phase != LAYER_SECOND:
         return 0.0
     return most.done_making if one_pass.accumulates == 0.0 else most.done
@@ -180,8 +183,8 @@ def left_by_first(phase: int, most: LayerMaxima, one_pass: Pass) -> float:
 
 @jit
 def resident_casts(holds: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of quantised copies of weights, which exist besides the weights; ZeRO-3 makes them for
-    a pass."""
+    """Bytes of quantised copies of weights that stay on the GPU besides the weights. 0 if copies do
+    not stay (`weight_casts_stay`), and under ZeRO-3, which makes them for each pass."""
     if framework.weight_casts_stay == 0.0 or grid.zero > 2:
         return 0.0
     return float(holds.layer_casts + holds.mtp_casts + holds.head_casts)
@@ -219,7 +222,10 @@ def made_gradients(phase: int, holds: Row, grid: Row, framework: FrameworkInputs
 def held_gradients(
     phase: int, settled: float, holds: Row, one_pass: Pass, grid: Row, framework: FrameworkInputs
 ) -> float:
-    """Bytes of gradients in a phase of a pass. `settled`: those that the optimizer reads."""
+    """Bytes of gradients on the rank in a phase of a pass. In a pass that makes them: those made so
+    far. In a pass that accumulates: `settled`, the bytes of the gradients that the optimizer reads;
+    or the bytes of whole gradients if these wait for one reduction at the end of the step; 0 until
+    the end of forward if gradients do not exist before backward."""
     if one_pass.accumulates == 0.0:
         return made_gradients(phase, holds, grid, framework)
     if one_pass.before == 0.0 and phase <= FORWARD:

@@ -35,8 +35,8 @@ def saved_bytes(piece: int, key: Row, modules: int, saved: Rows, job: JobInputs)
 
 @jit
 def saved_row_bytes(row: Row, tokens: float, key: Row, job: JobInputs) -> float:
-    """Bytes of one kept tensor on a rank; an `exchanged` tensor exists only if heads are
-    exchanged."""
+    """Bytes that one tensor kept for backward takes on a rank, for `tokens` tokens; 0 for an
+    `exchanged` tensor if context parallelism exchanges no heads."""
     if row.exchanged > 0 and key.exchange <= 1.0:
         return 0.0
     size = row.bytes_per_token * shard_factor(int(row.shard), key, job.kv_heads)
@@ -50,10 +50,10 @@ def offloaded_bytes(
     piece: int, key: Row, modules: int, saved: Rows, job: JobInputs, framework: FrameworkInputs
 ) -> tuple[float, float, float]:
     """(bytes that leave the GPU, bytes copied in each direction, number of copies) of one piece and
-    micro-batch.
+    micro-batch, when activations are offloaded to the host.
 
-    A tensor is copied even if recomputation frees it or another op keeps a reference to it. Tensors
-    below the framework's least size are not copied.
+    A tensor is copied even if recomputation frees it or another op keeps a reference to it, so more
+    bytes may be copied than leave the GPU. Tensors below the framework's least size are not copied.
     """
     tokens = local_tokens(key, job)
     left = copied = copies = 0.0

@@ -92,8 +92,9 @@ def collective_bytes(row: Row, key: Row, job: JobInputs) -> float:
 
 @jit
 def exchange_draws(key: Row, job: JobInputs) -> float:
-    """Number of random draws of a rank for a token's k experts: k, or if these are neighbours among
-    E experts the k·ep/E ranks that have them, at least one."""
+    """Number of independent random choices of ranks by which a token's k experts are found. It is
+    k. But if the k experts are neighbours among all E, each choice brings those of a whole rank:
+    then it is k·ep/E, at least 1 and at most k."""
     if job.neighbour_share > 0.0:
         return float(max(1.0, min(job.top_k, job.neighbour_share * key.ep)))
     return float(job.top_k)
@@ -165,7 +166,9 @@ def communication_terms(
     piece: int, key: Row, collectives: Rows, job: JobInputs, framework: FrameworkInputs,
     network: Rows, out: Rows,
 ) -> None:  # fmt: skip
-    """Fill out[TRAFFICS] of one piece."""
+    """Fill out[3·group + pass] for one piece: seconds and link time of all collectives of each
+    group in each pass, summed, and the seconds that the framework can overlap. Rows without
+    collectives are zero."""
     for index in range(TRAFFICS):
         one_out = out[index]
         one_out.total = one_out.hideable = one_out.inside = one_out.between = 0.0
@@ -261,7 +264,8 @@ def group_window(group: int, index: int, terms: ComputeTerms) -> float:
 
 @jit
 def free_share(free: float, busy: float) -> float:
-    """Share of `busy` seconds of link time for which `free` seconds have room."""
+    """Share (0 to 1) of `busy` seconds of link time that fits into `free` seconds: free/busy, at
+    most 1."""
     return 1.0 if busy <= free else max(0.0, free) / busy
 
 

@@ -48,11 +48,13 @@ def pipeline_bound_s(
 def exposed_transfer_s(
     transfer_s: float, pp: float, vpp: float, grad_acc: float, hidden_share: float
 ) -> float:
-    """Seconds that the critical stage waits for point-to-point transfers.
+    """Seconds of a step that the busiest stage waits for transfers between stages; 0 without a
+    pipeline.
 
-    Every micro-batch crosses each boundary once forward and once backward, v times when
-    interleaved. Filling and draining crosses each of the p-1 boundaries once in each direction and
-    cannot hide that. Only the interleaved schedule runs transfers at the same time as compute.
+    `transfer_s`: seconds of one transfer. Every micro-batch crosses each boundary once forward and
+    once backward, v times when interleaved. Filling and draining crosses each of the p-1 boundaries
+    once in each direction and cannot hide that. Only the interleaved schedule runs transfers at the
+    same time as compute: the share `hidden_share` of those outside filling and draining.
     """
     if pp <= 1.0:
         return 0.0
@@ -72,8 +74,9 @@ def exchanges(pp: float) -> float:
 
 @jit
 def exchange_wait_s(wait_s: float, pp: float, grad_acc: float) -> float:
-    """Seconds that the busiest stage waits in addition to its transfers: m · exchanges · wait.
+    """Seconds of a step that the busiest stage waits in addition to its transfers: m · exchanges ·
+    wait, with m micro-batches and `exchanges` for each.
 
-    `wait_s`: of each send or receive, at any size. Ignores filling and draining.
+    `wait_s`: seconds of waiting at each send or receive, at any size. Ignores filling and draining.
     """
     return grad_acc * exchanges(pp) * wait_s

@@ -33,12 +33,14 @@ class PlacedGroup(NamedTuple):
 
 @jit
 def touched_domains(size: int, stride: int, domain: int, world: int) -> int:
-    """Domains touched by the worst-placed group of `size` members, `stride` ranks apart.
+    """Number of scale-up domains touched by the worst-placed group of `size` members that are
+    `stride` ranks apart; 1 if the job fits into one `domain`. `domain`: GPUs of a domain; `world`:
+    GPUs of the job.
 
-    Groups of a kind tile blocks of size*stride ranks. If blocks and domains of U ranks nest, the
-    count is exact: size / min(size, U/stride). Otherwise some group starts one rank before a
-    boundary and its span of s ranks touches floor((s - 2)/U) + 2 domains, an upper bound that is at
-    most `size`.
+    Groups of a kind tile blocks of size·stride ranks. If blocks and domains nest, the count is
+    exact: size / min(size, domain/stride). Otherwise some group starts one rank before a boundary,
+    and its span of s = (size - 1)·stride + 1 ranks touches floor((s - 2)/domain) + 2 domains, an
+    upper bound that is limited to `size`.
     """
     if size <= 1 or world <= domain:
         return 1

@@ -39,7 +39,8 @@ def splits_backward(schedule: int, pp: float) -> bool:
 
 @jit
 def copies_of_model(schedule: int, pp: float) -> float:
-    """Copies of the model that all stages have together: two under DualPipe."""
+    """Number of copies of the model on all stages of a pipeline together: 2 under DualPipe with
+    several stages, otherwise 1."""
     return 2.0 if pp > 1.0 and schedule == SCHEDULE_DUALPIPE else 1.0
 
 
@@ -65,13 +66,14 @@ def microbatch_share(schedule: int) -> float:
 
 @jit
 def boundary_passes(schedule: int, pp: float, vpp: float, grad_acc: float) -> float:
-    """Passes of one micro-batch over a stage's layers that run at the same time as its traffic at
-    an end of the step: one, or if interleaved (v-1)·min(p, m) / v.
+    """Compute that can hide a stage's traffic at one end of the step, in passes of one micro-batch
+    over all its layers: 1, or (v-1)·min(p, m) / v for interleaved schedules.
 
     Chunks then run p micro-batches in turn: gradients of a chunk are final, and sent, while the
     chunks before it still run backward, and weights of a chunk are gathered while those before it
     run forward (Megatron-LM core 0.19, pipeline_parallel/schedules.py: grad_sync_func and
-    param_sync_func). The share `boundary_hideable` of the traffic has compute to hide behind.
+    param_sync_func). Only the share `boundary_hideable` of the traffic has this compute to hide
+    behind.
     """
     if schedule != SCHEDULE_1F1B or vpp <= 1.0:
         return 1.0
@@ -80,8 +82,9 @@ def boundary_passes(schedule: int, pp: float, vpp: float, grad_acc: float) -> fl
 
 @jit
 def boundary_hideable(schedule: int, vpp: float) -> float:
-    """Share of the traffic at an end of the step that does not belong to the first chunk, whose
-    traffic is sent when everything has run."""
+    """Share of a stage's traffic at one end of the step that may be hidden: all of it, or (v-1)/v
+    for interleaved schedules, because the traffic of the first chunk is sent when everything has
+    run."""
     return 1.0 if schedule != SCHEDULE_1F1B or vpp <= 1.0 else 1.0 - 1.0 / vpp
 
 

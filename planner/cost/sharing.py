@@ -59,7 +59,7 @@ class Window(NamedTuple):
 
 @jit
 def passes(window: Window, count: float) -> Window:
-    """`count` passes as one window."""
+    """One window for `count` passes in a row: every field of `window` multiplied by `count`."""
     return Window(
         count * window.seconds, count * window.compute, count * window.exposed_inside,
         count * window.exposed_between, count * window.hidden_inside, count * window.hidden_between,
@@ -98,7 +98,9 @@ def times(stream: Stream, factor: float) -> Stream:
 def on_links(
     seconds: float, inside: float, between: float, wire_bytes: float, links: LinkInputs
 ) -> Stream:
-    """A stream of `seconds` that sends `wire_bytes` and keeps links busy for no longer."""
+    """A stream of `seconds` that sends `wire_bytes` on each link of its domain and keeps the links
+    inside and between domains busy for `inside` and `between` seconds, each limited to `seconds`.
+    """
     busy = max(inside, between)
     held = max(inside, wire_bytes / links.scale_up_bytes_per_s)
     waits = max(0.0, seconds - busy)
@@ -161,8 +163,9 @@ def piece_reduction(traffic: Row) -> Stream:
 
 @jit
 def met_share(busy: float, free: float) -> float:
-    """Share of the layers' exposed traffic on a class of links that other traffic meets: B/(W -
-    H)."""
+    """Share (0 to 1) of the layers' exposed traffic on a class of links that other traffic meets:
+    `busy` / `free`, which is B/(W - H) in the module's docstring. 0 if there is no other traffic.
+    """
     if busy <= 0.0:
         return 0.0
     return 1.0 if free <= busy else busy / free
@@ -170,10 +173,11 @@ def met_share(busy: float, free: float) -> float:
 
 @jit
 def shared_seconds(window: Window, stream: Stream) -> float:
-    """Seconds by which a stream during a pass delays the pass's exposed traffic.
+    """Seconds by which a stream that runs during a pass delays the pass's own exposed traffic.
 
-    Sum over the classes of E·B/(max(W, T) - H), at most E: T, the stream's seconds, counts if it
-    lasts longer than the pass.
+    Sum over the classes of links of E·B/(max(W, T) - H), at most E. E, H: exposed and hidden link
+    time of the pass; B: link time of the stream; W, T: seconds of the pass and of the stream. T
+    counts if the stream lasts longer than the pass.
     """
     long = max(window.seconds, stream.seconds)
     inside = met_share(stream.inside, long - window.hidden_inside)
@@ -183,8 +187,12 @@ def shared_seconds(window: Window, stream: Stream) -> float:
 
 @jit
 def outlasting_seconds(window: Window, stream: Stream) -> float:
-    """Seconds of a stream for which there is no room during a pass: max(T, B + H) - W over the
-    classes."""
+    """Seconds of a stream that remain after a pass that runs at the same time, because the pass has
+    no room for them: max(T, B + H) - W over the classes of links, at least 0.
+
+    T: seconds of the stream by itself; B: its time on a class of links; H: that of the pass's
+    hidden traffic; W: seconds of the pass. 0 for an empty stream.
+    """
     longest = max(stream.seconds, stream.inside + window.hidden_inside)
     longest = max(longest, stream.between + window.hidden_between)
     return max(0.0, longest - window.seconds) if stream.seconds > 0.0 else 0.0

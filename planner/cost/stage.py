@@ -58,7 +58,8 @@ from planner.cost.terms import (
 
 @jit
 def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Bytes of a piece's gradients after a pass that makes them."""
+    """Bytes of a piece's gradients that one rank has after the first pass that makes them; a rank's
+    share if they are divided as soon as a layer has made them (`reduces_at_once`)."""
     if reduces_at_once(grid, framework):
         share = trained_share(cost, grid, framework)
         return divided_gradient_bytes(share, framework)
@@ -69,8 +70,8 @@ def new_gradients(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
 def layer_parts(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerParts:
-    """Bytes of the layers of one kind: `plain` of them keep all tensors, `again` of them
-    recompute."""
+    """Bytes of one layer of a kind during its backward and after it (`LayerParts`), on a stage with
+    `plain` such layers that keep all tensors and `again` that recompute."""
     handed_on = hands_on_gradients(grid, framework)
     gathered = 0.0
     if is_sharded(grid) and grid.zero == 2 and not keeps_weights(grid, framework):
@@ -98,8 +99,8 @@ def layer_parts(
 def layer_maxima(
     cost: Row, plain: float, again: float, key: Row, grid: Row, framework: FrameworkInputs
 ) -> LayerMaxima:
-    """The maxima for one kind with `plain` layers that keep all tensors and `again` that
-    recompute."""
+    """The `LayerMaxima` of a stage with layers of one kind only: `plain` of them keep all tensors,
+    `again` of them recompute."""
     parts = layer_parts(cost, plain, again, key, grid, framework)
     # The last layer in backward is the stage's first, which recomputes if any does.
     last = parts.making + (parts.remade if again > 0.0 else 0.0)
@@ -169,10 +170,10 @@ def layer_sums(
 @jit
 def resident_bytes(layers: float, costs: Rows, job: JobInputs) -> float:
     """Bytes of offloaded tensors that are on the GPU: those of `layers` layers of the kind with the
-    most, on their way out or back, and the tensors of which a layer has two copies once they are
-    back.
+    most, which are being copied to the host or back; and the second copies of tensors that one
+    layer has twice once they are back.
 
-    Ignores that a stage with fewer layers in flight has fewer.
+    Ignores that a stage with fewer layers in flight than `layers` has less on the GPU.
     """
     left = twice = 0.0
     for kind in range(job.kinds):
@@ -270,8 +271,12 @@ def heaviest_phase(
     holds: Row, most: LayerMaxima, held: Held, updates: bool, key: Row, grid: Row, job: JobInputs,
     framework: FrameworkInputs,
 ) -> tuple[int, int, PhaseTerms]:  # fmt: skip
-    """(phase, pass, terms) in which a stage has the most bytes. Without `updates` only phases of
-    its passes count, by their bytes besides gradients."""
+    """(phase, pass, terms in bytes) for the phase in which a stage has the most live bytes. `pass`:
+    its index in `passes`; 0 for the optimizer's phase.
+
+    Without `updates` the optimizer's phase does not compete, and gradients are left out of the
+    comparison, though they remain in the terms.
+    """
     passes_of_stage = passes(held, grid.grad_acc, framework)
     rest = at_rest(holds, key, grid, job, framework)
     best, where, within = rest, OPTIMIZER, 0
@@ -293,7 +298,8 @@ def heaviest_phase(
 
 @jit
 def fill_terms(terms: PhaseTerms, out: Row) -> None:
-    """Fill the STAGE_* terms for live tensors."""
+    """Fill the STAGE_* columns for live tensors from the terms of one phase, in bytes; several
+    terms may be added up in one column."""
     for column in LIVE_PLACES:
         out.terms[column] = 0.0
     for place in range(len(RESTING_PLACES)):

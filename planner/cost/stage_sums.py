@@ -16,11 +16,14 @@ from planner.cost.tables import Array
 def least_together(
     options: Array, places: Array, seconds: Array, largest: bool, totals: Array, chosen: Array
 ) -> None:
-    """Fill totals[n, place]: the least seconds of the first n stages whose places add up to it, and
-    chosen[stage]: its option if all stages take the least together, the first if there are several.
+    """Fill totals[n, place]: the least seconds of the first n stages whose options have places that
+    add up to `place`; infinite if none do. Fill chosen[stage]: the option of each stage in the
+    cheapest choice for the last place, the first one if several are equal; left alone if there is
+    no such choice.
 
-    `options[stage]`: first and last + 1 of its options, each with its place and its seconds;
-    `largest`: the longest of the stages' seconds instead of their sum (nothing is chosen).
+    `options[stage]`: number of its first option, and of its last one + 1; `places` and `seconds`
+    are of each option. `largest`: the longest of the stages' seconds is counted instead of their
+    sum, and nothing is chosen.
 
         totals[n + 1, p] = min over options o of totals[n, p - place_o] + seconds_o
     """

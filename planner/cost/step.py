@@ -78,9 +78,13 @@ class ShapeFrame(NamedTuple):
 
 
 class StageTimes(NamedTuple):
-    """The slowest stage, and seconds of one micro-batch: on that stage, of the longest forward and
-    the longest backward of any stage, and summed over all stages: in total, in forward, and for
-    weight gradients."""
+    """Forward and backward seconds of a pipeline's stages for one micro-batch.
+
+    `slowest`: number of the slowest group of stages, and `slowest_s` its forward plus backward.
+    `longest_forward_s`, `longest_backward_s`: the longest forward and the longest backward, perhaps
+    on different stages. Summed over all stages: `total_s` forward plus backward, `forward_s`
+    forward only, `weight_s` weight gradients only.
+    """
 
     slowest: int
     slowest_s: float
@@ -229,11 +233,12 @@ def exposed_end_s(
     counts: Array, traffic: Rows, groups: Rows, grid: Row, framework: FrameworkInputs,
     stages: Rows,
 ) -> float:  # fmt: skip
-    """Seconds of gradient and parameter traffic at the end of a step that are not hidden.
+    """Seconds of a step's gradient and parameter traffic, at its end and at the start of the next
+    step, that no compute hides: the most of any stage.
 
     Gradients of a stage are reduced during its last backward, and updated weights are gathered
     during the first forward of the next step (`boundary_passes`); later stages also have the drain
-    of the pipeline. For the links that they share with the layers' traffic see
+    of the pipeline to hide them. For the links that they share with the layers' traffic see
     `planner.cost.boundary_traffic`.
     """
     exposed_s = drain_s = 0.0

@@ -85,12 +85,14 @@ def mixed_bubble_share(share: float, schedule: int) -> float:
 
 @jit
 def even_stages(total_s: float, totals: Array, traffic: Rows, grid: Row, place: Array) -> float:
-    """The number by which to divide `total_s`, the seconds of all stages, for a lower bound on the
-    slowest stage's seconds.
+    """Divisor of `total_s`, the seconds of all stages, that gives a lower bound on the slowest
+    stage's seconds; at most pp.
 
-    A stage on machine q takes no less than its pieces take on the first machine over x_q, the
-    largest such ratio of any piece; so with W seconds of all pieces there, the slowest stage takes
-    at least W / sum(x_q).
+    Machines differ in speed, so it may be less than pp. x_q is the largest ratio, over all pieces,
+    of a piece's seconds on the first machine to its seconds on the machine q of a stage. That stage
+    takes at least 1/x_q of the seconds that its pieces take on the first machine. So with W seconds
+    of all pieces on the first machine, the slowest stage takes at least W / sum(x_q), summed over
+    the stages.
     """
     first_s = together = 0.0
     for piece in range(totals.shape[0]):

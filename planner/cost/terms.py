@@ -37,11 +37,11 @@ class MemoryTerm(NamedTuple):
 
 
 class StageTerm(NamedTuple):
-    """A term of a stage's peak. `name`: of its column and of its field in plans.
+    """A term of a stage's peak memory. `name`: of its column, and of its field in saved plans.
 
-    `words`, `group`, `heading`: as in `MemoryTerm`; `snapshot`: the category of torch's memory
-    snapshots that counts it, empty if it is outside tensors; `added`: plans written before it
-    existed lack it.
+    `words`, `group`, `heading`: as in `MemoryTerm`. `snapshot`: the category of torch's memory
+    snapshots that counts it, empty if it is outside tensors. `added`: True if the term is newer
+    than the format of plans, so that older saved plans may lack its field.
     """
 
     name: str
@@ -53,7 +53,7 @@ class StageTerm(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Name of its field in plans, bytes."""
+        """Name of this term's field in saved plans; the value there is in bytes."""
         return self.name
 
 
@@ -177,7 +177,7 @@ class TimeTerm(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Name of its field in plans, s."""
+        """Name of this term's field in saved plans; the value there is in seconds."""
         return f"{self.name}_s"
 
 

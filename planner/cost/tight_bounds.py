@@ -61,8 +61,12 @@ RECOMPUTE_SHARED = 3
 
 @jit
 def largest_deficit(layers: Array, column: int, prefix: Array, mean: float) -> float:
-    """max over runs of consecutive layers of (n*mean - their sum), for a column of `layers`;
-    `prefix[kind, n]`: layers of a kind among the first n. At least 0 (the empty run)."""
+    """The most by which any run of n consecutive layers costs less than n · `mean`, in a column of
+    `layers`; at least 0 (the empty run).
+
+    `prefix[kind, n]`: layers of a kind among the first n. `mean`: the column's mean over all layers
+    of the model.
+    """
     most = running = 0.0
     for layer in range(prefix.shape[1] - 1):
         item = 0.0
@@ -109,7 +113,8 @@ def shared_layers(layers: float, blocks: float, each: float) -> float:
 def fewest_shared(
     layers: float, blocks: float, each: float, head_layers: float, lone: float
 ) -> float:
-    """Lower bound on `shared_layers` if one block may have `head_layers` less than the others."""
+    """Lower bound on `shared_layers` if one block, the head's, may have up to `head_layers` layers
+    less than the others; `lone`: 1 if it may have no layers at all."""
     if blocks <= 1.0:
         return float(min(each, layers))
     fewest = shared_layers(layers, blocks, each)
@@ -126,10 +131,10 @@ def fitting_layers(
     stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int, shared: Array,
     blocks: float, limit_bytes: float, fits: Array,
 ) -> None:  # fmt: skip
-    """Fill fits[n]: most layers, up to n, that fit on a stage; negative if the stage does not fit
-    even without layers.
+    """Fill fits[n]: upper bound on the layers, at most n, that fit in a stage's memory; negative if
+    the stage does not fit even without layers.
 
-    `shared[n]`: how many of n layers recompute at most, under RECOMPUTE_SHARED.
+    `shared[n]`: the most of n layers that recompute, under RECOMPUTE_SHARED.
     """
     flight, deferred = stage[STAGE_FLIGHT], stage[STAGE_DEFERRED]
     some = recompute not in (RECOMPUTE_NONE, RECOMPUTE_ALL)
@@ -167,9 +172,10 @@ def layers_in_time(
     seconds: float, stage: Array, layers: Array, mean: Array, deficit: Array, recompute: int,
     blocks: float, again: Array,
 ) -> int:  # fmt: skip
-    """Most layers that a stage can run forward and backward in `seconds`; negative if not even 0.
+    """Upper bound on the number of layers that a stage can run forward and backward in `seconds`;
+    -1 if the stage takes longer even without layers.
 
-    `again[n]`: how many of n layers recompute at least, under RECOMPUTE_SHARED.
+    `again[n]`: the fewest of n layers that recompute, under RECOMPUTE_SHARED.
     """
     left = seconds - stage[STAGE_SECONDS]
     if left < 0.0:
@@ -192,9 +198,12 @@ def slowest_stage_s(
     each: float, blocks: float, head: int, head_layers: float, live_bytes: Array,
     standalone_vocab: float, low_s: float, fits: Array, again: Array,
 ) -> float:  # fmt: skip
-    """Least seconds of the slowest stage, at least `low_s`; infinite if the layers do not fit.
+    """Lower bound on the seconds of the slowest stage, at least `low_s`; infinite if the layers do
+    not fit the memory.
 
-    `place[stage]`: its machine. Working arrays: `fits[stage, n]`, `again[2, n]`.
+    `place[stage]`: its machine. `each`: number of layers that every block recomputes, under
+    RECOMPUTE_SHARED. `head`: number of the head's stage. Working arrays: `fits[stage, n]`,
+    `again[2, n]`.
     """
     total = fits.shape[1] - 1
     if not _in_memory(
@@ -230,8 +239,8 @@ def _in_memory(
     each: float, blocks: float, live_bytes: Array, standalone_vocab: float, fits: Array,
     again: Array,
 ) -> bool:  # fmt: skip
-    """Whether all layers fit on the stages; fills `fits[stage, n]`: most of n layers that fit on a
-    stage.
+    """Whether all layers together fit in the memory of the stages. Fills `fits[stage, n]`: the most
+    layers, out of n, that fit on a stage.
 
     Working array: `again[n]`.
     """
@@ -283,10 +292,16 @@ def shared_span_s(
     slowest_s: float, plain_s: float, layers: Array, each: float, blocks: float, count: int,
     grad_acc: float, share: float,
 ) -> float:  # fmt: skip
-    """Lower bound on the seconds of a step's passes if every block recomputes `each` of its layers.
+    """Lower bound on the seconds of a step's forward and backward passes if every block recomputes
+    `each` of its layers, or all that it has.
 
-    If no block is larger than c, at least the share each/c of all layers recomputes. Besides a
-    block of c layers its stage has others of at least c - 1, except for the one with the head.
+    `slowest_s`: lower bound on the slowest stage's seconds. `plain_s`: seconds of the whole model
+    without recomputation. `layers[machine, kind, LAYER_*]`: costs of a layer. `blocks`: number of
+    blocks of one stage. `count`: number of layers of the model. `share`: from `bubble_share`.
+
+    It is the least over c, the number of layers in the largest block. At least the share each/c of
+    all layers recomputes. Besides a block of c layers its stage has others of at least c - 1,
+    except for the one with the head.
     """
     others = max(0.0, blocks - 2.0)
     again_s, layer_s = least_of(layers, LAYER_RECOMPUTE), least_of(layers, LAYER_SECONDS)

@@ -48,7 +48,8 @@ def largest_update_bytes(cost: Row, grid: Row, framework: FrameworkInputs) -> fl
 
 @jit
 def slice_copy_seconds(cost: Row, grid: Row, framework: FrameworkInputs) -> float:
-    """Seconds that ZeRO-1 takes to copy the slices of one piece's tensors, one kernel per slice.
+    """Seconds that ZeRO-1 takes to copy the slices of one piece's tensors, one kernel per slice; 0
+    under other ZeRO stages and on one rank.
 
     If every tensor is divided over all data-parallel ranks and gathered through a flat buffer, each
     of its slices is copied by itself: tensors x ranks copies, however small.
@@ -88,7 +89,8 @@ def copies_table(stage: int, counts: Array, job: JobInputs) -> bool:
 
 @jit
 def pieces_of(piece: int, stage: int, counts: Array, job: JobInputs) -> float:
-    """Number of times that a stage updates a piece; a copy of the embedding counts."""
+    """Number of times that a piece's parameters are updated on a stage: its number there, and one
+    more for the embedding if the stage has a copy of the vocabulary table (`copies_table`)."""
     count = float(counts[piece, stage])
     if piece == job.kinds and copies_table(stage, counts, job):
         count += 1.0
@@ -97,7 +99,8 @@ def pieces_of(piece: int, stage: int, counts: Array, job: JobInputs) -> float:
 
 @jit
 def stage_extra_state(stage: int, counts: Array, costs: Rows, grid: Row, job: JobInputs) -> float:
-    """Optimizer state of a stage beyond `FrameworkInputs.optimizer_bytes` per parameter, bytes."""
+    """Bytes of optimizer state of a stage on one rank, beyond `FrameworkInputs.optimizer_bytes` for
+    each parameter; divided as ZeRO divides them."""
     state = 0.0
     for piece in range(job.pieces):
         _, more = extra_update(costs[piece], grid)

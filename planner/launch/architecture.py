@@ -38,17 +38,18 @@ def always(model: ModelSpec) -> bool:  # noqa: ARG001 (a condition of rows)
 
 
 def nothing(model: ModelSpec) -> None:
-    """No phrase, or no value."""
+    """Return None: no phrase, or no value. The default of a row's functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureRow:
     """How a dialect describes `fields`, dotted names of ModelSpec.
 
-    `key`: the framework's key, empty if it has none. `value`: the value under it. `default`: the
-    framework's default; an equal value is not written, and `...` means always written. `when`:
-    models to which the row applies. `refuses`: a phrase for what the framework lacks. `departs`:
-    what it does instead.
+    `key`: the framework's key, empty if it has none. `value`: gives the value under the key for a
+    model. `default`: the framework's default; a value equal to it is not written, and `...` means
+    that the value is always written. `when`: whether the row applies to a model. `refuses`: names
+    the feature that the framework lacks for a model; None if it lacks nothing. `departs`: says what
+    the framework does instead; None if it does the same.
     """
 
     fields: tuple[str, ...]
@@ -67,8 +68,9 @@ def row(
     default: Value = ...,  # type: ignore[assignment]
     **more: Callable[[ModelSpec], Any],
 ) -> ArchitectureRow:
-    """A row; `fields` is separated by spaces. If no value is given, it is that of the first field,
-    for models that have the field's table."""
+    """A row; `fields` is a text of names separated by spaces. With a key and without `value`, the
+    value is that of the first field, and the row applies to models that have the field's table
+    (unless `when` is given)."""
     names = tuple(fields.split())
     if key and value is None:
         value, more = as_it_is(names[0]), {"when": has_table_of(names[0])} | more
@@ -76,12 +78,13 @@ def row(
 
 
 def as_it_is(name: str) -> Callable[[ModelSpec], Any]:
-    """The value of a field."""
+    """A function that returns the value of a model's field; `name` is dotted."""
     return lambda model: value_of(model, name)
 
 
 def has_table_of(name: str) -> Callable[[ModelSpec], bool]:
-    """Condition: the model has the table of a field, as `moe` for `moe.top_k`."""
+    """A condition: whether a model has the table that a field is in (`moe` for `moe.top_k`). Always
+    true for a field at the top level."""
     table = name.rpartition(".")[0]
     return (lambda model: value_of(model, table) is not None) if table else always
 
@@ -90,7 +93,8 @@ Table = Sequence[ArchitectureRow]
 
 
 def settings(table: Table, model: ModelSpec) -> dict[str, Value]:
-    """Keys to write, with their values, in the order of the table."""
+    """Keys to write and their values, in the order of the table, without those that equal the
+    framework's default."""
     return {
         key: value
         for key, (value, default) in all_settings(table, model).items()
@@ -108,7 +112,8 @@ def all_settings(table: Table, model: ModelSpec) -> dict[str, tuple[Value, Value
 
 
 def refusals(table: Table, model: ModelSpec, what: str, nearest: str) -> tuple[Refusal, ...]:
-    """A refusal for each property of the model that `what` lacks."""
+    """A refusal for each property of the model that the framework `what` lacks; empty if it lacks
+    none. `nearest`: the alternative to suggest."""
     found = (entry.refuses(model) for entry in table if entry.when(model))
     phrases = dict.fromkeys(phrase for phrase in found if phrase)
     return tuple(
@@ -144,14 +149,14 @@ def has_rope(model: ModelSpec) -> bool:
 
 
 def experts(model: ModelSpec) -> MoeSpec:
-    """The experts of a model that has them."""
+    """The expert settings of a model. ValueError if it has no experts."""
     if model.moe is None:
         raise ValueError(f"{model.name} has no experts")
     return model.moe
 
 
 def stretched(kind: str) -> Callable[[ModelSpec], bool]:
-    """Condition: rotary positions are scaled in one way."""
+    """A condition: whether a model has rotary positions that are scaled in the way `kind`."""
     return lambda model: has_rope(model) and scaling_kind(model) == kind
 
 
@@ -161,14 +166,16 @@ def scaling_kind(model: ModelSpec) -> str:
 
 
 def attention_scale(model: ModelSpec) -> float | None:
-    """The factor of attention scores, if it is not the inverse root of the head's width."""
+    """The factor by which attention scores are multiplied; None if it is the usual one, 1 /
+    sqrt(width of a head)."""
     width = model.query_width / model.heads
     scale = model.attention_scale
     return None if scale is None or abs(scale * width**0.5 - 1) < 1e-9 else scale
 
 
 def without(name: str, phrase: str) -> ArchitectureRow:
-    """A field that the framework lacks: refused if the model sets it."""
+    """A row for a field that the framework lacks. Refused with `phrase` if the model gives the
+    field a value other than None, False, 0 or ()."""
 
     def refuses(model: ModelSpec) -> str | None:
         value = value_of(model, name)
@@ -186,7 +193,7 @@ def value_of(model: ModelSpec, name: str) -> object:
 
 
 def fields_of(kind: type[BaseModel] = ModelSpec, before: str = "") -> tuple[str, ...]:
-    """Dotted names of all fields of the architecture; the vision part is a single one."""
+    """Dotted names of all fields of the architecture. The vision part counts as a single field."""
     found: list[str] = []
     for name, field in kind.model_fields.items():
         full = before + name
@@ -210,7 +217,8 @@ Facts = Callable[[ModelSpec], Mapping[str, object]]
 
 
 def constants(model: ModelSpec) -> str | None:
-    """Features of the model that only transformers has."""
+    """The model's constants that only transformers supports, as `key = value, ...`; None if there
+    are none."""
     return ", ".join(f"{key} = {value}" for key, value in model.constants) or None
 
 
@@ -225,7 +233,8 @@ def _of_traits(model: ModelSpec) -> dict[str, object]:
 
 
 def lacking(known: Set[str]) -> tuple[ArchitectureRow, ...]:
-    """Rows that refuse the traits of `traits.toml` except those in `known`."""
+    """One row for each trait in `traits.toml`, which refuses models with that trait. Traits in
+    `known` get no row."""
     traits = shipped_toml("planner.launch", "traits.toml")
     return tuple(_lacked(trait) for name, trait in traits.items() if name not in known)
 
@@ -247,7 +256,8 @@ def moe_indices(model: ModelSpec) -> tuple[int, ...]:
 
 
 def leading_dense(model: ModelSpec) -> int | None:
-    """Number of dense layers if all of them come first; None otherwise."""
+    """The number of dense layers, if all of them come before the layers with experts; None
+    otherwise."""
     dense = model.layers - len(moe_indices(model))
     return dense if moe_indices(model) == tuple(range(dense, model.layers)) else None
 
@@ -256,7 +266,8 @@ def leading_dense(model: ModelSpec) -> int | None:
 
 
 def model_rows(rows: Iterable[Mapping[str, Any]], facts: Facts) -> tuple[ArchitectureRow, ...]:
-    """The rows of a TOML table. `facts`: further names for expressions."""
+    """The rows that a TOML table describes. `facts`: returns further names that their expressions
+    may use."""
     known = names_of_model(facts)
 
     def made(entry: Mapping[str, Any]) -> ArchitectureRow:
@@ -267,7 +278,8 @@ def model_rows(rows: Iterable[Mapping[str, Any]], facts: Facts) -> tuple[Archite
 
 
 def names_of_model(facts: Facts) -> Facts:
-    """Names for expressions about a model: itself, its tables and further facts."""
+    """A function that returns the names for expressions about a model: the model itself, its
+    tables, and those that `facts` adds."""
 
     # Every row of a table asks for them.
     @lru_cache(maxsize=64)
@@ -281,7 +293,9 @@ def names_of_model(facts: Facts) -> Facts:
 def parts_of(
     entry: Mapping[str, Any], names: Facts, phrases: Sequence[str] = ("refuses", "departs")
 ) -> tuple[Callable[[ModelSpec], Any] | None, Any, dict[str, Any]]:
-    """Value, default and the other arguments of a row. `phrases`: keys with conditional texts."""
+    """The value, the default and the remaining arguments for a row, from its TOML entry. The value
+    is None if the entry has none. `phrases`: keys of the entry that hold lists of conditional
+    texts."""
     more: dict[str, Any] = {}
     if "when" in entry:
         more["when"] = lambda model: holds(entry["when"], names(model))
@@ -293,7 +307,8 @@ def parts_of(
 
 
 def value_of_text(text: str, names: Facts, whole: bool = False) -> Callable[[ModelSpec], Any]:
-    """The value of an expression for a model. `whole`: as a whole number."""
+    """A function that evaluates an expression for a model. `whole`: it returns the result as a
+    whole number."""
 
     def value(model: ModelSpec) -> Any:
         found = evaluated(text, names(model))

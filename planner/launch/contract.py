@@ -52,9 +52,9 @@ Files = Mapping[str, str]
 class Launch:
     """A plan to be written for a framework.
 
-    `job` is `request` resolved; `plan` was costed under `job.framework`, the profile, while
-    `target` names the writer ("accelerate"). `given`: values that the folder fixes for the user's
-    variables; `name`: of the job, if a driver sets one.
+    `job`: `request` resolved. `plan` was costed under the profile `job.framework`; `target` names
+    the writer ("accelerate"). `given`: values that the folder fixes for the user's variables, by
+    name. `name`: the job's name, if another program starts the runs; otherwise empty.
     """
 
     plan: Plan
@@ -67,12 +67,12 @@ class Launch:
 
     @property
     def gpus_per_node(self) -> int:
-        """Processes on one node."""
+        """Processes on one node, one for each GPU that the plan uses there."""
         return min(self.job.cluster.gpus_per_node, self.plan.degrees.gpus)
 
     @property
     def splits_sequence(self) -> bool:
-        """Whether tensor parallelism, if used, includes sequence parallelism."""
+        """Whether the framework uses sequence parallelism whenever it uses tensor parallelism."""
         return self.job.framework.parallelism.sequence_parallel == "with-tp"
 
     @property
@@ -83,7 +83,8 @@ class Launch:
 
     @property
     def recompute_reason(self) -> str:
-        """Description of how activations are kept."""
+        """A phrase on how activations are kept: all of them, or only the inputs of recomputed
+        layers."""
         again = "each layer keeps its input and runs again"
         return again if self.recomputes_layers else "every activation is kept"
 
@@ -115,12 +116,13 @@ OFFLOADED = "parameters, gradients and optimizer state in host memory"
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A user's setting: a shell variable at the top of the script, from the environment or from
-    `default`, which may refer to variables above it.
+    """A user's setting: a shell variable at the top of the script. Its value comes from the
+    environment or else from `default`, which may refer to variables above it.
 
-    `needed`: it must be set before submission. `holds`: a path, in terms of the variable, that must
-    exist then, unless a container brings it. `names_path`: it names a file or folder, which a
-    container must see. `given`: a fixed value, which the environment does not override.
+    `needed`: the user must set it before the job is submitted. `holds`: a path, written with the
+    variable, that must exist at that time, unless it is inside a container. `names_path`: it names
+    a file or folder, which a container must be able to see. `given`: a fixed value, which the
+    environment does not override; None if there is none.
     """
 
     name: str
@@ -154,7 +156,8 @@ WARMUP_STEPS = Variable(
 
 
 def pretrained_variable(form: str, *, local: bool = True) -> Variable:
-    """The weights to start from. `form`: what the framework accepts; `local`: only from a disk."""
+    """The variable for the weights to start from. `form`: a description of the weights that the
+    framework accepts; `local`: they must be on a disk."""
     return Variable(
         PRETRAINED,
         "",
@@ -165,18 +168,21 @@ def pretrained_variable(form: str, *, local: bool = True) -> Variable:
 
 
 def rate_variable(default: str, name: str = "LEARNING_RATE", what: str = "peak") -> Variable:
-    """A learning rate that runs but was not chosen for this job."""
+    """The variable for a learning rate. Its default is a placeholder that was not chosen for this
+    job. `what`: the rate meant, such as `peak`."""
     meaning = f"PLACEHOLDER, yours to choose: {what} learning rate"
     return Variable(name, default, meaning)
 
 
 def run_variable(launch: Launch) -> Variable:
-    """The name of the run, derived from what it trains, so that different runs do not share it."""
+    """The variable for the name of the run. The default is derived from the training, so that
+    different trainings have different names."""
     return Variable(RUN, run_name(launch), "name of this run; every experiment needs its own")
 
 
 def run_name(launch: Launch) -> str:
-    """A name of letters, digits and dashes."""
+    """A name of lower-case letters, digits and dashes, from the model, the target, the way of
+    tuning, the global batch and the sequence length."""
     model, plan = launch.job.model.name[:60], launch.plan
     tuning = launch.job.tuning
     how = f"-{tuning.method}{tuning.rank or ''}" if not tuning.trains_all else ""
@@ -190,20 +196,21 @@ _AT_HOME = f"${{HOME}}/{CHECKPOINTS_AT_HOME}"
 
 
 def checkpoints_of(launch: Launch) -> str:
-    """Where checkpoints go by default, in shell syntax."""
+    """The default folder for the run's checkpoints, in shell syntax."""
     root = _CHECKPOINT_ROOTS.get(launch.nodes_as, f"$HOME/{CHECKPOINTS_AT_HOME}")
     return f"{root}/{run_name(launch)}"
 
 
 def on_disk(entry: Variable, launch: Launch) -> Variable:
-    """A variable whose default is on the disk shared by the launcher's machines."""
+    """The variable with a default folder in the user's home moved to the disk that the launcher's
+    machines share; unchanged if there is no such disk or no such folder."""
     root = _CHECKPOINT_ROOTS.get(launch.nodes_as, _AT_HOME)
     return replace(entry, default=entry.default.replace(_AT_HOME, root))
 
 
 def folder_variable(data: str) -> Variable:
-    """Where checkpoints go; by default nowhere while the variable `data` is empty, as in a trial
-    run.
+    """The variable for the folder of checkpoints. `data`: name of the variable for the training
+    data; while it is empty, as in a trial run, no checkpoints are saved by default.
 
     The default is outside the launch folder, which may be rewritten or deleted.
     """
@@ -217,7 +224,7 @@ def folder_variable(data: str) -> Variable:
 
 
 def path_variable(name: str, meaning: str) -> Variable:
-    """An optional file or folder."""
+    """A variable for an optional file or folder."""
     return Variable(name, "", f"{meaning}; empty: none", names_path=True)
 
 
@@ -234,7 +241,7 @@ VARIABLES: Mapping[str, Callable[..., Variable]] = {
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Arguments if a variable is set, and if it is empty."""
+    """Arguments of the command: `given` if a variable is set, `otherwise` if it is empty."""
 
     variable: str
     given: tuple[str, ...]
@@ -279,13 +286,15 @@ class Refusal:
 
 
 def ramp_refusals(job: Job, name: str, why: str = "has no batch ramp") -> Iterator[Refusal]:
-    """A refusal of batch ramps by the framework `name`."""
+    """A refusal if the job has a batch ramp, for a framework (`name`) that does not support it;
+    nothing otherwise."""
     if job.ramp:
         yield Refusal(f"{name} {why}", "--framework megatron-core, or no --batch-ramp")
 
 
 def length_refusals(job: Job) -> Iterator[Refusal]:
-    """A refusal of sequences beyond the model's positions."""
+    """A refusal if the job's sequence is longer than the model's number of positions; nothing
+    otherwise."""
     if job.seq > (most := job.model.max_positions):
         text = f"a sequence of {job.seq:,} is longer than the {most:,} positions of the model"
         yield Refusal(text, f"--seq {most}")
@@ -303,17 +312,18 @@ class Writer(Protocol):
     """The module of a dialect that writes the launch files of one target."""
 
     def job_refusals(self, job: Job) -> Iterator[Refusal]:
-        """Refusals of the job, whatever the plan; searches ask for them."""
+        """Reasons why the target can write no plan of the job. Searches ask for them before there
+        are plans."""
 
     def plan_refusals(self, launch: Launch) -> Iterator[Refusal]:
-        """Refusals of the plan, apart from its job."""
+        """Reasons why the target cannot write this plan, in addition to those of `job_refusals`."""
 
     def files(self, launch: Launch) -> Files:
         """The framework's configuration files, with a `preflight.py` if it does not use torch. Only
         called if nothing is refused."""
 
     def command(self, launch: Launch) -> RunCommand:
-        """The command of the launcher script."""
+        """The command that the launcher's script runs on each node."""
 
     def choices(self, launch: Launch) -> Iterator[ExplainedSetting]:
         """Settings that the README explains."""

@@ -35,8 +35,9 @@ README = "README.md"
 
 @dataclass(frozen=True, slots=True)
 class LaunchFolder:
-    """File names and texts, and what the run is expected to show. `departures`: what the framework
-    does differently from the model."""
+    """A launch folder to be written. `files`: texts by file name; `expected`: step time and memory
+    that the run should show; `departures`: sentences on what the framework does differently from
+    the model."""
 
     files: Files
     expected: Expectations
@@ -44,7 +45,7 @@ class LaunchFolder:
 
 
 def launch_folder(launch: Launch) -> LaunchFolder:
-    """The folder of a launch without refusals."""
+    """The texts of a folder for a launch, which nothing may refuse."""
     writer = writer_of(targets()[launch.target])
     command = _on_machine(writer.command(launch), launch)
     requirements = writer.requirements(launch)
@@ -72,8 +73,9 @@ def launch_folder(launch: Launch) -> LaunchFolder:
 
 
 def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
-    """The command, with the name of the run and what the machine and the request need, unless the
-    writer sets it: environment and cuBLAS workspaces."""
+    """The command with variables added: the run's name among the user's, and in the environment
+    those that the machine and the request need. The writer's own environment takes priority over
+    the machine's."""
     found = {**machine_environment(launch), **command.environment}
     if launch.job.cluster.gpu.vendor != "nvidia":
         # torch's allocator has no expandable segments on ROCm.
@@ -90,7 +92,9 @@ def _on_machine(command: RunCommand, launch: Launch) -> RunCommand:
 
 
 def write_launch(path: Path, folder: LaunchFolder, force: bool) -> Replaced:
-    """Write the folder. If an edited file is kept, so is the plan that belongs to it."""
+    """Write the files into the folder `path`, all or none. `force`: the folder may already hold
+    files. A file in it that the user has edited is kept under another name, and so is the plan file
+    that belongs to it. UsageError or OSError if the folder cannot be written."""
     return write_folder(path, folder.files, force, together=PLAN_FILE)
 
 
@@ -99,7 +103,8 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def machine_environment(launch: Launch) -> Environment:
-    """Variables for NCCL, by the network between the nodes, and for torch's allocator."""
+    """Environment variables to set: name -> (value, reason). They configure NCCL for the network
+    between the nodes, and torch's memory allocator."""
     cluster = launch.job.cluster
     fabric = cluster.fabric.partition("-")[0] if launch.nodes > 1 else ""
     names = names_of(launch) | {"cluster": cluster, "fabric": fabric}
@@ -108,8 +113,8 @@ def machine_environment(launch: Launch) -> Environment:
 
 
 def preflight_script(launch: Launch, script: str, from_weights: bool = False) -> str:
-    """The preflight script. `script`: the launcher's file; `from_weights`: check published
-    weights."""
+    """The script that checks nodes, GPUs and versions before a run. `script`: name of the
+    launcher's file; `from_weights`: the script also checks the published weights."""
     gpu, model = launch.job.cluster.gpu.name, launch.job.model
     shape = Code(f"({model.hidden}, {model.layers})")
     checks = filled("checkpoint.py.txt", shape=shape).split("\n") if from_weights else []
@@ -130,8 +135,8 @@ def preflight_script(launch: Launch, script: str, from_weights: bool = False) ->
 
 
 def _versions(launch: Launch) -> dict[str, tuple[str, str]]:
-    """Modules that the files are written for: version, and the variable with the module's folder if
-    it is not an installed package."""
+    """Modules that the files are written for: name -> (version, variable). The variable holds the
+    module's folder; it is empty for an installed package."""
     stated = targets()[launch.target].versions
     found = dict(stated)
     job, tuning = launch.job, launch.job.tuning

@@ -25,9 +25,13 @@ from planner.launch.registry import dialect_toml, dialects
 
 @dataclass(frozen=True, slots=True)
 class DialectOption:
-    """A setting. `ours`: a degree, a field of the request or a variation; `key`: the framework's
-    name. `written`: our value -> theirs, if they differ; a switch has a value for each state,
-    `SWITCH` and `GONE` if it is present or absent. `since`: the release that introduced it."""
+    """A setting under our name and the framework's.
+
+    `ours`: a degree, a field of the request or a variation; `key`: the framework's name. `written`:
+    our value -> theirs, if they differ. A switch has an entry for each state: `SWITCH` if it is
+    present, `GONE` if it is left out. `since`: the release that introduced it, empty if all have
+    it.
+    """
 
     ours: str
     key: str
@@ -36,7 +40,7 @@ class DialectOption:
 
     @property
     def name(self) -> str:
-        """A flag without its dashes."""
+        """The framework's key without leading dashes."""
         return self.key.removeprefix("--")
 
     def text(self, value: object) -> str:
@@ -44,7 +48,7 @@ class DialectOption:
         return self.written.get(str(value), str(value))
 
     def read(self, theirs: object) -> str | None:
-        """Our value for theirs; None if there is none."""
+        """Our value for the framework's value; None if no value of ours is written so."""
         if not self.written:
             return str(theirs)
         return next((ours for ours, text in self.written.items() if text == str(theirs)), None)
@@ -72,7 +76,7 @@ def _option(ours: str, row: str | Mapping[str, Any], dialect: str) -> DialectOpt
 
 
 def _switches(dialect: str) -> Mapping[str, str]:
-    """The flags of each technique."""
+    """The flags of each technique, by its name, in the profile of the dialect's first target."""
     first = next(iter(dialects()[dialect].targets.values()))
     return {one.name: one.flags for one in load_framework(first.profile).techniques}
 
@@ -87,5 +91,5 @@ def run_options(dialect: str) -> Mapping[str, Options]:
 
 
 def last(option: DialectOption) -> str:
-    """The key without its table."""
+    """The last part of the option's dotted key, without the table that it is in."""
     return option.key.rpartition(".")[2]

@@ -46,7 +46,7 @@ def writer_of(target: Target) -> Writer:
 
 
 def job_refusals(target: Target, job: Job) -> Iterator[Refusal]:
-    """Refusals of a job, and of its GPUs, by a target."""
+    """Reasons why a target can write no plan of a job, its GPUs included. Empty if it can."""
     gpu, launch = job.cluster.gpu, load_framework(target.profile).launch
     if launch.cuda and gpu.vendor != "nvidia":
         others = (one for one in targets().values() if not load_framework(one.profile).launch.cuda)
@@ -88,9 +88,10 @@ def refusals_of(launch: Launch) -> Iterator[Refusal]:
 
 
 def target_of(job: Job) -> Target | None:
-    """The default target for plans of a job: the tool named as framework in the search
-    (`--framework trl`), the framework's own target, or another that writes the framework's plans if
-    its own cannot express how the job trains. None if nothing writes them."""
+    """The default target for plans of a job; None if nothing writes them. In order of preference:
+    the tool that the search named (`--framework trl`), the framework's own target, or another that
+    writes the framework's plans. The first two are taken only if they can express how the job
+    trains; if nothing can, the framework's own is returned."""
     own, profile = target_of_profile(job.framework.name), job.framework.name
     named = targets().get(job.written_for)
     other = named is not None and named.name != profile and named.runs(profile)
@@ -111,7 +112,8 @@ def usual_target(plan: Plan, request: Request) -> Target:
 
 
 def is_launchable(plan: Plan, request: Request) -> bool:
-    """Whether some target can write a plan's job under its framework."""
+    """Whether the default target can write the plan's job. False for a plan on several GPU
+    types."""
     if plan.stage_gpus:
         return False
     job = decided_request(request, plan).resolve()
@@ -120,11 +122,11 @@ def is_launchable(plan: Plan, request: Request) -> bool:
 
 
 def job_launch_note(job: Job) -> str | None:
-    """Why the framework's writer cannot launch any plan of the job, and which writer can; None if
-    it can.
+    """A sentence on why the job's default target can write none of its plans, with the frameworks
+    that can; None if it can.
 
-    Nothing is said about a profile without a writer (`nanogpt`), which exists for its predictions.
-    Such jobs are still searched, since forks may support the model.
+    Also None for a profile without a writer (`nanogpt`), which exists for its predictions. Such
+    jobs are still searched, since forks may support the model.
     """
     target = target_of(job) or _in_whose_place(job.framework.name)
     refusals = [] if target is None else list(job_refusals(target, job))
@@ -137,15 +139,18 @@ def job_launch_note(job: Job) -> str | None:
 
 
 def _in_whose_place(profile: str) -> Target | None:
-    """The target of the framework that a profile replaces on AMD's GPUs."""
+    """The target of the framework whose plans use this profile on AMD's GPUs; None if there is
+    none."""
     profiles = ((one, load_framework(one.profile)) for one in targets().values())
     return next((one for one, usual in profiles if usual.launch.on_amd == profile), None)
 
 
 def launch_note(plans: Sequence[Plan], request: Request, job: Job) -> str | None:
-    """The plans of a search that the framework's writer refuses, with reasons; None without any.
+    """A sentence on the plans that the framework's writer refuses, by number and with reasons; None
+    if it refuses none.
 
-    If it supports the job, the rules over shapes leave few: explicitly requested schedules.
+    If the writer supports the job, it refuses few plans: those with an explicitly requested
+    schedule.
     """
     whole = job_launch_note(job)
     target = target_of(job)
@@ -182,13 +187,14 @@ def _launches(target: Target, job: Job) -> bool:
 
 
 def find_plans(request: Request, **options: Any) -> SearchResult:
-    """Pareto front of plans, tokens/s against peak memory of a GPU, with a note about plans that
+    """The Pareto front of plans, tokens/s against peak memory of a GPU. A note lists plans that
     `planner launch` would refuse. Options and errors: `planner.search.search.find_plans`."""
     return search.find_plans(request, launch=LAUNCH_NOTES, **options)
 
 
 def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
-    """The content of a plan file for a plan that no search found; `job` is `request` resolved."""
+    """A search result with a single plan that no search found, for a plan file. `job`: `request`
+    resolved."""
     counts = Counts(
         considered=1, legal=1, fitting=int(plan.fits), solved=0, skipped=0,
         seconds=0.0, costing_seconds=0.0,
@@ -204,7 +210,8 @@ def one_plan(plan: Plan, request: Request, job: Job) -> SearchResult:
 
 
 def _searches(target: Target, request: Request) -> bool:
-    """Whether a search for a target's plans is valid and may find one."""
+    """Whether the request is valid and the target refuses nothing of its job, so that a search may
+    find plans."""
     try:
         job = request.resolve()
     except UsageError:
@@ -213,7 +220,8 @@ def _searches(target: Target, request: Request) -> bool:
 
 
 class CannotExpressError(UsageError):
-    """A framework cannot run a plan: why, and the search for plans that it can run."""
+    """A framework cannot run a plan. The message lists the reasons and, if a search can help, the
+    command that searches for plans that it can run."""
 
     def __init__(self, target: Target, refusals: tuple[Refusal, ...], request: Request) -> None:
         self.refusals = refusals
@@ -279,7 +287,8 @@ def launch_of(
 
 
 def _demand_same_recompute(plan: Plan, request: Request, one_request: Request) -> None:
-    """UsageError if a recompute mode covers different modules in the target."""
+    """Raise UsageError if the plan's recompute mode recomputes other modules in the target's
+    framework (`one_request`) than in the plan's own (`request`)."""
     here = load_framework(request.framework).recompute_mode(plan.recompute)
     there = load_framework(one_request.framework).recompute_mode(plan.recompute)
     if here.modules != there.modules:
@@ -300,7 +309,8 @@ def _sentence(error: UsageError) -> str:
 
 
 def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None) -> Request:
-    """The request under the target's profile, without limits and with the plan's batch."""
+    """The request under the target's profile, with the plan's batch, schedule and offload, and
+    without limits on degrees. Paths in it are absolute."""
     same = target.runs(request.framework)
     changes: dict[str, object] = {
         "framework": request.framework if same else target.profile,
@@ -332,8 +342,9 @@ def _request_for(plan: Plan, request: Request, target: Target, gpus: int | None)
 
 
 def _quantised(request: Request, target: Target) -> Iterator[str]:
-    """Techniques that a target uses with a quantised base, if the framework has them and the
-    request does not list them."""
+    """Names of techniques that the target always uses if the frozen base weights are quantised.
+    Only those that the framework has and the request does not list; none without quantised weights.
+    """
     job = request.resolve()
     if job.tuning.base is None:
         return
@@ -343,7 +354,7 @@ def _quantised(request: Request, target: Target) -> Iterator[str]:
 
 
 def starts_from_weights(launch: Launch) -> bool:
-    """Whether a run needs published weights."""
+    """Whether a run starts from published weights."""
     job = launch.job
     is_part = not job.tuning.trains_all or job.samples.lengths is not None
     has_tower = job.model.vision is not None
@@ -351,7 +362,8 @@ def starts_from_weights(launch: Launch) -> bool:
 
 
 def _absolute(given: str) -> str:
-    """A path that is valid from any folder; catalogue names are unchanged."""
+    """The path made absolute, so that it is valid from any folder. Catalogue names, and paths that
+    do not exist, are unchanged."""
     path = Path(given).expanduser()
     if catalog_name(given) is not None or not path.exists():
         return given
@@ -373,8 +385,8 @@ _NEAREST_TRAIN = re.compile(r"--train (\w+):(\w+)=(\w+)")
 
 
 def _as_nearest(request: Request, refusals: Sequence[Refusal]) -> Request:
-    """The request with the adapter settings that refusals name; otherwise its plans would be
-    refused again."""
+    """The request with the adapter settings that the refusals suggest (`--train lora:...`). Without
+    them a search would find the refused kind of plan again."""
     for refusal in refusals:
         match = _NEAREST_TRAIN.fullmatch(refusal.nearest)
         method = request.train.partition(":")[0]
@@ -387,7 +399,8 @@ def _as_nearest(request: Request, refusals: Sequence[Refusal]) -> Request:
 
 
 def _searched(request: Request, asked: Request) -> Request:
-    """The request to search instead: with the same batch, and free offload and schedule."""
+    """The request for a search for other plans: the batch stays, the offload options are those of
+    `asked`, and the schedule is free."""
     offloads = ("optimizer_offload", "activation_offload", "activation_offload_fraction")
     open_again = {name: getattr(asked, name) for name in offloads}
     return request.model_copy(update=open_again | {"schedule": None})

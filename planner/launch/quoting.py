@@ -20,7 +20,7 @@ Value = str | int | float | bool | None | Sequence["Value"] | Mapping[str, "Valu
 
 
 class Code(str):
-    """Text that is already in the language of its file."""
+    """Text that is already code in the language of its file, and is written unchanged."""
 
     __slots__ = ()
 
@@ -32,7 +32,8 @@ _VARIABLE = re.compile(r"\$\{[A-Z_]+\}")
 
 
 def shell_word(word: str) -> str:
-    """A word for bash. ${NAME} remains a variable, all else is literal."""
+    """A word quoted for bash. ${NAME} is still expanded as a variable; everything else is
+    literal."""
     if not _VARIABLE.search(word):
         return shlex.quote(word)
     texts, names = _VARIABLE.split(word), _VARIABLE.findall(word)
@@ -41,7 +42,8 @@ def shell_word(word: str) -> str:
 
 
 def kubernetes_script(line: str) -> str:
-    """A line of a script in a container's `args`, where Kubernetes expands $(NAME) and $$."""
+    """A script's line for a container's `args`, escaped because Kubernetes itself expands $(NAME)
+    and $$ there."""
     return re.sub(r"\$(?=[$(])", "$$", line)
 
 
@@ -49,7 +51,7 @@ def kubernetes_script(line: str) -> str:
 
 
 def python_value(value: Value) -> str:
-    """A Python literal with double quotes; `Code` is unchanged."""
+    """A value as a Python literal, texts in double quotes; `Code` is unchanged."""
     if isinstance(value, Code):
         return value
     if isinstance(value, str):
@@ -60,7 +62,7 @@ def python_value(value: Value) -> str:
 
 
 def is_list(value: Value) -> TypeGuard[Sequence[Value]]:
-    """Whether a value is a list and not a text."""
+    """Whether a value is a list, which a text is not."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
@@ -68,7 +70,7 @@ def is_list(value: Value) -> TypeGuard[Sequence[Value]]:
 
 
 def yaml_value(value: Value) -> str:
-    """A YAML scalar, or a flow list of them."""
+    """A value as YAML in one line: a scalar, or a list such as `[1, 2]`."""
     return yaml_dumped([value])[1:-1]
 
 
@@ -84,7 +86,8 @@ def yaml_dumped(value: Value) -> str:
 
 @cache
 def _dumper() -> type[SafeDumper]:
-    """Lists of scalars in one line, everything else in block style."""
+    """A YAML dumper class that writes lists in one line unless they hold tables, and all else in
+    block style."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -103,7 +106,8 @@ def _dumper() -> type[SafeDumper]:
 
 
 def comment_text(value: object) -> str:
-    """A text for a comment in any language: a single line."""
+    """A value as text on a single line, so that it cannot leave a comment: control characters
+    become blanks."""
     return CONTROL.sub(" ", str(value))
 
 
@@ -121,7 +125,7 @@ _HTML = re.compile(r"(`[^`]*`)|<(?=[A-Za-z/!?])|\](?=\()")
 
 
 def markdown_prose(text: str) -> str:
-    """A sentence of ours that may contain names: no HTML or links result from them."""
+    """A sentence of ours for Markdown. Names in it cannot become HTML or links."""
     return _HTML.sub(lambda found: found[1] or f"\\{found[0]}", comment_text(text))
 
 

@@ -64,12 +64,13 @@ class Expectations(Frozen):
 
     @property
     def heaviest(self) -> StageExpectation:
-        """The stage that decides whether the plan fits."""
+        """The pipeline stage with the highest memory, which decides whether the plan fits."""
         return self.stages[self.heaviest_stage]
 
 
 def expectations(launch: Launch) -> Expectations:
-    """The plan's predictions, in the terms that a run reports."""
+    """The plan's predictions as the quantities that a run reports: step time, tokens/s of a GPU,
+    and memory as torch and nvidia-smi count it."""
     plan = launch.plan
     tokens = plan.gbs_tokens / plan.degrees.gpus
     workspace = launch.job.workspace_bytes
@@ -106,7 +107,8 @@ PLAN_FILE = "plan.json"
 
 
 def measured_csv(launch: Launch) -> str:
-    """A header and a row: the plan's configuration, with empty cells for measurements."""
+    """CSV of a header and one row: the plan's configuration, with empty cells for the measured step
+    time and memory."""
     plan, model, cluster = launch.plan, launch.job.model, launch.job.cluster
     degrees = plan.degrees
     row: dict[str, object] = {

@@ -31,8 +31,11 @@ POLICY_PATH, CRITIC_PATH = "MODEL_PATH", "CRITIC_PATH"
 
 @dataclass(frozen=True, slots=True)
 class RlLaunch:
-    """A layout of a job, to be written for the job's framework. `steps`: of a short run without
-    checkpoints and validation; None for a full run."""
+    """A layout of a job, to be written as launch files for the job's framework.
+
+    `steps`: the number of steps of a short run without checkpoints and validation; None for a full
+    run.
+    """
 
     request: RlRequest
     job: RlJob
@@ -46,7 +49,7 @@ class RlLaunch:
 
     @property
     def separate(self) -> bool:
-        """Whether engines have separate GPUs."""
+        """Whether the engines, which generate samples, have GPUs of their own."""
         return self.layout.placement == "separate"
 
     @property
@@ -66,7 +69,7 @@ class RlLaunch:
 
     @property
     def token_limit(self) -> int:
-        """Tokens of a data-parallel rank's micro-batch."""
+        """The largest number of tokens in one micro-batch of a data-parallel rank."""
         return self.job.trainer.seq
 
     @property
@@ -76,26 +79,27 @@ class RlLaunch:
         return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
     def nodes_of(self, gpus: int) -> tuple[int, int]:
-        """Nodes, and GPUs on each, for a number of GPUs."""
+        """The number of nodes for `gpus` GPUs, and how many are used on each."""
         each = min(gpus, self.gpus_per_node)
         return -(-gpus // each), each
 
 
 class RlWriter(Protocol):
-    """The module that writes."""
+    """The module that writes launch files of reinforcement learning."""
 
     def refusals(self, launch: RlLaunch) -> Iterator[Refusal]:
-        """Plans that it cannot express, beside the rows of `launch.toml`."""
+        """Reasons why it cannot express a plan, in addition to the rows of `launch.toml`."""
 
     def files(self, launch: RlLaunch) -> Files:
-        """The folder's files but for the plan; only called without refusals."""
+        """The files of the folder, except the plan file. Only called if nothing is refused."""
 
     def asked(self, launch: RlLaunch) -> Asked:
-        """Variables of its script."""
+        """The user's variables in its script: default and meaning by name; those without a default
+        must be set."""
 
 
 def writer_of(framework: str) -> RlWriter:
-    """The writer of a framework. UsageError where nothing writes for it."""
+    """The writer for a framework. UsageError if launch files are not written for it."""
     if framework not in WRITERS:
         raise UsageError(
             f"nothing writes launch files of reinforcement learning for {framework}: give "
@@ -106,7 +110,8 @@ def writer_of(framework: str) -> RlWriter:
 
 
 def rl_files(launch: RlLaunch) -> Files:
-    """The launch files of a layout. UsageError with the first reason why there are none."""
+    """The launch files of a layout. UsageError with the first reason, if the framework cannot run
+    it."""
     framework = launch.job.framework.name
     writer = writer_of(framework)
     for refusal in _refusals(launch):
@@ -117,8 +122,8 @@ def rl_files(launch: RlLaunch) -> Files:
 
 
 def launch_note(launch: RlLaunch) -> str | None:
-    """Why `planner launch` cannot write a layout, with the nearest alternative; None if it can, or
-    if nothing is written for the framework."""
+    """The first reason why `planner launch` cannot write a layout, with the nearest alternative.
+    None if it can, or if launch files are not written for the framework at all."""
     name = launch.job.framework.name
     for refusal in _refusals(launch) if name in WRITERS else ():
         return f"planner launch cannot write it: {refusal.reason}; nearest: {refusal.nearest}"
@@ -143,7 +148,8 @@ def names_of(launch: RlLaunch) -> dict[str, object]:
 
 
 def _refusals(launch: RlLaunch) -> Iterator[Refusal]:
-    """Refusals of a plan by the framework (`launch.toml` of the dialect)."""
+    """Reasons why the framework cannot run a plan: rows of the dialect's `launch.toml`, then those
+    of the writer."""
     for table in ("every", launch.job.framework.name):
         yield from said_refusals("rl", table, names_of(launch))
     yield from writer_of(launch.job.framework.name).refusals(launch)

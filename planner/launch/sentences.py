@@ -38,7 +38,7 @@ def _compiled(text: str) -> CodeType:
 
 
 class _Filled(string.Formatter):
-    """A text with expressions in braces."""
+    """Formats a text whose braces hold expressions."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -52,13 +52,13 @@ class _Filled(string.Formatter):
 
 
 def names_of(launch: Launch) -> dict[str, object]:
-    """Names that rows may use for a launch."""
+    """The names that a row's expressions may use about a launch, with their values."""
     plan = launch.plan
     return {"launch": launch, "plan": plan, "degrees": plan.degrees} | names_of_job(launch.job)
 
 
 def names_of_job(job: Job) -> dict[str, object]:
-    """Names that rows may use for a job."""
+    """The names that a row's expressions may use about a job, with their values."""
     states = dict(job.optimizer.states)
     return {
         "job": job,
@@ -78,7 +78,7 @@ def evaluated(text: str, names: Names) -> Any:
 
 
 def holds(condition: str | None, names: Names) -> bool:
-    """Whether a condition holds; an absent one always does."""
+    """Whether a condition is true; a condition of None always is."""
     return condition is None or bool(evaluated(condition, names))
 
 
@@ -88,7 +88,7 @@ def filled_in(text: str, names: Names) -> str:
 
 
 class Lookup(dict[str, Any]):
-    """Names, with a function that looks up others."""
+    """A dictionary of names. For a name that it does not have, it calls the function `find`."""
 
     def __init__(self, find: Callable[[str], Any], **known: Any) -> None:
         super().__init__(known)
@@ -110,8 +110,11 @@ def holding(
 def said_problems(
     dialect: str, table: str, names: Names, document: Placed, *at: str
 ) -> Iterator[Problem]:
-    """Problems in a file's settings, from rows of `rules.toml`: `rule` (not predictable by
-    default), `text` and other fields of `Problem`; `at`: the settings; `set`: what --fix writes."""
+    """Problems in a file's settings: one for each row of `rules.toml` whose condition holds.
+
+    A row has a `rule` ("not-predictable" if absent), a `text` and other fields of `Problem`. `at`:
+    the keys of the settings concerned; `set`: the values that --fix writes.
+    """
     for row in dialect_toml(dialect, "rules.toml")[table]:
         if not holds(row.get("when"), names):
             continue
@@ -129,19 +132,21 @@ def said_problems(
 
 
 class _Places(Placed):
-    """Stands for a file if the places of settings are known, and not their keys."""
+    """Stands for a file if the caller knows where settings are, rather than their keys: each place
+    is returned as given."""
 
     def place(self, *keys: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(keys))
 
 
 def problems_at(dialect: str, table: str, *places: str, **names: object) -> tuple[Problem, ...]:
-    """`said_problems` with given places."""
+    """The problems of `said_problems`, located at the given `places` (`train.sh:12`). `names`:
+    variables of the conditions and texts."""
     return tuple(said_problems(dialect, table, names, _Places(), *places))
 
 
 def said_refusals(dialect: str, table: str, names: Names) -> Iterator[Refusal]:
-    """Rows of `reason` and `nearest`."""
+    """A refusal for each row whose condition holds; a row has `reason` and `nearest`."""
     yield from (Refusal(**row) for row in holding(dialect, table, names))
 
 
@@ -152,7 +157,8 @@ def said_choices(dialect: str, table: str, names: Names) -> Iterator[ExplainedSe
 
 
 def said_needs(dialect: str, table: str, launch: Launch, **more: object) -> tuple[str, ...]:
-    """Rows of `need`, and packages that the plan's techniques need."""
+    """Packages that a run needs: `need` of each row whose condition holds, then those of the plan's
+    techniques."""
     rows = holding(dialect, table, names_of(launch) | more)
     return (*(row["need"] for row in rows), *launch.technique_needs)
 
@@ -160,7 +166,8 @@ def said_needs(dialect: str, table: str, launch: Launch, **more: object) -> tupl
 def said_environment(
     dialect: str, table: str, launch: Launch, **more: object
 ) -> dict[str, tuple[str, str]]:
-    """Rows of `name`, `value` and `why`; the first that holds for each variable."""
+    """Environment variables to set: name -> (value, reason), from rows of `name`, `value` and
+    `why`. If several rows for a variable hold, the first counts."""
     found: dict[str, tuple[str, str]] = {}
     for row in holding(dialect, table, names_of(launch) | more):
         found.setdefault(row["name"], (row["value"], row["why"]))
@@ -170,8 +177,11 @@ def said_environment(
 def said_variables(
     dialect: str, launch: Launch, table: str = "variables", **more: object
 ) -> tuple[Variable, ...]:
-    """The user's variables: rows of fields of `Variable`, or of a `kind` and what makes it. Braces
-    are expressions, except in a text that names a shell variable (`${NAME}`)."""
+    """The user's variables, one for each row whose condition holds. A row has fields of `Variable`,
+    or a `kind` (a key of `VARIABLES`) and the arguments for it.
+
+    Braces in a text hold expressions, except in a text that contains a shell variable (`${NAME}`).
+    """
     names, found = names_of(launch) | more, []
     for row in dialect_toml(dialect, "launch.toml")[table]:
         if not holds(row.get("when"), names):
@@ -188,12 +198,13 @@ def said_variables(
 def said_settings(
     dialect: str, table: str, names: Names, options: Options, title: str | None = None
 ) -> SettingsSection:
-    """The section of a configuration that a table describes, under `title` or the table's name.
+    """The section of a configuration that a table describes, under `title` or, if that is None, the
+    table's name. `title` "": the section is the whole file.
 
-    A row has an expression `value` under `key`, or under the key of the option that `ours` names,
-    without that option's own table unless the section is the whole file (`title` ""); with
-    `spelled` the option says how the value is written. `why`: the comment above it, where
-    `why_when` holds; `told = false`: the README leaves it out.
+    A row has an expression `value`, and either `key` or `ours`, which names an option of `options`.
+    The option's key is used without its own table, unless the section is the whole file. With
+    `spelled` the option translates the value. `why`: the comment above the setting, if `why_when`
+    holds; `told = false`: the README leaves the setting out.
     """
     settings, title = [], table if title is None else title
     for row in dialect_toml(dialect, "launch.toml")[table]:
@@ -216,6 +227,6 @@ def said_settings(
 def said_values(
     dialect: str, table: str, names: Names, options: Options = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The settings of a table of `said_settings`, as key and value."""
+    """Key and value of each setting that a table describes; rows as in `said_settings`."""
     section = said_settings(dialect, table, names, options, title="")
     return {setting.key: setting.value for setting in section.settings}

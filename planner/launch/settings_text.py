@@ -30,7 +30,8 @@ LINE_WIDTH = 88
 
 @dataclass(frozen=True, slots=True)
 class WrittenSetting:
-    """A key with its value. `why`: the comment above it; `told`: whether the README repeats it."""
+    """A key with its value, to be written. `why`: the comment above it, empty for none; `told`:
+    whether the README repeats the comment."""
 
     key: str
     value: Value
@@ -47,7 +48,7 @@ class SettingsSection:
 
 
 def section_choices(sections: Sequence[SettingsSection]) -> Iterator[ExplainedSetting]:
-    """Settings that have a reason, for the README."""
+    """The settings to explain in the README: those with a comment, unless `told` is False."""
     for section in sections:
         for setting in section.settings:
             if setting.why and setting.told:
@@ -58,7 +59,7 @@ def section_choices(sections: Sequence[SettingsSection]) -> Iterator[ExplainedSe
 
 
 def comment(text: str, indent: int = 0) -> list[str]:
-    """Comment lines no wider than `LINE_WIDTH`."""
+    """A text as comment lines (`# ...`), wrapped at `LINE_WIDTH`."""
     pad = " " * indent + "# "
     return textwrap.wrap(
         comment_text(text),
@@ -92,7 +93,7 @@ def _python_argument(setting: WrittenSetting, indent: int) -> list[str]:
 
 
 def _wrap_list(line: str, indent: int) -> list[str]:
-    """A list inside a list, wrapped if it is too long."""
+    """A line of text wrapped at `LINE_WIDTH`, for a list inside a list."""
     return textwrap.wrap(
         line.strip(),
         LINE_WIDTH,
@@ -107,7 +108,8 @@ def _wrap_list(line: str, indent: int) -> list[str]:
 
 
 def yaml_text(sections: Sequence[SettingsSection]) -> str:
-    """Sections in order; the keys of a section without title are at the top level."""
+    """The sections as YAML text, in order. Settings of a section without title are at the top
+    level."""
     return "\n".join(line for section in sections for line in _yaml_section(section)) + "\n"
 
 

@@ -1,4 +1,5 @@
-"""The time limit of a batch job: when a run saves and ends so that the limit loses no work."""
+"""Time limit and checkpoints of a batch job: when a run must save and end, so that the limit loses
+no work."""
 
 from __future__ import annotations
 
@@ -27,26 +28,27 @@ def is_limited(launch: Launch) -> bool:
 
 
 def limit_minutes(launch: Launch) -> int:
-    """The job's time limit in minutes: enough for ten steps even if they are slow."""
+    """The job's time limit in minutes: four hours, or more if ten slow steps need it."""
     least_s = _LEAST_STEPS * launch.plan.step_time.high + SIGNAL_S + _margin_s(launch)
     return math.ceil(max(_USUAL_LIMIT_S, least_s) / 60)
 
 
 def limit_text(launch: Launch) -> str:
-    """`04:00:00`, as Slurm writes it."""
+    """The job's time limit as Slurm writes it: `04:00:00`."""
     hours, minutes = divmod(limit_minutes(launch), 60)
     return f"{hours:02d}:{minutes:02d}:00"
 
 
 def stop_minutes(launch: Launch) -> int:
-    """Minutes after which a run saves and ends: before the signal, with time for the current step,
-    the next one, and two saves."""
+    """Minutes after which a run saves and ends by itself. That is before Slurm's signal, with time
+    for the current step, the next one and two saves (at least ten minutes)."""
     left_s = 60 * limit_minutes(launch) - SIGNAL_S - _margin_s(launch)
     return math.floor(left_s / 60)
 
 
 def stop_variable(launch: Launch) -> Variable:
-    """When a run saves and ends by itself."""
+    """The variable for the minutes after which a run saves and ends by itself. Its default is empty
+    (never) if the launcher has no time limit."""
     limited = is_limited(launch)
     minutes = str(stop_minutes(launch)) if limited else ""
     because = ", before the limit of #SBATCH --time" if limited else ""
@@ -59,8 +61,8 @@ def _margin_s(launch: Launch) -> float:
 
 
 def save_steps(launch: Launch) -> int:
-    """Steps between checkpoints: the cheapest interval given node failures, and several per
-    limit."""
+    """Steps between checkpoints, at least 1: the interval that loses the least time to saves and
+    node failures. With a time limit, there are at least four checkpoints within it."""
     plan = launch.plan
     steps = _goodput(launch).interval_s / plan.step_time_s
     if is_limited(launch):

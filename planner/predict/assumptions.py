@@ -26,7 +26,8 @@ from planner.predict.uncertainty.measured_range import Conditions
 
 
 def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[str, ...]:
-    """Assumptions that follow from a plan's choices; `offloaded_bytes`: on the fullest rank."""
+    """Assumptions that follow from a plan's choices. `offloaded_bytes`: bytes of offloaded
+    activations on the rank that offloads the most."""
     job, degrees, layout = configuration.job, configuration.degrees, configuration.layout
     return (
         *_recompute_notes(job, layout),
@@ -38,7 +39,9 @@ def choice_notes(configuration: Configuration, offloaded_bytes: float) -> tuple[
 
 
 def _recompute_notes(job: Job, layout: Layout) -> Iterator[str]:
-    """How many layers a partial mode recomputes, because its two notations are easily confused."""
+    """One note for each recompute mode in use that treats layers in groups. It says whether one
+    layer of each group recomputes, or all layers of the group share one checkpoint, because the
+    notations of these two are easily confused. Nothing for other modes."""
     forms = job.framework.recomputing
     # A measured run may use the name that its source has for a mode.
     named = {mode.name: mode for mode in job.recompute}
@@ -67,7 +70,8 @@ _MTP_APART = (
 
 
 def unmeasured_notes(interval: Interval) -> tuple[str, ...]:
-    """Conditions that no measured run covers, which widen the interval of the step time."""
+    """One note that lists the conditions of the plan that no measured run covers and that therefore
+    widen the interval of the step time; empty if there are none."""
     if not interval.beyond:
         return ()
     return (f"outside what was measured: {', '.join(interval.beyond)}; the interval is wider",)
@@ -111,7 +115,8 @@ def schedule_assumptions(job: Job) -> list[str]:
 
 
 def _dropout_notes(job: Job) -> tuple[str, ...]:
-    """The cost of dropout, or a warning if it is off although the profile's sources use it."""
+    """If dropout is on, a note on the memory that its masks take. If it is off although the sources
+    of the framework's profile use it, a warning. Otherwise empty."""
     if job.dropout:
         return ("dropout on: backward keeps its masks, one byte a value",)
     if job.framework.saved.dropout:
@@ -167,7 +172,8 @@ def image_notes(job: Job) -> Iterator[str]:
 
 
 def _tower_notes(job: Job) -> Iterator[str]:
-    """The stage on which a vision tower runs if it is not part of the pipeline's layers."""
+    """Notes on a vision tower that is not part of the pipeline's layers: it runs on the first
+    stage, is copied or split there, and may get no adapters. Nothing otherwise."""
     vision, name = job.model.vision, job.framework.name
     if vision is None or vision.place == "layers":
         return
@@ -220,8 +226,9 @@ def mtp_notes(job: Job) -> tuple[str, ...]:
 
 
 def _expert_notes(job: Job) -> Iterator[str]:
-    """Notes on adapters of routed experts that are in one tensor: adapters are merged with the
-    weights, or experts get none if the targets only name a group of linear layers."""
+    """A note for models whose routed experts are stored in one tensor, if the experts' adapters are
+    merged with the weights before each use, or if the experts get no adapters because the targets
+    name only a group of linear layers. Nothing otherwise."""
     targets, rules = job.tuning.targets, job.framework.adapters
     if job.model.moe is None or rules.quantised_experts:
         return
@@ -281,7 +288,9 @@ _WORTH_SAYING = 0.1
 
 
 def waiting_notes(job: Job, at: Conditions) -> tuple[str, ...]:
-    """How much of the step the GPU waits for the CPU, on which host, and how to avoid it."""
+    """A note on the share of the step in which the GPU waits for the CPU, the assumed speed of the
+    host's core, and a way to avoid the waiting if the framework has one; empty if the share is
+    negligible."""
     if at.waiting < _WORTH_SAYING:
         return ()
     graphs = job.framework.technique("cuda-graphs")

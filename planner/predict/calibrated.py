@@ -70,7 +70,8 @@ WORDS = {"precision": 0.4, "recompute": 0.3, "kernel": 1.2}
 
 
 class Configurations(NamedTuple):
-    """Base-2 logarithms (n, numbers) and words (n, words) that describe configurations."""
+    """Descriptions of n configurations, to measure how similar they are: base-2 logarithms of their
+    numbers, an array (n, numbers), and their words such as the precision, an array (n, words)."""
 
     numbers: NDArray[np.float64]
     words: NDArray[np.str_]
@@ -94,7 +95,7 @@ def configurations(job: Job, columns: Mapping[str, NDArray[Any]]) -> Configurati
 
 
 def known_runs(runs: Sequence[LearntRun]) -> Configurations:
-    """Descriptions of the runs that a calibration learnt from."""
+    """The cluster's own runs from which a calibration was learnt, described like configurations."""
     return Configurations(
         np.log2([[getattr(run, name) for name in NUMBERS] for run in runs]),
         np.array([[getattr(run, name) for name in WORDS] for run in runs]),
@@ -116,7 +117,9 @@ def covariance(these: Configurations, those: Configurations) -> NDArray[np.float
 
 
 def learnt_logs(job: Job, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """ln of the correction to each shape's step that similar runs of the cluster suggest, (n,)."""
+    """Natural logarithm of the factor by which similar runs of the cluster suggest to correct the
+    step time of each shape, an array (n,); zeros if the cluster has no such runs of the job's
+    framework."""
     calibration = job.cluster.calibration
     rows = len(columns["tp"])
     framework = job.framework.family or job.framework.name

@@ -130,13 +130,14 @@ class Configuration:
 
     @cached_property
     def context(self) -> LayoutContext:
-        """Input of the layout rules."""
+        """The facts about this configuration that the layout rules read, without a memory limit."""
         return plain_context(self.job, self.degrees.pp, self.degrees.vpp, self.mode)
 
     @cached_property
     def groups(self) -> tuple[int, ...] | None:
-        """Number of offloaded modules in a layer of each kind; None unless a fraction is
-        offloaded."""
+        """Number of modules that offload activations in a layer of each kind; None if all
+        activations of the offloaded modules are offloaded, or none are: the number matters only if
+        a fraction is."""
         job, degrees = self.job, self.degrees
         if job.offload_fraction == 1.0:
             return None
@@ -196,12 +197,13 @@ def rows_of(
 
 
 def job_placement(job: Job) -> Placement:
-    """Order of the blocks under the job's schedule."""
+    """How the job's pipeline schedule assigns the blocks of layers to stages."""
     return schedule_named(job.schedule).placement
 
 
 def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None) -> LayoutContext:
-    """Input of the layout rules, without a memory limit; `mode` None: nothing recomputes."""
+    """The facts that the layout rules read, for a pipeline of `pp` stages with `vpp` blocks each,
+    without a memory limit. `mode` None: no layer recomputes."""
     kind: Recomputation = "none" if mode is None else recomputation(mode, job.framework)
     placement = job_placement(job) if pp > 1 else "straight"
     return LayoutContext(
@@ -222,7 +224,7 @@ def plain_context(job: Job, pp: int, vpp: int, mode: RecomputeMode | None = None
 
 
 def job_split(job: Job, blocks: int) -> tuple[int, ...]:
-    """Layers of each block as the framework splits them by default."""
+    """Number of layers of each of `blocks` pipeline blocks in the framework's default split."""
     model, parallelism = job.model, job.framework.parallelism
     return usual_split(len(model.piece_sequence), blocks, *greedy_costs(model, parallelism))
 
@@ -243,14 +245,16 @@ def even_layout(
 
 
 def in_mode(layout: Layout, mode: RecomputeMode | None) -> Layout:
-    """The layout with all layers in one mode."""
+    """The layout with every layer in one recompute mode; without recomputation if `mode` is None or
+    recomputes nothing."""
     again = {mode.name: layout.stage_layers} if mode and mode.mask else {}
     return replace(layout, recomputed=again)
 
 
 def kernel_layout(cost_model: CostModel, layout: Layout, ctx: LayoutContext) -> KernelLayout:
-    """Pieces per stage: layers, those of them that recompute in the first mode, and embedding, head
-    and multi-token prediction on their stages."""
+    """A layout in the form that the cost core reads: for each stage the number of layers of each
+    kind, the number of these that recompute in the layout's first mode, and the embedding, head and
+    multi-token prediction that it holds."""
     job = cost_model.job_inputs
     counts = np.zeros((job.pieces, layout.pp))
     recomputed = np.zeros_like(counts)

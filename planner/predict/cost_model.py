@@ -1,5 +1,11 @@
 """The cost model of one job: shapes and layouts in, seconds and bytes out.
 
+A shape is a set of parallel degrees and batch sizes with one recompute mode. Its key consists of
+the parts on which the cost of one layer depends; shapes that differ only in other parts share a
+key. A piece is a unit of which pipeline stages consist: a layer of one kind, the embedding, the
+head, or multi-token prediction (MTP). A layout says how many pieces of each kind are on each stage.
+A place, in a pool of several machines, says on which machine each stage runs.
+
 Built once per job. The compiled core does the arithmetic; this class moves numbers between named
 columns and the core's arrays.
 """
@@ -76,7 +82,9 @@ class CostedShapes:
         return replace(self, steps=self.steps[one], shapes=self.shapes[one])
 
     def exchange(self, row: int) -> int:
-        """Ranks of a shape that exchange heads under context parallelism (`KEY_EXCHANGE`)."""
+        """Number of context-parallel ranks of a shape that exchange attention heads by all-to-all,
+        while groups of them form rings; 0: keys and values are gathered instead (`exchange` in the
+        key table)."""
         return int(self.keys[int(self.shapes[row, f.SHAPE["key"]]), f.KEY["exchange"]])
 
 
@@ -177,12 +185,12 @@ class CostModel:
 
     @cached_property
     def _resident_job(self) -> Job:
-        """The job if no activations are offloaded."""
+        """The job with all activations on the GPU: without their offload."""
         return replace(self.job, activation_offload=(), offload_fraction=1.0)
 
     @cached_property
     def _on_gpu(self) -> OpTable:
-        """The op table if no activations are offloaded."""
+        """The op table of the job with all activations on the GPU: without their offload."""
         return op_columns.flatten(cost_tables.job_pieces(self._resident_job), self._resident_job)
 
     @cached_property
@@ -241,7 +249,9 @@ class CostModel:
         return place_table(self.job)
 
     def peaks(self, costed: CostedShapes) -> Array:
-        """Peak bytes of shapes in their even layouts, scaled to the largest memory."""
+        """Peak bytes of shapes in their even layouts. In a pool of several GPU types the bytes of
+        each machine are scaled up as if all had the usable memory of the largest, so that one limit
+        serves all."""
         stage = costed.steps[:, f.STEP_PEAK_STAGE].astype(np.int64)
         place = costed.shapes[:, f.SHAPE["place"]].astype(np.int64)
         machine = self.places[place, stage].astype(np.int64)
@@ -249,7 +259,8 @@ class CostModel:
         return peaks
 
     def weighed_peak(self, step: Array, place: Sequence[int]) -> float:
-        """Peak bytes of a step, scaled to the largest memory; `place`: machines of stages."""
+        """Peak bytes of one step, scaled like those of `peaks`. `step`: its STEP_* vector; `place`:
+        the machine of each stage."""
         scale = self.memory_scales[place[int(step[f.STEP_PEAK_STAGE])]]
         return float(step[f.STEP_PEAK_BYTES]) * scale
 
@@ -265,7 +276,8 @@ class CostModel:
 
     @cached_property
     def totals(self) -> Array:
-        """Number of each kind of piece in the model."""
+        """Array: for each kind of piece (layer kind, embedding, head, MTP module), the number of
+        such pieces in the model."""
         return cost_tables.piece_totals(self.job.model, len(self.pieces))
 
     def cost_shapes(self, columns: Columns) -> CostedShapes:
@@ -291,7 +303,8 @@ class CostModel:
         return price_shapes
 
     def price_shapes(self, columns: Columns) -> CostedShapes:
-        """Shapes and the costs of their pieces, without step times: the steps are all zeros."""
+        """Fill the shape and key tables and cost the pieces of each key, but not the steps, which
+        are all zeros."""
         keys, key_of_shape = self._keys(columns)
         keys, costs = self._exchanged(keys)
         shapes = np.zeros((len(key_of_shape), len(f.SHAPE)))
@@ -314,7 +327,8 @@ class CostModel:
         return unequal_seconds(self.job, self.on_machines, self.totals, shapes, keys, costs)
 
     def _keys(self, columns: Columns) -> tuple[Array, NDArray[np.int64]]:
-        """Distinct keys of the shapes, and each shape's key."""
+        """(table of the distinct keys of the shapes, for each shape the row of its key in this
+        table)."""
         modes = np.array(
             [(int(mode.mask), mode.share, mode.span) for mode in self.job.recompute],
             dtype=np.float64,
@@ -404,7 +418,7 @@ class CostModel:
     def layout_inputs(
         self, costed: CostedShapes, row: int, layout: KernelLayout, machine: int = 0
     ) -> LayoutInputs:
-        """Inputs for costing a layout of one shape on one machine."""
+        """Inputs for costing a layout of one shape (row `row` of `costed`) on one machine."""
         shape = laid_out(costed.shapes[row], layout.mtp_standalone)
         key = costed.keys[int(shape[f.SHAPE["key"]])]
         costs = costed.piece_costs(row, machine)
@@ -428,7 +442,8 @@ class CostModel:
     def layout_terms(
         self, shape: Array, key: Array, costs: Array, job: JobInputs, machine: int = 0
     ) -> tuple[Array, Array]:
-        """(terms[piece, TERM_*], scalars[SCALAR_*]) of a shape's step time on a machine."""
+        """(terms[piece, TERM_*], scalars[SCALAR_*]): coefficients of a shape's step time on a
+        machine, as a function of the number of each piece on a stage (`planner.cost.linear`)."""
         terms = np.zeros((job.pieces, linear.TERM_COLUMNS))
         scalars = np.zeros(linear.SCALAR_COLUMNS)
         model, networks = self.machines[machine], self.machine_inputs[2]
@@ -439,7 +454,8 @@ class CostModel:
         return terms, scalars
 
     def memory_phases(self, shape: Array, key: Array, costs: Array, job: JobInputs) -> MemoryPhases:
-        """Bytes of every phase of every stage of a shape, as linear terms of its layers."""
+        """Bytes of a shape in every phase of every stage, as linear functions of the number of
+        layers of each kind on the stage."""
         pp, rows = int(shape[f.SHAPE["pp"]]), linear_memory.ROWS
         phases = MemoryPhases(
             np.zeros((rows, pp)),

@@ -40,7 +40,9 @@ from planner.predict.optimizer_terms import (
 
 
 def class_names(all_pieces: Sequence[Piece]) -> tuple[str, ...]:
-    """Parameter classes of some pieces, in the registry's order, by which the core numbers them."""
+    """Parameter classes that occur in some pieces, in the registry's order; the core numbers them
+    in this order. ValueError if a class is not in the registry, or if there are more than the core
+    has room for."""
     used = {op.parameter_class for piece in all_pieces for op in piece.ops if op.parameters}
     names = tuple(name for name in parameter_classes() if name in used)
     if len(names) > CLASSES or len(names) < len(used):
@@ -68,7 +70,8 @@ def class_inputs(
 def _one_class(
     kind: ParameterClass, profile: FrameworkProfile, moment: float, reads: Sequence[Read]
 ) -> ClassInputs:
-    """One class, relative to the profile's trained weights."""
+    """Inputs of the core for one class of parameters. Bytes are given as ratios to those of the
+    profile's trained weights, gradients and states."""
     held_bytes = kind.bytes_per_parameter
     weights = gathered = 1.0 if held_bytes is None else held_bytes / profile.state.weight_bytes
     frozen = held_bytes is None and not (kind.trained or kind.only_read)
@@ -229,7 +232,8 @@ def job_inputs(job: Job) -> JobInputs:
 
 
 def _score_traffic(job: Job) -> float:
-    """Passes over the scores of unfused attention, in units of a fused softmax; 0: fused."""
+    """Memory traffic of the softmax of unfused attention, as a multiple of the traffic of a fused
+    softmax kernel; 0 if attention itself is fused."""
     if job.attention != "eager":
         return 0.0
     plain = job.attention_kernel == "torch"
@@ -309,8 +313,9 @@ def derived_inputs(job: Job, profile: FrameworkProfile) -> dict[str, float]:
 
 
 def quantised_copy_bytes(job: Job, profile: FrameworkProfile) -> float:
-    """Bytes of a weight's quantised copies, per parameter, in addition to the weight. For a weight
-    that is itself quantised, the difference to 16 bits, which may be negative.
+    """Bytes per parameter of a weight's quantised copies, in addition to the weight. If the weight
+    itself is stored quantised: the bytes of the copies minus those of the profile's weight, which
+    may be negative.
 
     Blackwell's tensor cores take fp8 along either axis, so one copy replaces two. Source:
     Transformer Engine, pytorch/utils.py, is_non_tn_fp8_gemm_supported.
@@ -345,8 +350,8 @@ def _moment_element(job: Job, profile: FrameworkProfile) -> float:
 
 
 def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs, float], ...]:
-    """The classes of a job's parameters and the number of parameters in each, multi-token
-    prediction included."""
+    """(inputs of the core for a class of parameters, number of parameters in it) for each class in
+    the job's model, multi-token prediction included."""
     all_pieces = job_pieces(job)
     totals, names = piece_totals(job.model, len(all_pieces)), class_names(all_pieces)
     counts = dict.fromkeys(names, 0.0)
@@ -359,7 +364,7 @@ def held_classes(job: Job, profile: FrameworkProfile) -> tuple[tuple[ClassInputs
 
 
 def trained_parameters(job: Job, all_pieces: Sequence[Piece]) -> float:
-    """Trained parameters of the model, without multi-token prediction."""
+    """Number of trained parameters in the model, without those of multi-token prediction."""
     totals = piece_totals(job.model, len(all_pieces))[: len(job.model.piece_kinds) + 2]
     counted = [(op, n) for piece, n in zip(all_pieces, totals, strict=False) for op in piece.ops]
     if job.tuning.trains_all:

@@ -151,7 +151,8 @@ def _notes(
     risk: FullMemory | None,
     stages: Array,
 ) -> tuple[str, ...]:
-    """Assumptions behind the plan."""
+    """Assumptions and warnings of the plan, as sentences. `step`, `stages`: its STEP_* vector and
+    [stage, STAGE_*] matrix; `risk`: the probability that memory is full, if known."""
     job, degrees = configuration.job, configuration.degrees
     heaviest = job.machines[configuration.machines[int(step[f.STEP_PEAK_STAGE])]]
     return (
@@ -187,8 +188,8 @@ def _sample_figures(
 
 
 def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job, float, float]]:
-    """For each machine with stages: its job, the largest peak of a stage on it, and its limit, in
-    bytes."""
+    """One tuple for each machine that runs stages: its job, the largest memory peak of its stages
+    in bytes, and the memory limit of its GPUs in bytes."""
     machines, most = configuration.job.machines, dict.fromkeys(configuration.machines, 0.0)
     for at, stage in zip(configuration.machines, costed.stages, strict=True):
         most[at] = max(most[at], float(stage[f.STAGE_PEAK]))
@@ -198,8 +199,9 @@ def _rooms(configuration: Configuration, costed: CostedLayout) -> list[tuple[Job
 def _step_interval(
     configuration: Configuration, cost_model: CostModel, priced: CostedShapes, step: Array
 ) -> Interval:
-    """Interval of the step time. It is wider if reductions in switches may bring no gain, or if
-    only the mean length of the samples is known."""
+    """80 % interval of the step time, the widest of the machines. It is wider if only the mean
+    length of the samples is known, or if the switches reduce (SHARP), since no measured run shows
+    their gain."""
     job, degrees = configuration.job, configuration.degrees
     interval = intervals.widest_interval(job.machines, degrees, step)
     if job.samples.differ:
@@ -215,7 +217,8 @@ def _step_interval(
 
 
 def _other_lengths(configuration: Configuration, cost_model: CostModel) -> list[float]:
-    """Step times, s, with other length distributions that fit the given facts equally well."""
+    """Step times, s, with each other distribution of the samples' lengths that agrees with the
+    given facts; empty if the facts leave only one."""
     samples, found = configuration.job.samples, []
     for lengths in samples.lengths.unstated if samples.lengths else ():
         other = replace(configuration.job, samples=samples.spread_as(lengths))
@@ -230,9 +233,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatch, ...]:
-    """The smaller batches of a ramp, costed by the kernel in the plan's layout. Only some batches
-    of a long ramp are costed; between them the step time is linear in the number of micro-batches.
-    """
+    """The batches of a ramp except the last, with step times of the plan's layout. The kernel costs
+    only some batches of a long ramp; step times between them are interpolated linearly in the
+    number of micro-batches. Empty without a ramp."""
     job, degrees = configuration.job, configuration.degrees
     if not job.ramp:
         return ()
@@ -258,7 +261,8 @@ def _ramp(cost_model: CostModel, configuration: Configuration) -> tuple[PlanBatc
 
 
 def recomputed_share(costs: Array, layout: KernelLayout) -> float:
-    """Recomputed seconds over forward seconds, a proxy for the share of recomputed FLOP."""
+    """Seconds of recomputation divided by seconds of forward, over all pieces of a layout; it
+    stands for the share of FLOP that is recomputed. 0 without forward seconds."""
     forward = float((layout.counts.sum(axis=1) * costs[:, f.PIECE_FORWARD]).sum())
     again = float((layout.recomputed.sum(axis=1) * costs[:, f.PIECE_RECOMPUTE]).sum())
     return again / forward if forward else 0.0

@@ -32,11 +32,13 @@ _COUNTED = re.compile(r"^\d+x(?:\d+x)?")
 
 @dataclass(frozen=True)
 class Proposal:
-    """A configuration that someone proposes, legal or not; `resolve` makes the `Configuration`.
+    """A configuration that a user or program proposes, legal or not; `resolve` checks it and makes
+    the `Configuration`.
 
-    `block_layers`: layers of each block in pipeline order (None: the framework's default).
-    `recomputed`: layers of each stage that recompute, or those of each mode (None: all, unless the
-    mode is `none`). `mtp_standalone`: multi-token prediction has the block before the last.
+    `block_layers`: number of layers of each pipeline block, in pipeline order (None: the
+    framework's default). `recomputed`: number of layers of each stage that recompute, or a mapping
+    from each mode to such numbers (None: all layers, unless the mode is `none`). `mtp_standalone`:
+    multi-token prediction has a block to itself, before the block of head and loss.
     """
 
     request: Request
@@ -205,7 +207,8 @@ def _technique_with_zero_stage(job: Job, degrees: Degrees) -> str:
 
 
 def _whole_experts(job: Job, degrees: Degrees) -> str:
-    """Advice to set etp to 1, if that is legal and the degree is the framework's default."""
+    """Advice to give --etp 1, as the end of a sentence; empty unless etp is the framework's default
+    above 1 and a stage's GPUs are a multiple of ep."""
     usual = job.framework.usual_etp(experts=True, tp=degrees.tp, ep=degrees.ep)
     if degrees.etp != usual or usual == 1 or degrees.stage_gpus % degrees.ep:
         return ""
@@ -222,7 +225,8 @@ _FIXES = {
 
 
 def _nearest_fix(rule: str, job: Job, degrees: Degrees) -> str:
-    """How to mend a broken rule, worded as the end of the rule's sentence."""
+    """Advice on how to mend a broken rule, worded as the end of the rule's sentence; empty if there
+    is none."""
     if rule in _FIXES:
         return _FIXES[rule](job, degrees)
     technique = re.match(r"--with (\S+), which needs (.+)", rule)
@@ -256,7 +260,9 @@ def _demand_layout(configuration: Configuration) -> Configuration:
 
 
 def usual_zero(job: Job, replicas: int, tp: int) -> int:
-    """The framework's first ZeRO stage that allows tp, or 0 if there is nothing to shard."""
+    """The ZeRO stage if the user gives none: 0 if there is one replica, so that nothing can be
+    sharded, and the framework has stage 0; else the first stage of the framework that works with
+    this tp. At least the stage that the job needs."""
     has = job.framework.parallelism
     stages = [stage for stage in has.zero_stages if stage < 3 or tp == 1 or has.zero3_with_tensor]
     if replicas == 1 and 0 in stages and not job.least_zero:
@@ -265,7 +271,8 @@ def usual_zero(job: Job, replicas: int, tp: int) -> int:
 
 
 def _all_layers(layout: Layout, mode: RecomputeMode) -> Mapping[str, Sequence[int]]:
-    """Layers of each stage in a mode: all of them, or the number per block that the mode states."""
+    """The layers that recompute in `mode` if the user states no numbers: by mode, the number on
+    each stage. These are all layers, or the number in each block that the mode states."""
     whole = in_mode(layout, mode).recomputed
     if not mode.block:
         return whole
@@ -364,8 +371,8 @@ def _recomputed_text(layout: Layout) -> str:
 
 
 def _standalone_refusal(job: Job, layout: Layout, ctx: LayoutContext) -> str:
-    """Why multi-token prediction cannot have the block before the last, and a layout that could
-    work."""
+    """The reason why multi-token prediction cannot have a block to itself before the last one, with
+    a layout that would work if only the layers are at fault."""
     if job.model.mtp_layers == 0:
         return f"{job.model.name} has no multi-token prediction"
     if not ctx.mtp_standalone:
@@ -405,18 +412,21 @@ def split_sentence(framework: str, ctx: LayoutContext) -> str:
 
 
 def nearest_split(wanted: tuple[int, ...], ctx: LayoutContext) -> tuple[int, ...]:
-    """The split closest to `wanted` that the framework can express; among equals the most even."""
+    """The split of layers over blocks that the framework can express and that differs from `wanted`
+    by the fewest layers; among several such splits, the one whose largest block is smallest."""
     splits = list(_splits(ctx)) or [ctx.usual_split]
 
     def moved(numbers: tuple[int, ...]) -> tuple[int, int]:
-        """(layers that move, most layers of a block)."""
+        """(sum of the differences to `wanted` over blocks, layers of the largest block)."""
         return sum(abs(one - two) for one, two in zip(numbers, wanted, strict=True)), max(numbers)
 
     return min(splits, key=moved)
 
 
 def _splits(ctx: LayoutContext) -> Iterator[tuple[int, ...]]:
-    """Every split with separate end stages; none if the framework leaves no choice."""
+    """Every split of the layers that the framework can express in which the first and last stage
+    have their own numbers of layers and the stages between are equal; none if the framework does
+    not allow such splits."""
     if ctx.layouts != "even-or-ends" or ctx.layers % ctx.vpp:
         return
     # Chunks of a stage are equal, so splitting the layers of one chunk per stage is enough.

@@ -24,8 +24,10 @@ _ROUNDED = 0.05
 
 
 def group_seconds(job: Job, shapes: Array, key: Array, spent: Array) -> Array:
-    """Seconds of each shape's step in which ranks wait. `key`: the key of each shape; `spent`:
-    seconds of its mean micro-batch that grow with tokens, with squared lengths, and with passes."""
+    """Seconds in each shape's step during which ranks wait for slower ones, an array with one value
+    per shape. `key`: the row of the key table for each shape; `spent`: seconds of its mean
+    micro-batch in all pieces of the model, in three columns: the parts that grow with tokens, with
+    squared lengths and with the number of passes."""
     dp, pp = shapes[:, f.SHAPE["dp"]], shapes[:, f.SHAPE["pp"]]
     filling = (pp - 1.0) / np.maximum(1.0, shapes[:, f.SHAPE["vpp"]])
     shares = np.round(spent / spent.sum(axis=1, keepdims=True) / _ROUNDED) * _ROUNDED
@@ -55,8 +57,10 @@ def _waits(job: Job, row: Array) -> tuple[float, float, float]:
 def packed_excess(
     lengths: Lengths, samples: float, ranks: int, most: float, micro_batches: int, filling: float
 ) -> float:
-    """Squared lengths of the slowest ranks beyond the mean, over those of a mean micro-batch;
-    `filling`: (p - 1)/v of a pipeline, which waits for the slowest micro-batch of all."""
+    """Time that ranks wait in a step, in units of the attention time of a mean micro-batch: the
+    squared lengths of the slowest ranks minus the mean, divided by those of a mean micro-batch.
+    `filling`: (p - 1)/v of a pipeline of p stages and v blocks per stage; the time to fill it
+    follows the slowest micro-batch of all."""
     step, part = drawn(lengths, samples)
     of_step, slowest, count = packed_squares(step, ranks * part, most)
     mean = float((step**2).sum()) / (ranks * part)
@@ -69,8 +73,10 @@ def stacked_excess(
     lengths: Lengths, samples: float, ranks: int, most: float, micro_batches: int,
     shares: tuple[float, float, float],
 ) -> tuple[float, float, float]:  # fmt: skip
-    """(tokens, squares, passes) of the slowest rank of each phase beyond the mean, over those of a
-    mean micro-batch; `shares`: share of a rank's seconds due to each of the three."""
+    """(tokens, squared lengths, passes) of the slowest ranks minus those of a mean rank, summed
+    over the phases and micro-batches of a step and divided by those of a mean micro-batch.
+    `shares`: the share of a rank's seconds that each of the three takes, which decides which rank
+    is slowest."""
     step, part = drawn(lengths, samples)
     whole_ranks = max(1, round(ranks * part))
     needed = sum(min(whole_ranks, ranks_needed(length, most)) for length in step)

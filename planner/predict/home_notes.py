@@ -18,7 +18,8 @@ from planner.predict.plan import Degrees
 
 
 class HomeBytes(NamedTuple):
-    """Bytes of one copy of the model's weights and states that are off the GPU."""
+    """Memory that the parts of one copy of the model which are off the GPU take: weights and
+    optimizer states, in host memory and on NVMe, all ranks together."""
 
     states_host: float
     states_nvme: float
@@ -64,7 +65,8 @@ def _weights_off_gpu(job: Job) -> float:
 
 
 def _in_node(job: Job, degrees: Degrees) -> float:
-    """Number of copies of the model in one node; it may be a fraction."""
+    """Number of copies of the offloaded weights and states in the memory of one node; below 1 if a
+    copy spans several nodes."""
     shard = degrees.shard or degrees.dp * degrees.cp
     copies = degrees.dp * degrees.cp / shard if degrees.zero else degrees.dp * degrees.cp
     return copies * min(1.0, job.cluster.gpus_per_node / degrees.gpus)

@@ -57,6 +57,7 @@ def fetch_bytes_per_s(
 
 
 def secondary_shards(profile: FrameworkProfile, cluster: Cluster) -> float:
-    """Ranks that share a second copy of the weights; 0: no second copy."""
+    """Number of ranks that share a second copy of the weights, as the framework's profile states; a
+    node's GPUs if it states a negative number; 0: there is no second copy."""
     size = profile.state.secondary_shards
     return float(cluster.gpus_per_node if size < 0 else size)

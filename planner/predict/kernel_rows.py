@@ -32,7 +32,9 @@ _FEW = 1 << 16
 def work_arrays(
     pieces: int, stages: int, machines: int = 1
 ) -> tuple[Array, NDArray[Any], NDArray[Any], Array]:
-    """Work arrays of `cost_shapes`: layouts, groups of stages, traffic of pieces, stages."""
+    """Empty arrays in which the core's `cost_shapes` keeps intermediate results: layouts, groups of
+    stages, traffic of pieces on each machine, and stages. `pieces`, `stages`, `machines`: their
+    sizes."""
     return (
         np.zeros((3, pieces, stages)),
         np.zeros(stages, GROUP_ROW),
@@ -51,7 +53,8 @@ def place_table(job: Job) -> Array:
 
 
 def laid_out(shape: Array, mtp_standalone: bool) -> Array:
-    """A row of the shape table, with or without a separate block for multi-token prediction."""
+    """A copy of a row of the shape table, which says whether multi-token prediction has a block to
+    itself."""
     row = shape.copy()
     row[f.SHAPE["mtp_standalone"]] = float(mtp_standalone)
     return row
@@ -98,7 +101,8 @@ def fill_groups(shapes: Array, keys: Array) -> None:
 
 
 def numbered(table: Array) -> NDArray[np.int64]:
-    """A number for each row of a table; equal rows get the same one."""
+    """A number for each row of a table: equal rows get the same number, different rows different
+    ones, in the order of the rows' columns."""
     codes = np.zeros(len(table), dtype=np.int64)
     for column in table.T:
         ranks, count = _ranks(column)
@@ -108,7 +112,8 @@ def numbered(table: Array) -> NDArray[np.int64]:
 
 
 def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
-    """(rank of each value among the distinct ones, number of distinct values)."""
+    """(for each value its index among the distinct values in ascending order, number of distinct
+    values)."""
     integers = column.astype(np.int64)
     if len(column) and integers.min() >= 0 and integers.max() < _FEW and (integers == column).all():
         present = np.zeros(int(integers.max()) + 1, dtype=np.int64)
@@ -120,9 +125,9 @@ def _ranks(column: Array) -> tuple[NDArray[np.int64], int]:
 
 
 def fill_frames(shapes: Array, keys: Array) -> None:
-    """Fill column `frame`, which is equal for shapes that differ only in micro-batch and recompute
-    mode; shapes with one micro-batch per step are in separate frames from the others. Frames are
-    ordered by layout."""
+    """Fill column `frame` with a number for each group of shapes that differ only in micro-batch
+    (`mbs`, `grad_acc`) and recompute mode; shapes with one micro-batch per step are in groups of
+    their own. Numbers follow the order of the layouts."""
     key = keys[shapes[:, f.SHAPE["key"]].astype(np.int64)]
     degrees = [f.KEY[axis] for axis in OF_LAYER if axis != "mbs"]
     grid = [f.SHAPE[name] for name in (*OF_STEP, "mtp_standalone", "place") if name != "grad_acc"]

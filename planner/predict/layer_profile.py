@@ -40,7 +40,8 @@ WAITING = "waiting for the CPU to launch kernels"
 
 
 class OpProfile(Frozen):
-    """Seconds of one op of a layer, for one micro-batch on one GPU; `bound`: as in `BOUNDS`."""
+    """Seconds of one op of a layer, forward and backward, for one micro-batch on one GPU. `bound`:
+    the kind of kernel that takes them, a value of `BOUNDS`."""
 
     name: str
     bound: str
@@ -91,8 +92,9 @@ class StepProfile(Frozen):
 
     @property
     def compute_parts(self) -> dict[str, float]:
-        """Seconds of a step's compute term by the resource that bounds them; they add up to the
-        term."""
+        """Seconds of a step's compute term by kind of kernel (`BOUNDS`; gradient accumulation
+        counts as memory-bound) and by waiting for the CPU. They add up to the term; parts of zero
+        seconds are left out."""
         parts = dict.fromkeys((*BOUNDS.values(), WAITING), 0.0)
         for layer in self.layers:
             passes = self.micro_batches * layer.layers

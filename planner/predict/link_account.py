@@ -82,10 +82,11 @@ def scale_out_name(cluster: Cluster) -> str:
 
 
 def link_account(job: Job, plan: Plan) -> tuple[LinkShare, ...]:
-    """The parts of a plan's step, the largest first; their shares add up to one.
+    """The parts of a plan's step with their seconds, the largest first; their shares add up to one.
+    Parts of almost no time are left out.
 
-    `job`: the job on the GPUs that the plan uses. Empty on GPUs of several types, because their
-    links differ.
+    `job`: the job on the GPUs that the plan uses. Empty if the plan's stages run on several GPU
+    types, because their links differ.
     """
     if plan.stage_gpus:
         return ()
@@ -137,7 +138,9 @@ def _clipped(seconds: float, most: float) -> float:
 
 
 def _waiting(before: Mapping[str, float], after: Mapping[str, float]) -> str:
-    """The groups whose exchanges account for most of a difference: `EP` or `EP, DP`."""
+    """Names of the communication groups that account for most of the seconds by which the terms in
+    `before` exceed those in `after`, the largest first: `EP` or `EP, DP`. Empty if no group gains.
+    """
     gains = {TRAFFIC[name]: before[name] - after[name] for name in TRAFFIC}
     whole = sum(gain for gain in gains.values() if gain > 0.0)
     named = [one for one, gain in gains.items() if whole and gain >= _LEAST_TRAFFIC * whole]

@@ -26,7 +26,8 @@ _NO_LINK = sys.float_info.min
 
 
 def _rate(nominal_bytes_per_s: float, share: Coefficient | None) -> float:
-    """A share of a nominal rate; unlimited if the curve has no share or there is no link."""
+    """A nominal rate times a share of it, bytes/s; infinite if there is no share or if the nominal
+    rate is zero (no such link)."""
     return nominal_bytes_per_s * share.value or math.inf if share else math.inf
 
 
@@ -129,11 +130,13 @@ def network(links: LinkInputs) -> NDArray[Any]:
 
 
 def placed_domain_gpus(num_gpus: int, domain_gpus: int, gpus_per_node: int) -> int:
-    """GPUs of a scale-up domain that one job can use: all of them if the job fits into one domain.
+    """Number of GPUs of each scale-up domain that one job can use. If the job fits into one domain,
+    this is the size of the domain, even if the job is smaller.
 
-    A job larger than a domain takes whole nodes, equally many per domain and more than half of
-    each: 256 GPUs on racks of 72 run as 4 × 64, so that groups of 32 stay inside (schedulers call
-    these segments). If no such split exists, domains are filled.
+    A job larger than a domain takes whole nodes, equally many in each domain and more than half of
+    the domain: 256 GPUs on racks of 72 run as 4 × 64, so that groups of 32 stay inside (schedulers
+    call these segments). If no such split exists, the job fills the domains, and the result is the
+    size of a domain.
     """
     if num_gpus <= domain_gpus:
         return domain_gpus
@@ -148,7 +151,7 @@ _LEAST_CHANNELS = 2
 
 
 def channels(cluster: Cluster) -> int:
-    """Number of channels of a communicator (NCCL, RCCL): those that the links inside a node can
+    """Number of channels of a communicator (NCCL, RCCL): as many as the links inside a node can
     use."""
     return channels_at(_scale_up_bytes_per_s(cluster))
 
@@ -165,7 +168,7 @@ _MOST_PEER_CHANNELS, FAR_PEER_CHANNELS = 32, 2
 
 
 def peer_channels(cluster: Cluster) -> int:
-    """Channels that join two ranks of an all-to-all inside a scale-up domain."""
+    """Number of channels that join each pair of ranks of an all-to-all inside a scale-up domain."""
     most: int = 2 ** (channels(cluster) - 1).bit_length()
     return min(_MOST_PEER_CHANNELS, most)
 
@@ -215,8 +218,9 @@ def link_inputs(cluster: Cluster, *, stores: bool = False) -> LinkInputs:
 
 
 def _as_switched(links: LinkInputs, cluster: Cluster) -> LinkInputs:
-    """The links as NCCL's variables change them: without reductions in NVLink switches, or with a
-    protocol that sends flags with the data."""
+    """The links, changed as NCCL's environment variables of the cluster demand: without reductions
+    in NVLink switches, or at the lower rates of a protocol that sends flags with the data.
+    Unchanged if neither applies."""
     if not cluster.nvlink_reductions:
         links = links._replace(scale_up_reduction_gain=1.0, scale_up_reduction_latency_s=math.inf)
     if cluster.protocol_share < 1.0:

@@ -79,8 +79,9 @@ def kernel_inputs(
     configuration: Configuration,
     machine: int = 0,
 ) -> tuple[LayoutInputs, LayoutInputs]:
-    """Inputs for costing (memory, seconds) of a configuration on the machine of `cost_model`; both
-    are the same object unless layers of one kind differ."""
+    """Two sets of inputs (for memory, for seconds) to cost a configuration on the machine of
+    `cost_model`. They are one object if all layers of a kind are alike; otherwise layers that
+    differ count as a kind of their own."""
     layout, ctx, groups = configuration.layout, configuration.context, configuration.groups
     counts = configuration.kernel_layout(cost_model)
     plain = cost_model.layout_inputs(costed, row, counts, machine)
@@ -131,8 +132,8 @@ def as_plain(costs: Array) -> Array:
 def _wider(
     plain: LayoutInputs, others: list[Array], framework: FrameworkInputs | None = None
 ) -> LayoutInputs:
-    """Inputs with a copy of the kinds of layers for each element of `others`, which gives the
-    copies' costs."""
+    """The inputs with further kinds of layers: for each element of `others` a copy of all layer
+    kinds, whose costs it gives. `framework` replaces the inputs of the framework, if given."""
     job, kinds = plain.job, plain.job.kinds
     return replace(
         plain,
@@ -147,7 +148,9 @@ def _wider(
 
 
 def stack(base: Array, others: list[Array], kinds: int) -> Array:
-    """Rows of the kinds, then of the kinds again for each variant, then of the ends."""
+    """Rows of the table `base` with copies of the layer kinds inserted: first the layer kinds, then
+    the same kinds once for each variant in `others`, with the costs of that variant, then
+    embedding, head and the rest."""
     rows = [base[:kinds], *(other[:kinds] for other in others), base[kinds:]]
     return np.ascontiguousarray(np.concatenate(rows))
 
@@ -155,8 +158,8 @@ def stack(base: Array, others: list[Array], kinds: int) -> Array:
 def _mixed(
     counts: KernelLayout, layout: Layout, ctx: LayoutContext, *, again: bool
 ) -> KernelLayout:
-    """Pieces per stage, with layers in other modes as separate kinds; `again`: these kinds count as
-    recomputing."""
+    """Pieces per stage, where layers in other modes than the shape's are separate kinds. `again`:
+    they also count as recomputing."""
     taken = np.array(ctx.mode_counts(layout)[1:], dtype=float).transpose(0, 2, 1)
     kinds, plain = taken.shape[1], counts.counts.copy()
     plain[:kinds] -= taken.sum(axis=0)
@@ -169,7 +172,8 @@ def _mixed(
 
 
 def _split(plain: KernelLayout, resident: Array, kinds: int) -> KernelLayout:
-    """Pieces per stage, with `resident` layers of each kind as a separate kind."""
+    """Pieces per stage, where layers whose activations stay on the GPU are separate kinds.
+    `resident[kind, stage]`: number of such layers."""
 
     def parts(counts: Array, stay: Array) -> Array:
         leave = counts.copy()

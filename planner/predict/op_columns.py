@@ -92,8 +92,8 @@ def _op_columns(op: Op, job: Job) -> dict[str, float]:
 
 
 def _parameter_columns(op: Op, count: float, shard: ParamShard, behind: bool) -> dict[str, float]:
-    """Columns that do not depend on the optimizer. Vocabulary-parallel tables are padded; a
-    position table in the same row is not."""
+    """Columns about the parameters of a row that do not depend on the optimizer. A
+    vocabulary-parallel table is padded; a position table in the same row is not."""
     return {
         "count": count,
         "shard": shard,
@@ -104,8 +104,9 @@ def _parameter_columns(op: Op, count: float, shard: ParamShard, behind: bool) ->
 
 
 def issue_factor(op: Op, job: Job) -> float:
-    """CPU time to launch a row's kernels, relative to the same number of kernels of modules: 0 if a
-    CUDA graph captures the row; torch's operators run at the host's speed of bare launches."""
+    """CPU time to launch the kernels of a row, divided by the time to launch as many kernels of
+    PyTorch modules. 0: a CUDA graph captures the row. 1: the row's kernels come from modules. Rows
+    of plain torch operators depend on the host's speed of bare launches."""
     kernels = job.framework.kernels
     graphs = (name for start, name in _CAPTURED.items() if op.name.startswith(start))
     if op.captured and kernels.captured and all(getattr(kernels, name) for name in graphs):

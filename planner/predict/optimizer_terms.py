@@ -35,8 +35,9 @@ _TORCH = "adamw"
 
 @dataclass(frozen=True, slots=True)
 class ParameterUpdate:
-    """Costs beyond a fixed number of bytes per parameter: state of one row of the op table, bytes
-    of the temporaries of its largest tensor, FLOP of its matrix products."""
+    """Costs of updating the parameters of one row of the op table, beyond the fixed number of bytes
+    per parameter: bytes of further optimizer state, bytes of the temporaries of its largest tensor,
+    FLOP of its matrix products."""
 
     state_bytes: float = 0.0
     temporary_bytes: float = 0.0
@@ -81,10 +82,10 @@ def foreach_temporary_bytes(profile: FrameworkProfile, setting: OptimizerSetting
 
 
 def moment_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes of optimizer state per parameter on the GPU, without the master weight.
+    """Bytes of optimizer state per parameter on the GPU, without the master weight; 0 for a paged
+    optimizer, whose states torch does not allocate (`paged_bytes`).
 
-    torch's AdamW makes its moments in the type of the weights by default. torch does not allocate
-    paged states (`paged_bytes`).
+    torch's AdamW makes its moments in the type of the weights by default.
     """
     if setting.optimizer.paged:
         return 0.0
@@ -107,7 +108,8 @@ def _host_gradient_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -
 
 
 def paged_bytes(setting: OptimizerSetting) -> float:
-    """Bytes per parameter of states in unified memory that stay on the GPU."""
+    """Bytes per parameter of the optimizer states that are in unified memory and stay on the GPU; 0
+    if the optimizer is not paged."""
     optimizer = setting.optimizer
     return optimizer.state_bytes * (1.0 - setting.paged_out) if optimizer.paged else 0.0
 
@@ -198,7 +200,8 @@ def host_bytes_per_parameter(profile: FrameworkProfile, setting: OptimizerSettin
 
 
 def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float:
-    """Bytes of the copy of a weight that the update reads and writes."""
+    """Bytes per parameter of the copy of the weight that the update reads and writes: the master
+    weight, or the weight itself if there is no master."""
     state, master_bytes = profile.state, setting.optimizer.master_bytes
     if master_bytes is not None and state.master_bytes:
         return master_bytes
@@ -207,7 +210,8 @@ def _master_bytes(profile: FrameworkProfile, setting: OptimizerSetting) -> float
 
 @dataclass(frozen=True, slots=True)
 class _Updated:
-    """Parameters of a row and their optimizer; `hidden`: width of the model."""
+    """The parameters of one row of the op table, and the optimizer that updates them. `count`:
+    number of parameters; `hidden`: width of the model."""
 
     op: Op
     count: float
@@ -240,7 +244,9 @@ def parameter_update(
 
 
 def _elementwise(one: _Updated) -> ParameterUpdate:
-    """Square root and quotient of the second moment, two tensors, if torch loops over tensors."""
+    """Temporaries of an update that torch runs tensor by tensor: square root and quotient of the
+    second moment, two copies of the largest tensor. Nothing for fused or list kernels or for other
+    optimizers."""
     if one.setting.kernel != "forloop" or one.setting.optimizer.family != _TORCH:
         return ParameterUpdate()
     largest = one.count / one.op.groups
@@ -249,9 +255,11 @@ def _elementwise(one: _Updated) -> ParameterUpdate:
 
 
 def _muon(one: _Updated) -> ParameterUpdate:
-    """Momentum for matrices, AdamW's two moments for the rest, including the LM head.
+    """Muon's costs. It keeps a momentum for matrices and AdamW's two moments for the other
+    parameters, including the LM head; only the second moment of these others counts as further
+    state. The FLOP are those of the Newton-Schulz iteration.
 
-    Temporaries: the matrix and its product with B, A = X·Xᵀ and B, in bf16.
+    Temporaries, in bf16: the matrix X, its product with B, A = X·Xᵀ, and B.
     """
     number, rows, columns = (0.0, 0.0, 0.0) if one.op.pads_vocabulary else one.matrix
     others = one.count - number * rows * columns
@@ -266,7 +274,8 @@ def _muon(one: _Updated) -> ParameterUpdate:
 
 
 def _factored(one: _Updated) -> ParameterUpdate:
-    """fp32 sums over rows and columns of each matrix; for a vector one per entry."""
+    """State of an optimizer that factors the second moment, in fp32: for each matrix one sum per
+    row and one per column; for a vector one value per entry."""
     number, rows, columns = one.matrix
     sums = one.count
     if number:

@@ -42,8 +42,9 @@ Terms = Mapping[str, float]
 def step_passes(
     configuration: Configuration, cost_model: CostModel, costed: CostedLayout
 ) -> tuple[StepPass, ...]:
-    """The passes of a step, in order; empty for next-token prediction. `costed`: the
-    configuration's costs from the kernel."""
+    """The passes of a step in order: first those of models that are only read, then those of the
+    trained model. Empty for next-token prediction. `costed`: the configuration's costs from the
+    kernel."""
     job = configuration.job
     if job.objective.kind == "lm":
         return ()
@@ -66,8 +67,9 @@ def configured_passes(configuration: Configuration) -> tuple[StepPass, ...]:
 
 @dataclass(frozen=True)
 class _Account:
-    """A configuration costed without the models that it reads, and then again after each of them is
-    added."""
+    """The costs of a configuration, first without the models that it only reads, then again after
+    each of these is added. The costs of a read model are the difference of two successive costings.
+    """
 
     configuration: Configuration
     steps: tuple[CostedLayout, ...]
@@ -78,14 +80,15 @@ class _Account:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The stage that decides whether the plan fits, as it is in each of these costings."""
+        """The stage that decides whether the plan fits, once for each costing of `steps`."""
         at = int(self.steps[-1].step[f.STEP_PEAK_STAGE])
         machine = self.configuration.machines[at]
         return tuple(Stage(step.memory[machine], at) for step in self.steps)
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """Bytes of the weights that stay on that stage, by model."""
+        """Bytes of the weights that stay on that stage, by name of the model: `model` for the
+        trained one, then the models that are read and that have weights of their own there."""
         sizes = [float(stage.rest.resting.weights) for stage in self.stages]
         pairs = zip(self.job.reads, pairwise(sizes), strict=True)
         added = {read.name: more - less for read, (less, more) in pairs}
@@ -129,7 +132,8 @@ class _Account:
         )
 
     def _split(self, terms: Terms) -> dict[str, float]:
-        """Terms that are not zero, with weights by model."""
+        """The terms of memory that are not zero, bytes; the term `weights` is split into the
+        weights of each model."""
         others = {name: size for name, size in terms.items() if size and name != "weights"}
         return {f"weights of the {name}": size for name, size in self.weights.items()} | others
 
@@ -143,8 +147,9 @@ def _live(terms: PhaseTerms) -> dict[str, float]:
 
 
 def _while_trained(stage: Stage) -> Terms:
-    """Live tensors at the fullest moment of forward and backward. Tensors inside the layers that
-    the core reports only as one maximum count as working set."""
+    """Bytes of live tensors, by term, at the fullest moment of forward and backward. What remains
+    of the core's total, because the core reports tensors inside the layers as one maximum, counts
+    as working set."""
     framework = stage.inputs.framework
     every = passes(stage.held, stage.grid.grad_acc, framework)
     phases = [

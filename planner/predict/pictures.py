@@ -26,8 +26,9 @@ def is_pictured(job: Job) -> bool:
 
 
 def held_pictures(job: Job, mbs: int) -> float:
-    """Patches of a row in the micro-batch with the most, over the average number for the tokens of
-    the longest row; 1 if patches are spread evenly over tokens."""
+    """Factor on the image patches for memory: patches of a row in the micro-batch that has the
+    most, divided by the average number for as many tokens as the longest row has. 1 if patches are
+    spread evenly over tokens."""
     if not is_pictured(job):
         return 1.0
     row = job.row(mbs)
@@ -35,7 +36,8 @@ def held_pictures(job: Job, mbs: int) -> float:
 
 
 def timed_pictures(job: Job, mbs: int) -> float:
-    """Patches of a mean row, over the average number for the tokens that the row computes."""
+    """Factor on the image patches for time: patches of a mean row, divided by the average number
+    for as many tokens as the row computes. 1 if patches are spread evenly over tokens."""
     if not is_pictured(job):
         return 1.0
     row = job.row(mbs)

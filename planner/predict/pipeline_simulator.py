@@ -64,10 +64,10 @@ class Schedule:
 class SimulatedPipeline:
     """Start and end of each device, s, and its memory at the peak.
 
-    `full[device]`: largest number of chunks between a forward and the backward of the same
-    micro-batch; `peak[device]`: largest value of `full + share·deferred`, where deferred chunks
-    have only W left; `played[device]`: its passes in order, with start and end; those of one step
-    one after the other.
+    `full[device]`: largest number of chunks with a finished forward whose backward has not run;
+    `peak[device]`: largest value of `full + share·deferred`, where `deferred` counts chunks that
+    have only their W (weight gradients) left; `played[device]`: its passes in order, with start and
+    end; the passes of one step are listed one after the other.
     """
 
     start_s: tuple[float, ...]
@@ -148,7 +148,8 @@ def _ready_s(step: Step, chain: _Neighbours, ended: dict[SimulatedPass, float]) 
 
 
 def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[SimulatedPass, ...]]:
-    """Dependencies of a pass; each is a tuple of alternatives, of which the schedule has one."""
+    """Passes that must end before a pass starts. Each is given as a tuple of alternatives, of which
+    the schedule contains one: the backward that a later chunk runs is B or D."""
     kind, chunk, microbatch = one_pass
     earlier, later = chain
     if kind == "F":
@@ -163,7 +164,9 @@ def _needed(one_pass: SimulatedPass, chain: _Neighbours) -> list[tuple[Simulated
 
 
 def _held(steps: Sequence[Step], share: float) -> tuple[int, float]:
-    """(most full, most of full + share·deferred) over a device's passes in order."""
+    """(largest number of full chunks, largest value of full + share·deferred) while a device runs
+    its passes in order. Full: its forward ran, its backward did not; deferred: its B ran, its W did
+    not."""
     full = deferred = most = 0
     peak = 0.0
     for item in (item for step in steps for item in step):
@@ -205,10 +208,12 @@ def _in_groups(pp: int, vpp: int, grad_acc: int, *, backward: bool) -> list[tupl
 def _in_turn(
     pp: int, vpp: int, grad_acc: int, warm_up: Callable[[int], int], later: int | None = None
 ) -> Schedule:
-    """Forwards to warm up, then one forward and one backward in turn, then the remaining backwards.
+    """A schedule in which each device runs some forwards first (warm-up), then one forward and one
+    backward in turn, then the remaining backwards.
 
-    `warm_up`: number of forwards, given the number of stages behind; `later`: W is a separate pass,
-    this many chunks per stage behind its B.
+    `warm_up`: gives the number of warm-up forwards of a stage for the number of stages behind it.
+    `later`: None if the backward is one pass; else the weight gradients (W) are a pass of their
+    own, which a stage runs `later` · stage chunks after its B.
     """
     forward = _in_groups(pp, vpp, grad_acc, backward=False)
     backward = _in_groups(pp, vpp, grad_acc, backward=True)
@@ -266,14 +271,16 @@ class _Emitter:
         self.steps: list[Step] = []
 
     def _next(self, kind: Kind, chunk: int) -> SimulatedPass | None:
-        """The chunk's next pass of a kind; B and D share the count of backward passes."""
+        """The next pass of a kind in a chunk, for its next micro-batch; None after the last. B and
+        D share one count."""
         counter = ("F" if kind == "F" else "B", chunk)
         index = self.count.get(counter, 0)
         self.count[counter] = index + 1
         return SimulatedPass(kind, chunk, index) if index < self.grad_acc else None
 
     def run(self, *wanted: tuple[Kind, int]) -> None:
-        """Emit one step with those of the wanted passes that are left; each B defers its W."""
+        """Add one step that contains the next pass of each wanted kind and chunk, as far as any are
+        left; none left adds no step. The W of each B is deferred."""
         step = [
             following
             for kind, chunk in wanted
@@ -284,7 +291,8 @@ class _Emitter:
             self.steps.append(tuple(step))
 
     def weight(self, chunk: int | None = None) -> None:
-        """Emit the W that has been deferred longest, of one chunk if given."""
+        """Add a step with the W that has been deferred longest, of the given chunk or of any;
+        nothing if none is waiting."""
         for one_pass in self.waiting:
             if chunk is None or one_pass.chunk == chunk:
                 self.waiting.remove(one_pass)

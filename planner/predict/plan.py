@@ -77,7 +77,8 @@ Kind = TypeVar("Kind", bound=Frozen)
 
 
 def with_terms(terms: Iterable[StageTerm | TimeTerm]) -> Callable[[type[Kind]], type[Kind]]:
-    """Decorator that adds a field for each term of a table."""
+    """Decorator that adds a field to a class for each term of a table: a float without a default,
+    or 0 by default for a term that was added later."""
     fields: dict[str, Any] = {
         term.field: (float, Field(0.0 if term.added else ...)) for term in terms
     }
@@ -115,7 +116,7 @@ class StageContents(Frozen):
 
 @with_terms(MEMORY_TERMS)
 class HeldMemory(StageContents):
-    """A stage with the terms of its peak (`planner.cost.terms`), bytes."""
+    """A pipeline stage and the bytes of each term of its peak memory (`planner.cost.terms`)."""
 
     if TYPE_CHECKING:
 
@@ -142,10 +143,10 @@ class StageMemory(HeldMemory):
 class SampleFigures(Frozen):
     """Figures of a step with samples of different lengths.
 
-    `lengths`: their origin; `mean_tokens`: of a sample, after truncation at the limit, which
-    shortens a share `cut` of them; `samples`: number in a step. `computed_tokens_per_s` includes
-    padding, a plan's `tokens_per_s` does not; neither does `mfu_counted`, with attention within
-    each sample (full square, as in `mfu`).
+    `lengths`: where the lengths come from; `mean_tokens`: tokens of a mean sample after truncation;
+    `cut`: share of samples that are truncated; `samples`: number in a step. `computed_tokens_per_s`
+    includes padding, a plan's `tokens_per_s` does not. `mfu_counted` excludes padding too and
+    counts attention only within each sample (full square, as in `mfu`).
     """
 
     lengths: str
@@ -160,8 +161,9 @@ class SampleFigures(Frozen):
 
 
 class Interval(Frozen):
-    """80 % interval of a figure. `family`: the measured runs behind it; `beyond`: conditions that
-    they do not cover, which widen the interval."""
+    """An interval in which a measured figure lies with a probability of 80 %. `family`: the
+    measured runs from which it was derived; `beyond`: conditions that they do not cover, which
+    widen the interval."""
 
     low: float
     high: float
@@ -171,7 +173,8 @@ class Interval(Frozen):
 
     @property
     def basis(self) -> str:
-        """The measured runs behind the interval, and why it is wider."""
+        """The measured runs behind the interval, then the conditions that widen it, if there are
+        any."""
         wider = "; wider because nothing like it was measured: "
         return self.family + (wider + ", ".join(self.beyond) if self.beyond else "")
 
@@ -206,9 +209,9 @@ class StepPass(Frozen):
 
 
 class PlanBatch(Frozen):
-    """One of a ramp's batches before the last: until `until_tokens` of training, the same plan runs
-    with another gradient accumulation. The interval of `step_time_s` is as wide in proportion as
-    the plan's."""
+    """One batch of a batch ramp, except the last: the plan runs with this global batch (`gbs`) and
+    gradient accumulation until training has seen `until_tokens` tokens. The interval of
+    `step_time_s` has the same relative width as the plan's."""
 
     gbs: int = Field(ge=1, le=LARGEST_DEGREE * MOST_MICRO_BATCHES)
     grad_acc: int = Field(ge=1, le=MOST_MICRO_BATCHES)
@@ -229,8 +232,10 @@ class FullMemory(Frozen):
 
 
 def expected_step_time_s(step_time_s: float, full_s: float | None, chance: float) -> float:
-    """Seconds of a step at the expected throughput, (1 - p)/t + p/full, by which plans of equal
-    risk are ranked. A run that fails when memory is full counts like one that slows down."""
+    """Seconds of a step at the expected throughput (1 - p)/t + p/full, by which plans of equal risk
+    are ranked. p: `chance` that memory is full; t: `step_time_s`; full: `full_s`, the step time in
+    that case. If `full_s` is None the result is `step_time_s`. A run that fails when memory is full
+    counts like one that slows down."""
     if full_s is None:
         return step_time_s
     return 1.0 / ((1.0 - chance) / step_time_s + chance / full_s)
@@ -328,7 +333,8 @@ class Plan(Named):
 
     @property
     def rows(self) -> int:
-        """Rows of tokens in a sample: a pair of answers has two."""
+        """Rows of tokens that the trained model computes for one sample: 2 for a pair of answers, 1
+        otherwise."""
         return max((one.rows for one in self.passes if one.work != "forward"), default=1)
 
     @property

@@ -30,9 +30,9 @@ PROBABLE = 0.6
 
 
 def fit_verdict(probability: float) -> FitVerdict:
-    """The verdict for a probability that the memory suffices: `fits` from 80 % on, as a search
-    demands, `does not fit` at 20 % or less, `cannot tell` around an even chance, and `probably` in
-    between."""
+    """The verdict in words for the probability that a plan fits into memory: `fits` from 80 % on,
+    as a search demands; `does not fit` at 20 % or less; `cannot tell` around 50 %; between these
+    `probably fits` or `probably does not fit`."""
     if probability >= SURE_TO_FIT:
         return "fits"
     if probability >= PROBABLE:
@@ -51,7 +51,7 @@ _ALIKE = 2
 
 
 def degrees_text(degrees: Degrees) -> str:
-    """`tp4 pp4 vpp5 cp2 dp2 z1`."""
+    """Degrees in short, without those of 1 that say nothing: `tp4 pp4 vpp5 cp2 dp2 z1`."""
     return str(degrees)
 
 
@@ -83,7 +83,8 @@ def batch_text(degrees: Degrees) -> str:
 
 
 def batch_difference(plan: Plan, target_sequences: float) -> float:
-    """Distance of the plan's global batch from the target, as a share of the target."""
+    """Relative difference of the plan's global batch from the target; negative if the batch is
+    smaller."""
     return plan.gbs / target_sequences - 1
 
 
@@ -169,8 +170,8 @@ def blocks_text(plan: Plan) -> str:
 
 
 def stage_gpus_text(plan: Plan) -> str:
-    """GPU type of the stages, if there are several: `stages 0-1 H100, 2 A100`; full names if the
-    first words are ambiguous."""
+    """GPU types of the stages of a plan on several types: `stages 0-1 H100, 2 A100`. Types are
+    named by the part before the first hyphen, or in full if that part is ambiguous."""
     kinds = set(plan.stage_gpus)
     short = {gpu: gpu.partition("-")[0] for gpu in kinds}
     names = short if len(set(short.values())) == len(kinds) else {gpu: gpu for gpu in kinds}
@@ -194,7 +195,8 @@ def _mode_text(mode: str) -> str:
 
 
 def schedule_text(plan: Plan) -> str:
-    """The pipeline schedule, unless the degrees imply it; empty for 1F1B."""
+    """Name of the pipeline schedule; empty for 1F1B and interleaved 1F1B, which the degrees
+    imply."""
     return "" if plan.schedule in ("1f1b", "interleaved") else plan.schedule
 
 
@@ -223,8 +225,8 @@ def offload_text(
 
 
 def techniques_text(plan: Plan, but: Sequence[str] = ()) -> str:
-    """`ep-overlap, no tp-overlap`: techniques of the plan except those in `but`, and techniques in
-    `but` that the plan could use and does not."""
+    """`ep-overlap, no tp-overlap`: the techniques of the plan except those in `but`, then `no` with
+    each technique in `but` that the plan could use and does not."""
     more = [name for name in plan.techniques if name not in but]
     return ", ".join((*more, *(f"no {name}" for name in but if does_without(plan, name))))
 

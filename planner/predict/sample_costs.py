@@ -48,7 +48,8 @@ PASSES = [*f.FORWARD_COLUMNS, *f.BACKWARD_COLUMNS]
 
 
 def with_computed(keys: Array, job: Job) -> Array:
-    """The keys with the tokens of the longest and of a mean micro-batch."""
+    """The keys, changed in place: columns `kept` and `computed` get the tokens of the longest
+    micro-batch and of a mean one. Unchanged if all samples have one length."""
     if job.samples.differ:
         for mbs in np.unique(keys[:, f.KEY["mbs"]]):
             row, same_size = job.row(int(mbs)), keys[:, f.KEY["mbs"]] == mbs
@@ -126,8 +127,9 @@ def mean_passes(job: Job, mbs: int, cp: int) -> tuple[Pass, ...]:
 def timed_keys(
     job: Job, inputs: JobInputs, keys: Array, more_tokens: float = 1.0, longer: float = 1.0
 ) -> tuple[Array, JobInputs]:
-    """Keys of one micro-batch size, and inputs of the job, changed to those that the kernel gets
-    for timing."""
+    """Copies of the keys, all of one micro-batch size, and of the job's inputs, changed so that the
+    kernel computes the time of a mean micro-batch (see the module docstring). Unchanged if all
+    samples have one length."""
     if not job.samples.differ:
         return keys, inputs
     mbs = int(keys[0, f.KEY["mbs"]])

@@ -22,8 +22,8 @@ Key = Any
 def rank_key(
     recompute: Module = Module.NOTHING, sequence_parallel: bool = True, **degrees: int
 ) -> Key:
-    """A key with these degrees (1 by default) and these recomputed modules, without columns on
-    which only seconds depend. Samples fill their row."""
+    """A key for costing memory, with the given degrees (others 1) and recomputed modules. It lacks
+    the columns that only affect seconds, and counts the full length of each row of tokens."""
     sizes = {axis: float(degrees.get(axis, 1)) for axis in OF_LAYER}
     return SimpleNamespace(
         **sizes,
@@ -41,8 +41,8 @@ def saved_bytes(row: Saved, context: OpContext, key: Key) -> float:
 
 
 def shape_groups(job: Job, mode: RecomputeMode, **degrees: int) -> tuple[int, ...]:
-    """Number of groups of activations that leave the GPU, for a layer of each kind: one for each
-    offloaded module with a tensor of at least the framework's minimum size."""
+    """For each kind of layer, the number of offloaded modules whose activations leave the GPU:
+    those that save a tensor of at least the framework's minimum size."""
     context, kinds = op_context(job), len(job.model.piece_kinds)
     key = rank_key(mode.mask, job.framework.parallelism.sequence_parallel == "with-tp", **degrees)
     return tuple(

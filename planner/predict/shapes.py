@@ -33,7 +33,9 @@ from planner.predict.space import (
 
 @dataclass(frozen=True)
 class Candidates:
-    """Legal shapes of a job; if they use fewer GPUs than were given, `notes` say so."""
+    """Legal shapes of a job. `job`: the job on the GPUs that the shapes use; `notes`: sentences
+    that say so if these are fewer than were given; `report`: the candidates that each rule removed.
+    """
 
     job: Job
     columns: dict[str, IntArray]
@@ -42,7 +44,8 @@ class Candidates:
 
 
 def rule_context(job: Job) -> RuleContext:
-    """Input of the rules over shapes."""
+    """The facts about a job that the rules on shapes read: model, cluster, batch, framework and the
+    user's limits."""
     cluster = job.cluster
     domain = int(link_inputs(cluster).scale_up_domain)
     layer, head = greedy_costs(job.model, job.framework.parallelism)
@@ -85,7 +88,8 @@ def _goal(batch: BatchTarget) -> BatchGoal:
 
 
 def offloaded_per_token(job: Job) -> dict[str, float]:
-    """Bytes per token of all layers that leave the GPU, by the degree that divides them."""
+    """Bytes of offloaded activations per token, summed over all layers, by the name of the
+    parallelism that divides them among ranks."""
     found: dict[str, float] = {}
     kinds = job_pieces(job)[: len(job.model.piece_kinds)]
     for kind in job.model.piece_indices:
@@ -96,7 +100,7 @@ def offloaded_per_token(job: Job) -> dict[str, float]:
 
 
 def degree_limit(values: Iterable[int]) -> DegreeLimit:
-    """The limit that allows exactly these values of a degree."""
+    """A limit on a degree that allows exactly these values."""
     ordered = tuple(sorted(values))
     return DegreeLimit(
         ",".join(str(value) for value in ordered),
@@ -235,7 +239,8 @@ def _first_legal(ctx: RuleContext, sizes: IntArray) -> int | None:
 
 
 def broken_rules(job: Job, degrees: Degrees) -> dict[str, str]:
-    """Rules that a configuration violates, by name, and the demand of each."""
+    """By name, each rule that the degrees violate on some machine, with a sentence that says what
+    the rule demands; empty if all are legal."""
     broken: dict[str, str] = {}
     for machine in job.machines:
         broken = _broken_on(machine, degrees) | broken
@@ -258,8 +263,10 @@ def _broken_on(job: Job, degrees: Degrees) -> dict[str, str]:
 def condition_hints(
     ctx: RuleContext, shapes: Shapes, conflict: Sequence[ShapeRule]
 ) -> Iterator[str]:
-    """For each condition in a conflict: the available choices, and how many configurations would be
-    legal without it, among those that were enumerated and obey every other rule."""
+    """Sentences about the user's conditions that are part of a conflict. If the condition is the
+    only member: the choices that were tried, none of which obeys it. For a condition given as an
+    option: the number of configurations that would be legal without it, among those that were
+    enumerated and obey every other rule."""
     names = {rule.name for rule in conflict}
     for condition in ctx.conditions:
         if condition.option not in names:
@@ -278,7 +285,8 @@ def condition_hints(
 
 
 def without(ctx: RuleContext, dropped: UserCondition) -> tuple[int, Columns]:
-    """Number of legal configurations without one condition, and their columns."""
+    """(number of configurations that are legal if one of the user's conditions is dropped, columns
+    of their degrees)."""
     others = tuple(condition for condition in ctx.conditions if condition is not dropped)
     freed = replace(ctx, conditions=others)
     columns, report = legal_shapes(freed, enumerate_shapes(freed))

@@ -29,8 +29,9 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class SharpUse:
-    """`group`: the kind of communicator that may use the switches; there are `groups` of it with
-    `size` ranks each. `reason`: why the switches do not reduce, empty if they do."""
+    """The communicators of a plan that may reduce in the switches. `group`: their kind; `size`:
+    ranks in each; `groups`: number of such communicators. `reason`: why the switches do not reduce
+    for them all the same; empty if they do."""
 
     group: SharpGroup
     size: int
@@ -39,7 +40,8 @@ class SharpUse:
 
 
 def sharp_use(job: Job, degrees: Degrees) -> SharpUse | None:
-    """How a plan uses the switches; None if the job's switches do not reduce."""
+    """The communicators of a plan that may use the switches, and whether they do; None if the
+    cluster is given without SHARP."""
     if not job.cluster.sharp:
         return None
     ranks = degrees.dp * degrees.cp
@@ -84,8 +86,9 @@ def sharp_notes(job: Job, degrees: Degrees) -> tuple[str, ...]:
 def or_by_hosts(
     interval: Interval, step_time_s: float, by_hosts: Interval, by_hosts_s: float
 ) -> Interval:
-    """Interval of a step with SHARP, which was never measured with this model: its upper end is the
-    one without SHARP if that is higher (`by_hosts`, `by_hosts_s`: the plan without SHARP)."""
+    """80 % interval of a step with SHARP. No measured run uses SHARP, so if the plan is slower
+    without it, the interval reaches at least to the upper end of the interval without SHARP.
+    `by_hosts`, `by_hosts_s`: interval and step time, s, without SHARP."""
     ratio = by_hosts_s / step_time_s
     if ratio <= 1.0 + 1e-9:
         return interval

@@ -62,9 +62,9 @@ class Shapes:
 
 @dataclass(frozen=True)
 class LegalityReport:
-    """The number of candidates that are legal. `removed`: for each rule, in the order of the
-    registry, the number of shapes that it was the first to reject; they add up to considered -
-    legal."""
+    """Numbers of candidates: `considered`, and `legal`. `removed`: by rule, in the order of the
+    registry, the number of candidates that this rule was the first to reject; they add up to
+    considered - legal."""
 
     considered: int
     legal: int
@@ -122,7 +122,8 @@ def largest_usable(ctx: RuleContext) -> int:
 
 
 def _gpu_counts(cluster: ClusterNumbers) -> list[int]:
-    """Numbers of GPUs to try, descending: as given, whole nodes, part of one node."""
+    """Numbers of GPUs to try, in descending order: all that were given, then whole nodes (the
+    largest counts and powers of two), then each number below one node."""
     nodes = cluster.num_gpus // cluster.gpus_per_node
     tried = set(range(max(1, nodes - NODE_COUNTS_TRIED + 1), nodes + 1))
     tried |= {1 << power for power in range(nodes.bit_length())}
@@ -153,7 +154,9 @@ def _parallel_degrees(ctx: RuleContext) -> Shape:
 
 
 def _interleaving(ctx: RuleContext, shape: Shape) -> Shape:
-    """Column vpp: 1, and chunk counts that suit the number of layers."""
+    """Column vpp (chunks per stage): 1, and further counts that divide the layers evenly, also with
+    embedding and head counted as a layer each, or any small number if the framework takes any
+    layout."""
     layers = ctx.model.layers
     shape = _cross(shape, "vpp", {*range(1, max(1, layers // 2) + 1), *ctx.named("vpp")})
     chunks = shape["pp"] * shape["vpp"]
@@ -220,7 +223,8 @@ def _batches(ctx: RuleContext, shape: Shape) -> Shape:
 
 
 def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
-    """The rows, and new ones for values in the user's limits that no row has."""
+    """The rows, followed by further rows for each value of degree `name` that the user's limits
+    name and no row has; these are all rows combined with the missing values."""
     missing = sorted({*ctx.named(name)} - set(shape[name].tolist()))
     if not missing:
         return shape
@@ -229,7 +233,8 @@ def _with_missing(ctx: RuleContext, shape: Shape, name: str) -> Shape:
 
 
 def _names_any(ctx: RuleContext, shape: Shape, degrees: Iterable[str]) -> Mask:
-    """Rows in which some degree has a value from the user's limits."""
+    """Mask of the rows in which at least one of `degrees` has a value that the user's limits
+    name."""
     masks = [np.isin(shape[degree], _values(ctx.named(degree))) for degree in degrees]
     mask: Mask = np.logical_or.reduce(masks)
     return mask

@@ -30,8 +30,9 @@ _INSIDE = (LAYER, LAYER_AGAIN, LAYER_SECOND, LAYER_LAST)
 
 @dataclass(frozen=True)
 class OneLayer:
-    """A layer that a phase treats separately: its kind, whether it recomputes, and the number of
-    micro-batches for which it keeps tensors in addition to `KeptCopies`."""
+    """A layer that a phase treats separately from the others. `kind`: its kind; `again`: it
+    recomputes; `copies`: number of micro-batches for which it keeps tensors beyond those in
+    `KeptCopies`, negative if fewer."""
 
     kind: int
     again: bool
@@ -47,12 +48,12 @@ class Stage:
 
     @cached_property
     def key(self) -> Any:
-        """The row of the key table as an object."""
+        """The stage's row of the key table, with its columns as attributes."""
         return light(self.inputs.key, f.KEY_ROW)
 
     @cached_property
     def grid(self) -> Any:
-        """The row of the shape table as an object."""
+        """The stage's row of the shape table, with its columns as attributes."""
         return light(self.inputs.shape, f.SHAPE_ROW)
 
     @cached_property
@@ -86,13 +87,13 @@ class Stage:
 
     @cached_property
     def held(self) -> Held:
-        """Numbers of micro-batches that the stage holds."""
+        """Numbers of micro-batches for which the stage keeps activations at once."""
         grid, schedule = self.grid, self.inputs.framework.schedule
         return held_microbatches(float(self.index), grid.pp, grid.vpp, grid.grad_acc, schedule)
 
     @cached_property
     def rest(self) -> PhaseTerms:
-        """Memory terms of the optimizer's phase."""
+        """Terms of memory in the phase of the optimizer, bytes: no layer is at work."""
         inputs = self.inputs
         return at_rest(self.holds, self.key, self.grid, inputs.job, inputs.framework)
 
@@ -123,8 +124,9 @@ class Stage:
     # --- the layer that a phase is about ---------------------------------------------------------
 
     def phase_detail(self, phase: int, one_pass: Pass) -> tuple[PhaseTerms, tuple[OneLayer, ...]]:
-        """Terms of a phase, with the core's maxima inside layers split by name, and the layers that
-        the phase treats separately, the working one first."""
+        """(terms of a phase, layers that the phase treats separately). In the terms, each maximum
+        inside layers that the core reports as one number is split by name. The layer at work comes
+        first; the layers are empty outside the phases inside layers."""
         resting, moving = self.terms(phase, one_pass)
         layers: tuple[OneLayer, ...] = ()
         if phase in _INSIDE and self.holds.layers:
@@ -147,7 +149,7 @@ class Stage:
         return terms, (at_work, done)
 
     def _at_work(self, phase: int, one_pass: Pass) -> OneLayer:
-        """The layer with the largest working set."""
+        """The layer with the largest working set in this phase."""
         most = self.most
         plain = phase == LAYER or (phase == LAYER_SECOND and most.working >= most.working_again)
         making = phase != LAYER_SECOND and one_pass.accumulates == 0.0
@@ -155,8 +157,8 @@ class Stage:
         return OneLayer(self._kind(name, getattr(most, name)), not plain)
 
     def _at_last(self, terms: MovingTerms) -> tuple[MovingTerms, tuple[OneLayer, ...]]:
-        """Terms and layers for the last layer in backward, which is the stage's first layer: it is
-        still kept and has no gradients yet."""
+        """Terms and layer of the moment when backward works on its last layer, which is the stage's
+        first layer: its activations are still kept, and its gradients do not exist yet."""
         kind = self._kind("last", self.most.last)
         parts, again = self._parts(kind), self.counts(kind)[1] > 0.0
         kept = parts.light if again else parts.kept
@@ -171,8 +173,8 @@ class Stage:
         ), (OneLayer(kind, again, float(stays)),)
 
     def _behind(self, terms: MovingTerms, one_pass: Pass) -> tuple[MovingTerms, OneLayer]:
-        """Terms and layer for the first layer in backward, which is done while the second one
-        runs."""
+        """Terms and layer of the moment when backward has finished its first layer, which is the
+        stage's last, and works on the second one."""
         name = "done_making" if one_pass.accumulates == 0.0 else "done"
         change = getattr(self.most, name)
         kind = self._kind(name, change)
@@ -190,7 +192,8 @@ class Stage:
         return changed, OneLayer(kind, remade, -1.0 if gone else 0.0)
 
     def _kind(self, name: str, value: float) -> int:
-        """The kind of layer that a maximum comes from."""
+        """Index of the first layer kind on the stage whose value of the maximum `name` equals
+        `value`."""
         held = (kind for kind in range(self.inputs.job.kinds) if self.counts(kind)[0])
         maxima = ((kind, core.layer_maxima(*self._layer(kind))) for kind in held)
         return next(kind for kind, most in maxima if getattr(most, name) == value)
@@ -210,8 +213,9 @@ def _stage_row() -> Any:
 
 
 def named_terms(stages: Array, inputs: Sequence[LayoutInputs], place: Sequence[int]) -> Array:
-    """[stage, STAGE_*] with the core's maxima inside layers split by name. `inputs`: of each
-    machine, `place`: the machine of each stage."""
+    """The table of stages [stage, STAGE_*] with memory terms that the core reports as one maximum
+    inside layers split into their parts. `inputs`: one per machine; `place`: the machine of each
+    stage."""
     named = stages.copy()
     for index, machine in enumerate(place):
         stage, row = Stage(inputs[machine], index), _stage_row()

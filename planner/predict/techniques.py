@@ -13,7 +13,7 @@ from planner.predict.shapes import rule_context
 
 
 def used_techniques(job: Job, degrees: Degrees) -> tuple[str, ...]:
-    """The job's techniques that are compatible with these degrees."""
+    """Names of the job's techniques that are compatible with these degrees: the plan uses them."""
     return tuple(name for name in job.techniques if works_with(job, degrees, name))
 
 

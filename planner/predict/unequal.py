@@ -42,8 +42,8 @@ _STEP = 1.25
 
 
 class Waiting(NamedTuple):
-    """Excess of the maximum over the mean for tokens, squared lengths and image patches of a step,
-    each in units of a mean micro-batch's."""
+    """Waiting of a step for tokens, squared lengths and image patches: for each, the maximum over
+    ranks minus the mean, summed over the step and divided by the amount in one mean micro-batch."""
 
     tokens: float
     squares: float
@@ -70,7 +70,8 @@ def waits(
     samples: Samples, seq: int, mbs: int, micro_batches: int, ranks: int, in_step: int,
     filling: float,
 ) -> Waiting:  # fmt: skip
-    """Results of `waiting` for tokens, squared lengths and patches of the job's samples."""
+    """Waiting for tokens, squared lengths and patches of the job's samples (see `waiting`); all
+    zero if the samples do not differ in length."""
     lengths = samples.lengths
     if lengths is None or not samples.differ:
         return Waiting(0.0, 0.0)
@@ -86,8 +87,8 @@ _Schedule = tuple[int, int, int, float]
 def _waiting_for_images(
     samples: Samples, lengths: Lengths, seq: int, mbs: int, schedule: _Schedule
 ) -> float:
-    """Result of `waiting` for patches, which are drawn with their samples: by pack, or row by
-    row."""
+    """Result of `waiting` for image patches, which come with their samples, in packs or one sample
+    a row; 0 if the samples have no images or the ranks are balanced by tokens."""
     if not lengths.mean_patches or samples.balance == "tokens":
         return 0.0
     if samples.is_packed:
@@ -119,9 +120,9 @@ def _waits_of_tokens(
 
 
 def _sorted(values: Array, ranks: int) -> float:
-    """Relative excess over the mean if ranks get neighbours in a sorted list: the largest values of
-    groups with one value per rank, averaged over groups and divided by the mean of all values,
-    minus 1."""
+    """Largest value of each group of neighbours in a sorted list, averaged over the groups and
+    divided by the mean of all values, minus 1. Ranks get neighbours, one value each, so this is
+    their waiting as a share of the mean."""
     together = min(ranks, SORTED_BATCHES)
     starts = range(0, len(values) - together + 1, together)
     return float(np.mean([values[at : at + together].max() for at in starts]) / values.mean() - 1.0)
@@ -164,8 +165,9 @@ def unequal_seconds(
 def elastic_seconds(
     price: Price, totals: Array, keys: Array, costs: Array
 ) -> tuple[Array, Array, Array]:
-    """Seconds of a micro-batch, all pieces, that grow with tokens, with squared lengths and with
-    neither: a·t, b·q and c. The first two are differences to a larger micro-batch (`_STEP`)."""
+    """Seconds of a micro-batch in all pieces, split into three arrays: those that grow with tokens
+    (a·t), with squared lengths (b·q), and with neither (c). The first two come from the price of a
+    micro-batch that is larger by the factor `_STEP`."""
     now = _seconds(totals, keys, costs)
     both = _seconds(totals, keys, price(keys, more_tokens=_STEP)) - now
     longer = _seconds(totals, keys, price(keys, longer=_STEP)) - now

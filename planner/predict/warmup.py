@@ -90,7 +90,8 @@ def _text(entry: Entry) -> str:
 
 
 def _start_helper(entries: Sequence[Entry]) -> subprocess.Popen[bytes] | None:
-    """A process that compiles some entries into the cache; None if it could not help."""
+    """Start a second process that compiles some entries into the cache; None if there are none, if
+    the machine has one processor, or if the process cannot start."""
     if not entries or (os.cpu_count() or 1) < 2:
         return None
     names = [entry.__name__ for entry in entries]

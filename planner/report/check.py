@@ -122,8 +122,8 @@ def verdict(assessment: Assessment) -> str:
 
 
 def _reasons(problems: Sequence[Problem]) -> Iterator[str]:
-    """Why there is no prediction, starting with the decisive line. A fix for several reasons
-    is given once, after them."""
+    """Why there is no prediction, a sentence for each problem, in the given order. If neighbouring
+    problems have the same fix, it is given once, after them."""
     for _, group in groupby(problems, key=lambda problem: problem.fix):
         several = tuple(group)
         for problem in several:
@@ -139,7 +139,8 @@ _GIVEN = re.compile(r"--(env|vocab|model|gpus|cluster|lengths|seq|mbs|gbs|grad-a
 
 
 def _advice(problem: Problem) -> str:
-    """Advice on an option to give or a line to write, as a sentence without a full stop."""
+    """The fix of a problem as a sentence without a full stop: which option to give or which line to
+    write. Empty if the problem has no fix."""
     fix = problem.fix
     if not fix or fix.startswith("give "):
         return _capital(fix)

@@ -133,7 +133,8 @@ def _notes(runs: Runs, comparison: Comparison) -> Iterator[str]:
 
 
 def _not_slower(fastest: Run, others: Runs) -> Iterator[str]:
-    """Clusters that may be as fast as the fastest, each with its difference."""
+    """A text for each cluster that may be as fast as the fastest, because the 80 % interval of its
+    difference includes none: its name and the difference."""
     for row, run in others:
         ratio = days_ratio(fastest, run)
         if ratio.low <= 1.0:
@@ -181,7 +182,8 @@ class Step:
 
 
 def trace(run: Run, comparison: Comparison, settings: Settings) -> dict[str, tuple[Step, ...]]:
-    """Every step of the calculation from plan to cost, by chapter."""
+    """Every step of the calculation from plan to cost, by the title of its chapter: pace, time,
+    each way of renting, owning (if it was calculated), and energy."""
     told: dict[str, Any] = {"run": run, "comparison": comparison, "settings": settings}
     chapters = {
         "Pace": _pace(run, told),
@@ -199,7 +201,8 @@ def trace(run: Run, comparison: Comparison, settings: Settings) -> dict[str, tup
 
 
 def _steps(key: str, about: Any, settings: Settings, **told: Any) -> Iterator[Step]:
-    """The steps of a chapter that apply."""
+    """The steps of the chapter `key` of the words file. A step is left out if its text refers to a
+    value that is missing."""
     for name, first, *texts in described(f"trace.{key}"):
         value = said(first, about, settings=settings, **told)
         if value is None:

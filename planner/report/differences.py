@@ -36,23 +36,26 @@ def slower_or_faster(ratio: Ratio) -> str:
 
 
 def ends_text(ratio: Ratio) -> str:
-    """The interval of a difference, with the sign of its value: `-1 to +7 %`, `2 to 7 %`."""
+    """The ends of the interval of a difference in whole percent, counted in the direction of its
+    value: for a plan that is slower, positive means slower; for one that is faster, positive means
+    faster. `-1 to +7 %`, `2 to 7 %`."""
     sign = 1.0 if ratio.value >= 1.0 else -1.0
     low, high = sorted(round(100.0 * sign * (end - 1.0)) for end in (ratio.low, ratio.high))
     return f"{low} to {high} %" if low >= 0 else f"{low:+d} to {high:+d} %"
 
 
 def gain_text(ratio: Ratio) -> str:
-    """How much a change raises tokens/s: `+4 %, -3 to +11 %`. `ratio`: tokens/s after over
-    before."""
+    """How much a change raises tokens/s, with the 80 % interval: `+4 %, -3 to +11 %`. `ratio`:
+    tokens/s after the change divided by tokens/s before it."""
     ends = (ratio.value, ratio.low, ratio.high)
     value, low, high = (round(100.0 * (end - 1.0)) for end in ends)
     return f"{value:+d} %, {low:+d} to {high:+d} %"
 
 
 def ties(plans: Numbered, mixture: bool, gpus: Sequence[str] = ()) -> dict[int, Ratio]:
-    """Plans that may be as fast as the first, by number, with the ratio of their step time to the
-    first's. `gpus`: GPU types of the plans, if they differ."""
+    """Plans that may be as fast as the first: their seconds per token, divided by the first's, have
+    an 80 % interval that reaches down to 1 or below. These ratios are given by plan number; the
+    dictionary is empty if there are none. `gpus`: the GPU type of each plan, if they differ."""
     if not plans:
         return {}
     types = gpus or [""] * len(plans)
@@ -65,7 +68,9 @@ def ties(plans: Numbered, mixture: bool, gpus: Sequence[str] = ()) -> dict[int, 
 
 
 def tie_note(first: int, near: Mapping[int, Ratio]) -> str:
-    """A sentence about plans that may be as fast as the first; empty if there are none."""
+    """A sentence about plans that are not surely slower than plan `first`: it gives the difference
+    for a few of them and the numbers of the others. `near`: their ratios, as `ties` returns them.
+    Empty if there are none."""
     if not near:
         return ""
     listed = sorted(near, key=lambda number: near[number].value)

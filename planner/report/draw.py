@@ -117,8 +117,8 @@ def _width(data: TableData, place: int) -> int:
 
 
 def _least_width(data: TableData, place: int, whole: bool) -> int:
-    """Smallest width of a column that breaks no word; with `whole`, no cell is broken into lines
-    either."""
+    """The smallest width of a column, in characters, that breaks no word. If `whole` is set or the
+    column may not be broken, the width without any line break."""
     if whole or not data.columns[place].wrap:
         return _width(data, place)
     texts = (data.columns[place].title, *(_joined(row[place]) for row in data.rows))
@@ -151,8 +151,9 @@ def _broken_word(word: str, columns: int) -> str:
 def _narrowed(
     data: TableData, places: Sequence[int], page: int
 ) -> tuple[TableData, list[int]] | None:
-    """The table and its column widths, narrowed to the page by breaking words at hyphens and
-    titles at spaces; None if that is not enough."""
+    """The table and its column widths in characters, narrowed until it fits the page. Words are
+    broken at hyphens; if that is not enough, titles are broken at spaces as well. None if the table
+    is still too wide."""
     for table in (data, _stacked(data)):
         broken = [place for place in places if table.columns[place].wrap]
         fixed = sum(_width(table, place) + 1 for place in places if place not in broken)
@@ -209,7 +210,9 @@ def _draw_table(data: TableData, onto: Console, wide: bool) -> None:
 def _shared_out(
     data: TableData, places: Sequence[int], least: Sequence[int], page: int
 ) -> list[int]:
-    """Column widths. Spare room goes, one character at a time, to the column that needs most."""
+    """The widths of the columns `places` in characters, at least those in `least`. Room that is
+    left on the page goes, one character at a time, to the column that is furthest from its full
+    width."""
     wanted = [_width(data, place) for place in places]
     widths = list(least)
     left = page - sum(widths) - len(widths) + 1

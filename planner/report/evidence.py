@@ -57,9 +57,10 @@ _IN_DOUBT = ", in doubt"
 def validation_report(
     predictions: Sequence[Prediction], family: Family, views: Views | None = None
 ) -> Iterator[Block]:
-    """Errors by family, as `--by` groups rows, then what was refused. `views`: the same rows
-    predicted without their sources (`left_out`), or as before anything was changed because of them
-    (`first_sight`)."""
+    """Tables of errors by family (the groups that `--by` names), of intervals, picks and whether
+    runs fit, then the rows that were refused. `views`: predictions of the same rows made in another
+    way: with constants fitted without the row's source (`left_out`), or as recorded before anything
+    was changed because of the row (`first_sight`)."""
     found = summary_of(predictions, family)
     means, halves = found.mean_of_sources, (found.stated, found.unstated)
     totals = (found.total, *(halves if all(half.rows for half in halves) else ()))
@@ -127,12 +128,14 @@ def _spreads(predictions: Sequence[Prediction]) -> Iterator[str]:
 def _reports(
     some: Sequence[Prediction], family: Family
 ) -> tuple[list[FamilyReport], tuple[FamilyReport, ...]]:
-    """Families of a view and their total."""
+    """The summary of each family of these predictions; and, as a tuple of one, the summary of all
+    of them."""
     return family_reports(some, family), (family_report("all of them", some),)
 
 
 def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
-    """A table of single runs, if there are only a few."""
+    """A table with a row for each run and figure (step time, memory). No table if there are more
+    than _MOST_RUNS runs."""
     rows = [
         {
             "line": f"line {one.row.line}", "figure": figure, "found": found,
@@ -151,7 +154,8 @@ def _runs(predictions: Sequence[Prediction]) -> Iterator[TableData]:
 
 
 def _open_sentences(predictions: Sequence[Prediction]) -> Iterator[str]:
-    """For each of a few runs, the unstated fact that widens its interval most."""
+    """For each run and figure, a sentence with the line of the run and the unstated fact that
+    widens its interval most. Empty if there are more than _MOST_RUNS runs."""
     for one in predictions if len(predictions) <= _MOST_RUNS else ():
         for figure, (measured, _) in FIRST_SIGHT.items():
             said = narrowing_sentence(one, figure) if one.measured(measured) else None
@@ -166,7 +170,8 @@ def _errors(
     totals: Sequence[FamilyReport],
     means: Mapping[str, float | None] | None = None,
 ) -> TableData:
-    """Families by their median error, the largest first, then the totals."""
+    """One row for each family, the largest median error first, then the totals. If `means` is
+    given, a last row shows the mean over sources."""
     found = _sorted(families, totals, figure, lambda item: -item.median)
     rows = [
         {**asdict(item), "family": family, "coverage": share(item.coverage, 0),
@@ -182,7 +187,8 @@ def _errors(
 
 
 def _bars(title: str, families: Sequence[FamilyBars]) -> TableData:
-    """Width, coverage and score of intervals by family. Left out for a few runs from one source."""
+    """Width, coverage and score of the 80 % intervals of each family. The table has no rows if
+    there are only a few runs, all from one source."""
     total = families[-1].quality if families else None
     few = total is None or (total.sources == 1 and total.runs <= _MOST_RUNS)
     return table_of("validation.bars", () if few else families, titled=title)
@@ -194,7 +200,8 @@ def _sorted(
     figure: str,
     key: Callable[[Any], float],
 ) -> list[tuple[str, Any]]:
-    """Summaries of a figure by a key, then those of the totals, each with its family."""
+    """The summary of one figure for each family, with the name of the family, sorted by `key`; then
+    those of the totals. Families without the figure are left out."""
     found = (
         [(one.family, item) for one in some if (item := getattr(one, figure))]
         for some in (families, totals)
@@ -212,7 +219,9 @@ def _picks(
     totals: Sequence[FamilyReport],
     means: Mapping[str, float | None],
 ) -> TableData:
-    """Families by their mean pick, the worst first, then the totals."""
+    """One row for each family, the worst mean pick first, then the totals and the mean of sources.
+    A pick is the measured throughput of the run that is predicted to be the fastest of its group,
+    as a share of the best measured one."""
     found = _sorted(families, totals, "picks", lambda item: item.mean)
     rows = [{**asdict(item), "family": family} for family, item in found]
     if rows and (ranks := means["rank_correlation"]) is not None:
@@ -238,7 +247,9 @@ def _notes(shown: Summary, parts: Collection[str]) -> Iterator[str]:
 def calibration_report(
     calibration: Calibration, fits: Sequence[FigureFit], notes: Sequence[str]
 ) -> Iterator[Block]:
-    """Errors before and after, factors with intervals, what the runs cannot determine."""
+    """Tables of errors before and after, of runs, and of factors with their intervals, then remarks
+    on what the runs cannot determine. Tables without rows are left out. `notes`: sentences shown at
+    the end."""
     errors = (
         {"figure": title, "errors": one, "factor": math.exp(1.2816 * one.spread)}
         for name, title in _FIGURES.items()
@@ -263,8 +274,9 @@ def calibration_report(
 
 
 def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[str]:
-    """Figures that the calibration leaves out, figures that the runs cannot determine, and unusual
-    runs."""
+    """Sentences on a calibration: figures to which only part of the learnt correction is applied,
+    factors that the runs cannot determine, unusual runs, and the error bars that were learnt. Empty
+    if there is nothing to say."""
     words = described("calibration.remarks")
     told = {factor.name for factor in calibration.factors if factor.determined}
     figures = {fit.figure for fit in fits}
@@ -283,7 +295,9 @@ def _remarks(calibration: Calibration, fits: Sequence[FigureFit]) -> Iterator[st
 
 @as_report
 def study_report(found: Sequence[Learnt], runs: int) -> Iterator[Block]:
-    """Learning from k runs of every held-out source."""
+    """How much smaller the errors of a cluster's other runs become if `runs` of its runs are learnt
+    from: a row for each cluster, then the mean over clusters. If no source has enough runs to hold
+    some back, only a note that says so."""
     if not found:
         yield Notes(("No source has enough runs to hold some back.",))
         return
@@ -301,7 +315,9 @@ def _means(name: str, runs: int, found: Sequence[Learnt]) -> dict[str, object]:
 
 @as_report
 def suggestion_report(found: Sequence[Suggestion], runs: int) -> Iterator[Block]:
-    """The runs to make next, in order, and what each leaves of the error bars."""
+    """The runs to make next, in order, with the width of the error bars that each would leave. If
+    no short run would add anything, a note says so. `runs`: number of the user's own runs that are
+    known already; 0 if only published runs are."""
     if not found:
         yield Notes(("No short run would add to what is known already.",))
         return

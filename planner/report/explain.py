@@ -188,7 +188,9 @@ _LEAST_LINK = 0.001
 
 
 def link_blocks(explanation: Explanation) -> Iterator[Block]:
-    """Time lost to each link, split into bandwidth and latency; empty if it is negligible."""
+    """A table of the time lost to each link, split into bandwidth and latency, and of the time for
+    which the CPU launches kernels; with a note. Empty if every link's share of the step is
+    negligible."""
     waits = [one for one in explanation.links if one.part != "term" and one.share >= _LEAST_LINK]
     launches = [one for one in explanation.links if one.term == LAUNCHES]
     if not waits:
@@ -236,8 +238,9 @@ def neighbour_table(reports: tuple[NeighbourReport, ...], plan: Plan) -> TableDa
 
 
 def neighbour_sentence(near: NeighbourReport) -> str:
-    """`12.1 % slower, TP traffic +0.9 s`, or `does not fit in 79.1 GiB, 0.3 % slower`. Adds
-    the probability of fitting if it is low."""
+    """How a neighbouring plan compares, and the term that differs most: `12.1 % slower, TP traffic
+    +0.9 s`. If it does not fit: `does not fit in 79.1 GiB, 0.3 % slower`. The probability of
+    fitting is added if the plan fits but not surely."""
     doubt, probability = "", near.fit_probability
     if near.outcome != "does-not-fit" and probability is not None and probability < LIKELY_TO_FIT:
         doubt = f"; fits with {percent_sure(probability)}"
@@ -258,7 +261,8 @@ def _comparison(near: NeighbourReport) -> str:
 
 
 def _uneven(near: NeighbourReport) -> str:
-    """Why more compute is exposed if stages differ."""
+    """Words to add if more compute is exposed because the slowest stage takes much longer than the
+    mean: `: its slowest stage takes 1.3 times the mean`. Empty otherwise."""
     ratio = stated(near.slowest_stage, 1.0)
     if near.reason != "compute_s" or (near.reason_s or 0.0) < 0.0 or ratio < _UNEVEN:
         return ""
@@ -287,7 +291,9 @@ def what_if_blocks(found: WhatIf, plan: Plan) -> tuple[Block, ...]:
 
 
 def _constraint(constraint: BindingConstraint, found: WhatIf) -> str:
-    """`binding: stage 1 holds 64.6 of 69.5 GiB (to fit with 80 %), 4.9 GiB free`, and more."""
+    """Whether a constraint binds, and its effect: `binding: stage 1 holds 64.6 of 69.5 GiB (to fit
+    with 80 %), 4.9 GiB free; 8 GiB more: -1.20 s a step`. For constraints other than memory, the
+    effect of leaving it out."""
     row = next(row for row in found.rows if row.name == constraint.row)
     verdict = "binding" if constraint.binding else "not shown to bind"
     if constraint.held_bytes is None:
@@ -304,7 +310,8 @@ def _constraint(constraint: BindingConstraint, found: WhatIf) -> str:
 
 
 def _worth(row: WhatIfRow) -> str:
-    """The effect of a change, such as `-1.20 s a step`, or that it is unknown."""
+    """The effect of a change on the step time, such as `-1.20 s a step`. If the effect is unknown,
+    the note of the row instead; if it is smaller than the search can tell, a text that says so."""
     if row.effect_s is None:
         return row.note
     if not row.resolved:
@@ -368,8 +375,9 @@ _TESTED = 3
 
 
 def measured_blocks(findings: Findings) -> Iterator[Block]:
-    """The comparison with a measured run, possible causes and how to test them, and the losses of
-    the predicted step."""
+    """The comparison of the plan with a measured run: figures, possible causes of each gap and how
+    to test them, where the predicted step loses time, and what the run's stated MFU may mean. Parts
+    without content are left out."""
     if findings.comparisons:
         yield table_of(
             "diagnosis.compared", findings.comparisons,
@@ -410,7 +418,8 @@ def _cause_blocks(findings: Findings, gap: MeasuredComparison) -> Iterator[Block
 
 
 def _explains(explanation: GapExplanation, gap: MeasuredComparison) -> str:
-    """How much of the gap a cause would explain."""
+    """How much of the gap between prediction and measurement a cause would explain: `40 % of the
+    gap`, `more than it`, `the measurement` or `a gap of any size`."""
     if explanation.any_gap:
         return "a gap of any size"
     if explanation.near:

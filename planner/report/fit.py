@@ -39,8 +39,9 @@ _LEAST_SHARE = 5e-4
 
 
 def leading_facts(advice: Advice) -> tuple[tuple[str, str], ...]:
-    """The most important advice: the largest term at the peak and how to shrink it, the closest
-    pair of changes if none suffices, and the easiest change that makes the job fit."""
+    """The most important advice, as labelled rows: the largest term at the peak and how to shrink
+    it. If the job is not likely to fit, also the pair of changes that comes closest if none
+    suffices, and the easiest change that makes the job fit."""
     largest, base_s = advice.largest, advice.base.step_time_s
     text = f"{gib(largest.size_bytes)} of {gib(largest.total_bytes)} GiB are {largest.label}"
     if largest.move is None:
@@ -64,7 +65,9 @@ def _outcome(move: Move, base_s: float) -> str:
 
 
 def advice_blocks(advice: Advice, most: int = _MOST_ROWS) -> Iterator[Block]:
-    """Tables of at most `most` changes; the last line says which changes were examined."""
+    """Tables of changes: those that make the job fit, those that help but do not suffice, and pairs
+    of changes. Each table has at most `most` rows. A note at the end says which changes were tried.
+    """
     makes = "Changes that make it fit"
     if advice.base.fit_probability >= SAFE_PROBABILITY:
         makes = "It fits without changes; changes that free memory"
@@ -133,7 +136,8 @@ def trainings_report(trainings: Trainings) -> Iterator[Block]:
 
 
 def _other(other: OtherTraining) -> Iterator[tuple[str, str]]:
-    """The alternative of training adapters, if training all weights does not fit."""
+    """Rows on training adapters, which fits although training all weights does not: how they are
+    trained, the plan, and the command that shows more."""
     plan = other.plan
     yield "train", said(described("fit.other"), other, whole=_whole(other)) or ""
     yield (

@@ -79,7 +79,8 @@ def named_report(name: str) -> Report:
 
 
 def _shape(name: str) -> tuple[ClusterShape, Cluster]:
-    """A node shape and a cluster of it: from a file, or two nodes of the catalogue's shape."""
+    """A node shape and a cluster of it. `name`: a cluster file, or a shape of the catalogue, of
+    which the cluster has two nodes."""
     if _is_file(name):
         return load_shape_file(Path(name))
     shape = load_cluster_shape(name)

@@ -19,8 +19,9 @@ from planner.report.tables import Block, Facts, Notes, TableData, as_report
 
 @dataclass(frozen=True)
 class Tuning:
-    """The additions of `--advise`: other splits of the same GPUs, and the model with grouped
-    queries."""
+    """Results that `--advise` adds. `splits`: other ways to split the model over the same GPUs;
+    `grouped`: the memory of a model with fewer KV heads (grouped-query attention), None if that
+    does not apply to the model."""
 
     splits: Sequence[ServingSplit]
     grouped: DeploymentChange | None
@@ -137,7 +138,8 @@ def _spare(change: DeploymentChange) -> float:
 def _tuning(
     result: InferenceMemory, advice: Sequence[DeploymentChange], tuning: Tuning
 ) -> Iterator[Block]:
-    """The largest parts of the memory and how to shrink them; latency against throughput."""
+    """Advice as blocks: the largest parts of the memory, changes that make it smaller, and, if
+    there are several splits, latency against throughput for each."""
     stage = result.heaviest
     weights, cache = stage.weights.total, stage.kv_needed
     yield facts("inference.holds", stage, weights=weights, cache=cache, cache_most=weights <= cache)

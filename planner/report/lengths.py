@@ -54,8 +54,9 @@ def _reach(lengths: Lengths) -> str:
 
 
 def _limits(lengths: Lengths) -> TableData:
-    """For each usual limit: the share of samples that it cuts, the share of tokens that it keeps,
-    and the share of tokens that are not padding."""
+    """A row for each usual length limit (in tokens), up to the first that cuts no sample: the share
+    of samples that it cuts, the share of tokens that it keeps, and, for samples padded to the
+    limit, the share of tokens that are not padding."""
     rows = []
     for limit in (one for one in _LIMITS if lengths.shortest < one):
         cut = lengths.cut(limit)
@@ -82,7 +83,8 @@ def lengths_record(lengths: Lengths) -> dict[str, Any]:
 
 
 def bars(lengths: Lengths) -> list[Mapping[str, object]]:
-    """Shares of samples and of tokens by length, with `_BARS` bars for each doubling."""
+    """Rows for the bars of the chart, two for each range of lengths: its share of the samples and
+    its share of the tokens, in percent. There are `_BARS` ranges to each doubling of the length."""
     found: dict[int, list[float]] = {}
     for length, part in zip(lengths.tokens, lengths.shares, strict=True):
         sums = found.setdefault(floor(_BARS * log(length, 2)), [0.0, 0.0])
@@ -126,7 +128,8 @@ def lengths_page(lengths: Lengths) -> Page:
 
 
 def _card(lengths: Lengths) -> Card:
-    """A good length to cut at, and the cost of padding to it."""
+    """The median length, and a limit that leaves nearly all samples whole: the power of two at or
+    above the 99 % quantile. As the risk, the share of padding without packing."""
     limit = 1 << (int(lengths.quantile(_WHOLE)) - 1).bit_length()
     cut = lengths.cut(limit)
     padded = 1.0 - cut.mean / limit

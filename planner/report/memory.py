@@ -161,7 +161,8 @@ def _sum_row(text: str, size: float, top: float) -> tuple[str, ...]:
 
 
 def step_bar(start: float, end: float, top: float) -> str:
-    """A bar from `start` to `end` on a scale up to `top`, at least a thin one."""
+    """A bar of text from `start` to `end`, on a scale from 0 to `top`. Amounts that are too small
+    for a full cell get a thin mark."""
     left, right = round(start / top * _BAR), round(end / top * _BAR)
     if right <= left:
         return " " * min(left, _BAR - 1) + "▏"
@@ -169,7 +170,8 @@ def step_bar(start: float, end: float, top: float) -> str:
 
 
 def _scale(footprint: Footprint, account: StageAccount) -> float:
-    """Bytes at the right end of the bars, including the limit unless it is far larger."""
+    """The bytes at the right end of the bars: the total or the memory limit, the larger of the two.
+    If the total is below half the limit, the total."""
     total, limit = account.total_bytes, footprint.limit_bytes
     return total if total < limit / 2 else max(total, limit)
 
@@ -234,7 +236,8 @@ def layer_table(footprint: Footprint, account: StageAccount) -> TableData:
 
 
 def _thinned(rows: Sequence[PhaseRow]) -> list[PhaseRow]:
-    """The phases without most of a long warm-up, keeping its first and last forward."""
+    """The phases to show. If there are many forward passes in the warm-up, a few of them, evenly
+    spread, including the first, the last and the peak."""
     forward = [row for row in rows if "/" in row.phase.name]
     if len(forward) <= _MOST_WARM_UP:
         return list(rows)
@@ -294,7 +297,8 @@ _NAMES = {"mbs": "micro-batch", "seq": "sequence", "layers": "number of layers"}
 
 
 def solution_blocks(solution: Solution) -> tuple[Block, ...]:
-    """The largest value that fits, for both probabilities."""
+    """A table with the largest value of the unknown that fits, once with the safe probability of
+    fitting and once with an even chance (50 %); and a note."""
     unknown, even = solution.unknown, solution.even
     # A search examines at least one point.
     tried = next(point for point in (even.largest, even.beyond) if point is not None)

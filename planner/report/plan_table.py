@@ -102,7 +102,8 @@ _LEADING = re.compile(r"[>≈→]*(\d[\d,.]*)")
 
 def folded_rows(data: TableData, mark: str) -> TableData:
     """The table with all rows whose first cell begins with `mark` merged into one, at the place of
-    the first. Each cell shows the common value, or the smallest and largest number."""
+    the first. Each cell shows the common value, or the smallest and largest number. The table is
+    unchanged if only a few rows have the mark."""
     marked = [row for row in data.rows if row[0].startswith(mark)]
     if len(marked) < _FOLDED_FROM:
         return data
@@ -116,7 +117,8 @@ def folded_rows(data: TableData, mark: str) -> TableData:
 
 
 def _shared_cell(cells: Sequence[str], are_words: bool) -> str:
-    """`8`, `4-8`, `57.2-63.6 s`; `various` for words that differ."""
+    """One text for several cells: the common text, or the range of their numbers with the unit:
+    `8`, `4-8`, `57.2-63.6 s`. `various` for words or texts without a number that differ."""
     if len(set(cells)) == 1:
         return cells[0]
     numbers = [match[1] for match in map(_LEADING.match, cells) if match]
@@ -130,8 +132,9 @@ def _shared_cell(cells: Sequence[str], are_words: bool) -> str:
 def stage_row(
     stages: Sequence[int], held: Any, shown: Sequence[float], total: float, phase: str
 ) -> tuple[str, ...]:
-    """A row for equal pipeline stages: their columns, the rest, and the peak. `held`: a
-    stage of a plan or its memory account."""
+    """A table row for equal pipeline stages: their numbers, layers, micro-batches in flight, the
+    sizes `shown`, the rest of `total`, `total` itself, and the `phase` of the peak. Sizes are given
+    in bytes and written in GiB. `held`: a stage of a plan or its memory account."""
     sizes = map(gib, (*shown, total - sum(shown), total))
     return number_ranges(stages), str(held.layers), f"{held.in_flight:.3g}", *sizes, phase
 
@@ -141,7 +144,8 @@ def _degree(plan: Plan, name: str) -> str:
 
 
 def _peak_text(plan: Plan, limit: bool) -> str:
-    """`64.6`; `64.6/79.1` with the limit of its GPU."""
+    """The plan's peak memory in GiB: `64.6`; if `limit` is set, with the memory limit of the plan:
+    `64.6/79.1`."""
     return gib(plan.peak_bytes) + (f"/{gib(plan.limit_bytes)}" if limit else "")
 
 
@@ -150,7 +154,8 @@ def _layers(plan: Plan) -> str:
 
 
 def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
-    """A row that names the techniques of most plans; empty if there are none."""
+    """A row `with` that names the techniques that most plans use, and says whether every plan uses
+    them. Empty if there are none."""
     said = shared_techniques(plans)
     if all(set(said) <= set(plan.techniques) for plan in plans):
         whose = "every plan"
@@ -162,8 +167,9 @@ def techniques_row(plans: Sequence[Plan]) -> tuple[tuple[str, str], ...]:
 
 
 def _also(plan: Plan, said: Sequence[str], noted: bool) -> str:
-    """Features that set a plan apart: its schedule or exchange, techniques that are not `said`,
-    offloading, GPU types."""
+    """Features that set a plan apart, one on each line: its schedule, its exchange of context,
+    techniques that are not in `said`, GPU types, offloading. Unless `noted`: notes then name the
+    techniques, so they are left out. Empty if there are none."""
     fraction = plan.activation_offload_fraction
     parts = (
         schedule_text(plan),
@@ -181,7 +187,9 @@ _EXPOSED = re.compile(r"(\d+) % of the step")
 
 
 def beyond_text(plans: Numbered, numbered: bool) -> str:
-    """Why intervals are wider, with the plans concerned unless all are."""
+    """The reasons why intervals are wider than usual (nothing like these plans was measured), as a
+    sentence that begins with a space; empty without such reasons. If a reason does not hold for all
+    plans, they are named by number, or as `some plans` unless `numbered`."""
     holders: dict[str, set[int]] = defaultdict(set)
     shares: dict[str, set[int]] = defaultdict(set)
     for index, (_, plan) in enumerate(plans):
@@ -202,7 +210,8 @@ def beyond_text(plans: Numbered, numbered: bool) -> str:
 
 
 def _with_shares(reason: str, shares: set[int]) -> str:
-    """The reason with its share of the step, or the smallest and largest share."""
+    """The reason with its `{}` replaced by the share of the step in percent; if plans differ, by
+    the smallest and the largest."""
     ends = dict.fromkeys((min(shares), max(shares))) if shares else ()
     return reason.replace("{}", " to ".join(map(str, ends)))
 
@@ -219,7 +228,8 @@ CURE = (
 
 
 def limit_text(limit_bytes: float, usable_bytes: float) -> str:
-    """`of 79.1`, or `of 70.0 allowed, 79.1 usable`, GiB."""
+    """The memory that may be used, in GiB: `of 79.1`. If the limit is below the usable memory,
+    both: `of 70.0 allowed, 79.1 usable`."""
     beyond = f" allowed, {gib(usable_bytes)} usable" if limit_bytes < usable_bytes else ""
     return f"of {gib(limit_bytes)}{beyond}"
 
@@ -242,7 +252,8 @@ def full_memory_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 def full_memory_note(plans: Sequence[tuple[int, Plan]]) -> str:
-    """A note on what happens if plans that may not fit run out of memory; may be empty."""
+    """A note on plans that may run out of memory: the step time with full memory, where it is
+    known, and a remedy. Empty if no plan is at risk."""
     at_risk = [(n, plan.full_memory) for n, plan in plans if plan.full_memory is not None]
     slow = [(n, risk, risk.step_time_s) for n, risk in at_risk if risk.step_time_s is not None]
     if not slow:

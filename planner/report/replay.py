@@ -14,8 +14,10 @@ _COUNTS = " | ".join(str(trials) for trials in TRIALS)
 
 @as_report
 def replay_report(found: ReplayReport, *, whole: bool = False) -> Iterator[Block]:
-    """Regret and cost of each strategy, and single groups: all of them if `whole`, otherwise only
-    those in which some strategy does not begin with the best plan."""
+    """The regret of each strategy (measured step time of the plan that it recommends, divided by
+    the shortest of the group, minus 1) and its cost, and single groups of runs: all if `whole`,
+    otherwise only those in which some strategy does not begin with the best plan. Groups with runs
+    that their sources contradict have tables of their own."""
     yield from _of_table(found.undoubted, "", whole=whole)
     if found.doubtful.groups:
         yield from _of_table(

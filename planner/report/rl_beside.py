@@ -74,8 +74,9 @@ class RlBeside(TwoPlans):
 
 
 def rl_ratio(result: RlResult, first: RlPlan, other: RlPlan) -> Ratio:
-    """The ratio of the other plan's step time to the first's. Its error is what `planner tune`
-    assumes before any run; errors in phases that both plans share cancel."""
+    """The other plan's step time divided by the first's, with its 80 % interval. The interval is
+    based on the errors that `planner tune` assumes before any run; errors in phases that both plans
+    share cancel."""
     layouts = (layout_of(result.request, plan) for plan in (first, other))
     candidates = [
         RlCandidate("", RlLaunch(result.request, *layout), rl_step(*layout)) for layout in layouts
@@ -111,8 +112,8 @@ def _settings(plan: RlPlan) -> dict[str, str]:
 
 
 def _phases(plan: RlPlan) -> Iterator[Phase]:
-    """The phases of a plan without repetition; the transfer of new weights is listed for both
-    sides."""
+    """Each phase of a plan once. `plan.phases` lists the transfer of new weights for both sides;
+    only one of these is kept."""
     yield from {phase.name: phase for phase in plan.phases}.values()
 
 

@@ -36,7 +36,8 @@ def _depends() -> str:
 
 
 def rl_facts(found: Found, check: RlCheck | None) -> Iterator[tuple[str, str]]:
-    """Facts about the launch."""
+    """Rows on the launch: its settings and, if there is a prediction, its step and the peak memory
+    of each side. Empty if the launch is not for reinforcement learning."""
     rl = found.rl
     if rl is None:
         return

@@ -27,8 +27,10 @@ _MOST_RUNS = 6
 def rl_validation_report(
     predictions: Sequence[RlPrediction], bounded: Sequence[Bounded] = ()
 ) -> Iterator[Block]:
-    """Tables of errors by figure and by source, of pairs of runs and whether the better one was
-    predicted, of whether runs fit, and of the upper bounds that frameworks' tests assert."""
+    """Tables of predictions against measured runs: errors of each figure and of each source; pairs
+    of runs, and whether the better one was predicted; and whether runs fit. `bounded`: upper bounds
+    on measured values that frameworks' tests assert, each next to the prediction. Tables without
+    rows are left out."""
     kept = trusted(predictions)
     if predictions:
         found = summary_of(kept)

@@ -36,7 +36,8 @@ def step_blocks(step: RlStep) -> Iterator[Block]:
 
 
 def drawn_bar(bar: Bar, span_s: float, width: int = _CLOCK) -> str:
-    """A bar at its place on the clock."""
+    """A bar of text from a phase's start to its end. The whole `width`, in characters, stands for
+    `span_s` seconds. A very short phase gets a thin mark."""
     start = min(width - 1, round(bar.start_s / span_s * width))
     length = round(bar.end_s / span_s * width) - start
     return " " * start + (_FULL * length or _THIN)
@@ -65,7 +66,8 @@ def _filled(step: RlStep, side: Side) -> str:
 
 
 def tail_seconds(step: RlStep) -> float:
-    """Seconds of generation in which at most a tenth of the answers are still running."""
+    """Seconds at the end of generation in which at most a tenth of the answers are still running; 0
+    if there is no such time."""
     profile = step.generation.profile
     ends = [at_s for at_s, running in profile if running <= _TAIL]
     return profile[-1][0] - ends[0] if ends else 0.0

@@ -66,7 +66,7 @@ class RlVerdict:
 
     @property
     def memory_text(self) -> str:
-        """`57.1 of 79.1 GiB`."""
+        """The peak of the fullest GPU and its usable memory: `57.1 of 79.1 GiB`."""
         fullest = fullest_phase(self.plan)
         usable = self.plan.usable_bytes[fullest.side]
         return f"{gib(fullest.peak_bytes)} of {gib(usable)} GiB"
@@ -78,13 +78,14 @@ class RlVerdict:
 
     @property
     def memory_share(self) -> float:
-        """The largest share of a GPU's memory that is in use."""
+        """The peak of the fullest GPU as a share of its usable memory, at most 1."""
         return min(1.0, self.plan.peak_share)
 
     @cached_property
     def sides(self) -> dict[str, dict[str, float]]:
-        """Seconds by kind of work: of both sides together, as `step`, where one waits for the
-        other; of each alone where both work at once, so that neither exceeds the step."""
+        """Seconds by kind of work, for each bar of the card. If one side waits for the other, there
+        is one bar, `step`, for both. If both sides work at once (separate GPUs, with weights at
+        least 1 update old), each side has its own bar, so that no bar is longer than the step."""
         plan = self.plan
         at_once = plan.placement == "separate" and plan.staleness > 0
         found: dict[str, dict[str, float]] = {}
@@ -102,7 +103,9 @@ class RlVerdict:
         return f"{seconds(plan.step_s)}, {seconds(plan.low_s)} to {seconds(plan.high_s)}"
 
     def amount(self, side: str) -> str:
-        """The text after the bar of a side."""
+        """The text after a bar of `sides`. For `step`: the step time with its interval. For a
+        single side: the step time and, if it is long enough to mention, the time for which the side
+        waits."""
         if side == "step":
             return self.time_text
         waits = max(0.0, self.plan.step_s - sum(self.sides[side].values()))
@@ -122,7 +125,8 @@ class RlVerdict:
 
     @property
     def risk(self) -> str:
-        """The most likely way in which the prediction is wrong."""
+        """A sentence on the main risk: that the plan does not fit, if it is not likely to fit;
+        otherwise the interval of the step time."""
         plan = self.plan
         if plan.fit_probability < LIKELY_TO_FIT:
             missing = percent_sure(1.0 - plan.fit_probability)
@@ -145,8 +149,9 @@ class RlVerdict:
 
     @cached_property
     def alternatives(self) -> list[tuple[int, str, RlPlan]]:
-        """(number, why, plan) for the fastest plan with another placement and for the
-        lightest plan."""
+        """(number, reason, plan) for two plans to consider, by number: the fastest plan with
+        another placement or age of weights, and the lightest plan. Plans that are the same as this
+        one are left out."""
         plans = list(enumerate(self.result.plans, start=1))
         mine = (self.plan.placement, self.plan.staleness)
         others = [one for one in plans if (one[1].placement, one[1].staleness) != mine]
@@ -157,7 +162,8 @@ class RlVerdict:
         return [(number, *rest) for number, rest in sorted(found.items())]
 
     def than(self, plan: RlPlan) -> str:
-        """Another plan against this one: `+12.0 % step time, 44.8 GiB`."""
+        """Another plan compared with this one: how much longer its step is, and its peak memory
+        (not the difference): `+12.0 % step time, 44.8 GiB`."""
         longer = plan.step_s / self.plan.step_s - 1.0
         return f"{signed_share(longer)} step time, {gib(fullest_bytes(plan))} GiB"
 

@@ -68,7 +68,8 @@ def energy(mwh: float) -> str:
 
 
 def spread_text(interval: Range) -> str:
-    """`±8 %`, or both sides if they differ much."""
+    """The interval around a value in percent: `±8 %` with the larger side, or both sides if one is
+    more than twice the other: `-3/+9 %`."""
     below = round((1.0 - interval.low / interval.value) * 100)
     if interval.high == float("inf"):
         return f"-{below} %/+∞"
@@ -200,7 +201,8 @@ def said(text: str, *about: Any, **named: Any) -> str | None:
 
 
 def fact_rows(key: str, *about: Any, **named: Any) -> tuple[Row, ...]:
-    """The facts that apply, as rows."""
+    """The facts under a key as rows (label, text). Facts whose text is empty or left out are
+    dropped."""
     texts = ((name, said(text, *about, **named)) for name, text in described(key).items())
     return tuple((name.strip(), text) for name, text in texts if text)
 

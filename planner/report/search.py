@@ -81,7 +81,8 @@ def _details(result: SearchResult) -> Iterator[Block]:
 
 
 def printed(result: SearchResult, most: int | None = None, whole: bool = False) -> Numbered:
-    """The plans to print, including the recommended one."""
+    """The plans to print, with their numbers: the shown ones, at most `most` of them, or all if
+    `whole`. The recommended plan is always among them; if need be, it replaces the last one."""
     every = list(enumerate(result.plans, start=1))
     if whole:
         return every
@@ -114,7 +115,8 @@ def _outcome_facts(result: SearchResult, plans: Numbered) -> Iterator[tuple[str,
 
 
 def _batch_text(plans: Sequence[Plan], job: JobSummary) -> str:
-    """The batch of all plans, or its range."""
+    """The batch as text: one batch if all plans have the same, otherwise the smallest and the
+    largest, with the target."""
     target = job.batch_target_sequences
     by_size = sorted(plans, key=lambda plan: plan.gbs)
     low, high = by_size[0], by_size[-1]
@@ -158,7 +160,9 @@ def _front_text(result: SearchResult, plans: Numbered) -> str:
 
 
 def _missing_text(result: SearchResult) -> str:
-    """Whether the front may lack plans."""
+    """A sentence on plans that the front may lack. If the search is complete: how much a missing
+    plan could differ at most. Otherwise: that plans in between may be missing, and the options that
+    look for them."""
     if result.complete:
         resolution = parse_resolution(result.request.resolution)
         return said(described("search.complete"), resolution, slowest=SLOWEST) or ""
@@ -217,7 +221,8 @@ def front_notes(result: SearchResult, numbered: Numbered) -> tuple[str, ...]:
 
 
 def _technique_notes(plans: Numbered) -> Iterator[str]:
-    """Plans that leave out a usual technique or use an unusual one."""
+    """A sentence for each technique in which plans differ from the majority: the plans without a
+    technique that most plans use, and the plans with one that most do not use."""
     usual = shared_techniques([plan for _, plan in plans])
     for name in dict.fromkeys((*usual, *(name for _, plan in plans for name in plan.techniques))):
         without = [n for n, plan in plans if name in usual and does_without(plan, name)]
@@ -228,7 +233,8 @@ def _technique_notes(plans: Numbered) -> Iterator[str]:
 
 
 def unused_note(unused: UnusedTechnique) -> str:
-    """The gain from a technique that is off by default, and how to turn it on."""
+    """A sentence on a technique that is off by default: the time and memory that it would save, and
+    how to turn it on."""
     gains = []
     if unused.faster_by >= LEAST_GAIN:
         gains.append(f"{share(unused.faster_by)} faster")
@@ -240,7 +246,8 @@ def unused_note(unused: UnusedTechnique) -> str:
 
 
 def _assumed_note(result: SearchResult) -> tuple[str, ...]:
-    """The number of assumptions behind the recommended plan."""
+    """A sentence with the number of assumptions behind the recommended plan, or behind plan 1 if
+    none is recommended. Empty if there is no plan."""
     if not result.plans:
         return ()
     number = result.recommended or 1
@@ -249,7 +256,8 @@ def _assumed_note(result: SearchResult) -> tuple[str, ...]:
 
 
 def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
-    """The contents of a pipeline stage without layers."""
+    """The contents of pipeline stages without layers, as words that begin with a space (such as
+    only the embedding at the start). Empty if there are no such stages."""
     blocks = [plan.layout.stage_layers for plan in plans]
     apart = [plan.layout.mtp_standalone for plan in plans]
     found = notes(
@@ -261,7 +269,8 @@ def _standalone_vocab_note(plans: Sequence[Plan]) -> str:
 
 
 def _gap_note(plans: Numbered) -> str:
-    """Plans that are not proven optimal, and how much faster another might be."""
+    """A sentence with the numbers of the plans that are not proven optimal, and how much faster
+    another plan may be at most."""
     gaps = {number: plan.gap for number, plan in plans if plan.status == "feasible"}
     low, high = share(min(gaps.values())), share(max(gaps.values()))
     by = low if low == high else f"{low} to {high}"
@@ -270,7 +279,8 @@ def _gap_note(plans: Numbered) -> str:
 
 
 def metric_note(job: JobSummary, plans: Sequence[Plan] = ()) -> str:
-    """The peak that MFU refers to, and what peak memory is."""
+    """A sentence on the columns: the peak FLOP/s to which MFU refers, and the meaning of peak
+    memory and its limit."""
     if any(plan.stage_gpus for plan in plans):  # types of GPU, each with its own memory
         sizes = {plan.stage_gpus[plan.heaviest_stage]: plan.limit_bytes for plan in plans}
         shares_text = ", ".join(f"{gib(size)} of a {name}" for name, size in sizes.items())
@@ -291,8 +301,9 @@ def error_note(plans: Sequence[Plan], numbered: Numbered = ()) -> str:
 
 
 def _luck_note(result: SearchResult) -> str:
-    """How much slower than predicted the chosen plan is expected to be. It was chosen by its
-    prediction, which is therefore more likely to be too low."""
+    """A sentence on how much slower than predicted the chosen plan is expected to be. A plan that
+    was chosen for its predicted time is likely to have been predicted too fast. Empty if the effect
+    is small or if the card already names it as the risk."""
     luck = result.luck
     if luck is None or luck.longer < LEAST_LUCK or Verdict(result).fears_luck:
         return ""
@@ -309,7 +320,8 @@ def _doubt_note(plans: Numbered) -> str:
 
 
 def _next_steps(saved_as: str | None, number: int) -> tuple[str, ...]:
-    """Commands to run next. A file may contain more plans, under other numbers."""
+    """Commands to run next. Without a plan file, the first one is how to write one; otherwise they
+    use the file `saved_as` and plan `number`."""
     if saved_as is None:
         return KEEP, "    planner explain plans.json"
     return tuple(

@@ -36,7 +36,8 @@ def decision_facts(decision: Decision, currency: str) -> Facts:
 
 
 def headline(decision: Decision, currency: str) -> str:
-    """The recommendation as a sentence: `Take 64xH100: at most 20.2 days, 119 k USD, …`."""
+    """The recommendation as a sentence: `Take 64xH100: at most 20.2 days, 119 k USD, …`. Without a
+    recommendation: `Take nothing:` and the reason."""
     if decision.best is None:
         return f"Take nothing: {decision.reason}"
     return f"Take {taken_text(decision.best)}: at most {_figures(decision.best, currency)}."
@@ -98,8 +99,8 @@ def _next_text(other: RunnerUp, objective: Objective) -> str:
 
 
 def verdict_text(taken: Taken) -> str:
-    """The recommendation, with two warnings: how far it is beyond measured runs, and how old its
-    prices are."""
+    """The recommendation. Two warnings follow if they apply: how far a choice is beyond measured
+    runs, and how old its price is."""
     several = len({one.cluster for one in taken.choices}) > 1
     doubts = [
         (f"{one.cluster} " if several else "") + text
@@ -123,7 +124,8 @@ def limits_text(decision: Decision, currency: str) -> str:
 
 
 def taken_text(taken: Taken) -> str:
-    """`64xH100`, or each cluster with its jobs: `64xH100 for a, 128xH100 for b then c`."""
+    """The recommended cluster: `64xH100`. If different clusters are taken for several jobs, each
+    with its jobs in the order in which they run: `64xH100 for a, 128xH100 for b then c`."""
     jobs: dict[int, list[str]] = {}
     for number, one in zip(taken.together, taken.choices, strict=True):
         jobs.setdefault(number, []).append(one.job)
@@ -153,7 +155,9 @@ def _least_text(name: str, value: float | None, alone: float | None, currency: s
 
 
 def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
-    """Notes on batch ramps, and on the largest batch if it exceeds the critical one."""
+    """Sentences on the runs: that the batch grows during training, if it does in one of them; and
+    how many more tokens the same loss needs, if the largest batch exceeds the critical batch. Empty
+    if neither applies."""
     every = list(runs)
     if ramped := next((run.plan for run in every if run.plan.ramp), None):
         first, last = ramped.ramp[0].gbs, ramped.ramp[-1].until_tokens
@@ -168,7 +172,8 @@ def runs_note(runs: Iterable[Run], tokens: float) -> Iterator[str]:
 
 
 def search_note(job: JobSummary, batch: int) -> Iterator[str]:
-    """A note if the batch surely exceeds the critical one of a compute-optimal training."""
+    """A sentence if the batch, in tokens, is certainly larger than the critical batch of a
+    compute-optimal training of this model. Empty otherwise."""
     loss, critical = load_laws()
     best = loss.best_tokens(job.active_parameters).value
     if batch <= critical.critical(best).high:
@@ -178,12 +183,14 @@ def search_note(job: JobSummary, batch: int) -> Iterator[str]:
 
 
 def critical_text(price: BatchPrice) -> str:
-    """`about 5.90 M (4.10 M to 8.90 M, extrapolated)`."""
+    """The critical batch in words, with its interval: `about 5.90 M (4.10 M to 8.90 M,
+    extrapolated)`."""
     return f"about {counted(price.critical, ', extrapolated' if price.extrapolated else '')}"
 
 
 def share_text(extra: Range) -> str:
-    """`12 % (3 to 14 %)`."""
+    """The additional tokens that a batch needs for the same loss, as a share with its interval: `12
+    % (3 to 14 %)`."""
     return f"{percent(extra.value)} % ({percent(extra.low)} to {percent(extra.high)} %)"
 
 

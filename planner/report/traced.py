@@ -35,7 +35,8 @@ Panels = Mapping[str, tuple[Sequence[Pair], str]]
 
 
 def panels_of_trace(ranks: Sequence[RankTrace], plan: Plan | None) -> Panels:
-    """Bars for the median rank's step, with their unit, by title."""
+    """One panel: the bars of the terms of a step, and their unit, under the panel's title. Measured
+    values are medians over ranks."""
     return {"Where the step goes (median rank)": (trace_pairs(ranks, plan), "ms a step")}
 
 
@@ -63,7 +64,8 @@ def pairs_verdict(panels: Panels) -> tuple[str, tuple[tuple[str, str], ...]] | N
 
 
 def _off(pair: Pair) -> float:
-    """Distance between measured and predicted; negative without a prediction."""
+    """The distance between the measured and the predicted amount, in the pair's unit; -1 without a
+    prediction."""
     return -1.0 if pair.predicted is None else abs(pair.measured - pair.predicted)
 
 
@@ -78,7 +80,8 @@ def _verdict_blocks(panels: Panels) -> Iterator[Block]:
 def trace_report(
     ranks: Sequence[RankTrace], found: Sequence[Finding], plan: Plan | None
 ) -> Iterator[Block]:
-    """The answer, facts, terms of the median rank (against the plan), ranks, patterns."""
+    """The answer, facts, the terms of a step (medians over ranks, next to the plan's if there is
+    one), a row for each rank, and patterns that cost time. `found`: these patterns."""
     yield from _verdict_blocks(panels_of_trace(ranks, plan))
     yield facts(
         "traced.facts", None, count=len(ranks), steps=median(len(rank.steps) for rank in ranks),
@@ -111,7 +114,9 @@ def _terms(ranks: Sequence[RankTrace], plan: Plan | None) -> TableData:
 def _lines(
     ranks: Sequence[RankTrace], plan: Plan | None
 ) -> Iterator[tuple[str, float, float | None]]:
-    """(term, traced s, predicted s or None) in reading order."""
+    """(term, traced s, predicted s) in reading order; the last is None if there is no prediction
+    for the term. Traced seconds are medians over ranks. Indented terms are parts of the term above
+    them."""
     predicted = {} if plan is None else _predicted_terms(plan)
     terms = {name: float(median(rank.terms.get(name, 0.0) for rank in ranks)) for name in TERMS}
     compute = math.fsum(seconds for name, seconds in terms.items() if name != "optimizer")
@@ -147,7 +152,8 @@ def trace_pairs(ranks: Sequence[RankTrace], plan: Plan | None) -> tuple[Pair, ..
 
 
 def _predicted_terms(plan: Plan) -> dict[str, float]:
-    """The plan's seconds by the names of traced terms."""
+    """The plan's seconds of a step, keyed by the names that traces use for the terms, and the whole
+    step as `step`."""
     found = {"step": plan.step_time_s}
     for term in TIME_TERMS:
         found[term.traced] = found.get(term.traced, 0.0) + getattr(plan.time, term.field)
@@ -165,7 +171,8 @@ def snapshot_report(found: Sequence[Snapshot], plan: Plan | None) -> Iterator[Bl
 
 
 def snapshot_pairs(one: Snapshot, plan: Plan | None) -> tuple[Pair, ...]:
-    """Categories at the peak, largest first, in GiB."""
+    """Categories of memory at the snapshot's peak in GiB, the largest measured one first; next to
+    the plan's, if there is one. Categories that only the plan has count as 0."""
     predicted = {} if plan is None else _predicted(plan)
     names = sorted(one.categories | predicted, key=lambda name: -one.categories.get(name, 0))
     return tuple(

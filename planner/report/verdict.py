@@ -31,7 +31,9 @@ LEAST_LUCK = 0.01
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another plan to consider. `words`: the reason; `number`: 0 if it is not in the plan file."""
+    """Another plan to consider instead of the recommended one. `words`: the reason; `number`: its
+    number in the plan file, or 0 if it is not in the file; `ratio`: its seconds per token divided
+    by those of the recommended plan."""
 
     words: str
     number: int
@@ -56,8 +58,9 @@ class PlanBars:
 
     @property
     def memory_shares(self) -> tuple[float, float]:
-        """Predicted memory of the fullest GPU, and the rest of its 80 % interval, as
-        shares of its memory."""
+        """Two parts of the memory bar: the predicted peak of the fullest GPU, and the rest up to
+        the upper end of its 80 % interval. They are shares of the usable memory, or of that upper
+        end if it is larger."""
         plan = self.plan
         whole = max(plan.usable_bytes, plan.peak_interval.high)
         return plan.peak_bytes / whole, (plan.peak_interval.high - plan.peak_bytes) / whole
@@ -118,8 +121,8 @@ def headline_of(plan: Plan, name: str) -> str:
 
 
 def fit_risk(plan: Plan, surer: str = "a lighter plan or --hbm-reserve avoids it.") -> str:
-    """The probability that a plan does not fit and what to do about it; empty if it is
-    likely to fit."""
+    """A sentence with the probability that a plan does not fit, followed by `surer`, which says how
+    to avoid it. Empty if the plan is likely to fit."""
     if plan.fit_probability >= LIKELY_TO_FIT:
         return ""
     return words_of("verdict.unsure", None, missing=1.0 - plan.fit_probability, surer=surer)
@@ -172,7 +175,8 @@ class Verdict(PlanBars):
 
     @cached_property
     def alternatives(self) -> tuple[Alternative, ...]:
-        """Other plans to consider, each once: surer to fit, faster if it fits, simpler, lighter."""
+        """Other plans to consider: surer to fit, faster if it fits, simpler, lighter. A plan that
+        qualifies for several reasons is given once, with all of them."""
         found: dict[int, tuple[list[str], Plan]] = {}
         for words, number, plan in self._named():
             if number != self.number:
@@ -200,22 +204,25 @@ class Verdict(PlanBars):
 
     @cached_property
     def _listed(self) -> list[tuple[int, Plan]]:
-        """The plans that are shown, and the recommended one, with their numbers."""
+        """The plans of the result that a report shows, with their numbers, and always the
+        recommended one. All plans if the result does not say which are shown."""
         shown = (*self.result.shown, self.number) if self.result.shown else None
         every = enumerate(self.result.plans, start=1)
         return [one for one in every if shown is None or one[0] in shown]
 
     @cached_property
     def near(self) -> dict[int, Ratio]:
-        """Plans that may be as fast as the recommended one."""
+        """Plans that may be as fast as the recommended one, by number, with their seconds per token
+        divided by its seconds per token."""
         every = enumerate(self.result.plans, start=1)
         others = [one for one in every if one[0] != self.number]
         return ties([(self.number, self.plan), *others], is_mixture(self.result.job))
 
     @property
     def _surer(self) -> tuple[int, Plan] | None:
-        """If the recommended plan is not likely to fit: the fastest plan that is likely to fit and
-        may be as fast."""
+        """The number and plan of a safer choice, if the recommended plan is not likely to fit: of
+        the shown plans that may be as fast and are likely to fit, the fastest. None if the
+        recommended plan is likely to fit or there is no such plan."""
         if self.plan.fit_probability >= LIKELY_TO_FIT:
             return None
         plans = self.result.plans
@@ -238,7 +245,8 @@ class Verdict(PlanBars):
 
     @property
     def fears_luck(self) -> bool:
-        """Whether the main risk is that the plan was chosen because of a prediction error."""
+        """Whether the main risk is that the plan was chosen because its predicted time is too low.
+        False if the plan is not likely to fit."""
         luck, is_sure = self.result.luck, bool(self.result.recommended)
         is_sure = is_sure and self.plan.fit_probability >= LIKELY_TO_FIT
         return is_sure and luck is not None and luck.longer >= LEAST_LUCK
@@ -261,7 +269,8 @@ def verdict_blocks(result: SearchResult, saved_as: str | None = None) -> Iterato
 
 
 def kinds_of_time(plan: Plan) -> dict[str, float]:
-    """Seconds of a step spent on compute, on exposed communication, and on waiting."""
+    """Seconds of a step by kind of time: `compute`, `exchange` (exposed communication) and
+    `waiting`. Kinds that take no time are left out."""
     kinds = {"compute": "compute", "optimizer": "compute", "idle": "waiting", "host": "waiting"}
     sums = dict.fromkeys(_KINDS, 0.0)
     for term in TIME_TERMS:
@@ -270,7 +279,8 @@ def kinds_of_time(plan: Plan) -> dict[str, float]:
 
 
 def features(plan: Plan) -> int:
-    """Number of features that a plan uses beyond plain data parallelism."""
+    """Number of features that a plan uses beyond plain data parallelism. The fewer, the simpler the
+    plan."""
     degrees = plan.degrees
     used = [getattr(degrees, axis) > 1 for axis in ("tp", "pp", "vpp", "cp", "ep")]
     used += [degrees.zero >= 3, plan.recompute != "none", bool(plan.layout.recomputed)]
@@ -279,7 +289,8 @@ def features(plan: Plan) -> int:
 
 
 def stacked(sums: Mapping[str, float], marks: Mapping[str, str], whole: float | None = None) -> str:
-    """A bar of several parts, each drawn with its own mark, out of `whole` or of their sum."""
+    """A bar of text with one part for each of `sums`, drawn with the mark of that name. The full
+    bar stands for `whole`; if that is None, for the sum of the parts."""
     ends = zip(accumulate(sums.values()), map(marks.__getitem__, sums), strict=True)
     return drawn(list(ends), sum(sums.values()) if whole is None else whole)
 
@@ -290,7 +301,8 @@ def legend(sums: Mapping[str, float], marks: Mapping[str, str]) -> str:
 
 
 def drawn(parts: Sequence[tuple[float, str]], whole: float, cells: int = _CELLS) -> str:
-    """A bar that changes its mark at each of several rising amounts, as parts of `whole`."""
+    """A bar of text that is `cells` characters long. `parts`: where each part ends, ascending and
+    in the unit of `whole`, and its mark. The bar stands for `whole`; the rest of it stays empty."""
     bar = ""
     for amount, mark in parts:
         bar += mark * (min(cells, round(amount / whole * cells)) - len(bar))

@@ -43,8 +43,9 @@ _LOST = 0.5
 
 @dataclass(frozen=True)
 class Observation:
-    """The outcome of a trial: the median seconds of a step with their relative standard error, or
-    out of memory, or another failure. `peak_bytes`: the largest memory of a GPU, counted as in
+    """The outcome of a trial. `step_s`: median seconds of a step, None if unknown; `relative_sd`:
+    its standard error as a share of it; `out_of_memory`, `failed`: whether the trial ran out of
+    memory, or failed in another way. `peak_bytes`: the most memory of any GPU, counted as in
     `Candidate.peak_bytes`; None if the log has nothing comparable."""
 
     candidate_key: str
@@ -56,8 +57,8 @@ class Observation:
 
 
 class Draws(NamedTuple):
-    """Joint draws from the belief: seconds of a step, and whether it fits, (draws, candidates)
-    each."""
+    """Joint draws from the belief. `step_s`: seconds of a step; `fits`: whether the candidate fits.
+    Both have the shape (draws, candidates)."""
 
     step_s: Array
     fits: NDArray[np.bool_]
@@ -73,9 +74,10 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True)
 class Belief:
-    """The belief about candidates, in their order. `log_s`: ln of predicted seconds, (n,);
-    `covariance`: of its errors at scale 1, (n, n); `sequences`: of a step; `gpus`: of each;
-    `whole`: whether each may be recommended (smaller forms may not)."""
+    """The belief about n candidates, in the order of `keys`. `log_s`: ln of predicted seconds of a
+    step, (n,); `covariance`: of the errors of `log_s` at scale 1, (n, n); `sequences`: number in a
+    step of each candidate, (n,); `gpus`: number of each, (n,); `whole`: whether each may be
+    recommended, (n,), which smaller forms may not; `memory`: the belief about memory."""
 
     keys: tuple[str, ...]
     log_s: Array
@@ -224,9 +226,10 @@ class Belief:
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_]:
-        """The candidates that may be recommended: whole ones that fit with the probability that a
-        search requires, or the most likely to fit if none does. Failed ones count only if all have
-        failed."""
+        """Whether each candidate may be recommended, (n,). Eligible are the whole candidates whose
+        probability of fitting is at least the one that a search requires; if there are none, those
+        with the highest probability. Candidates whose trials failed count only if there are no
+        others."""
         chance = np.where(self.whole, self.fits, -1.0)
         chance[[self.place(key) for key in self.failed]] -= 1.0
         sure = chance >= SURE_TO_FIT
@@ -235,9 +238,10 @@ class Belief:
 
     @property
     def costs_per_sequence(self) -> Array:
-        """ln of expected seconds per sequence, (n,), by which plans are recommended. An untried
-        plan may turn out slow, which weighs more than the chance that it is fast. Once a plan has
-        run, the risk of not fitting counts against the others."""
+        """ln of the expected seconds per sequence, (n,); the plan with the smallest value is
+        recommended. The uncertainty of a step time raises its expected value, so a plan that has
+        run is preferred to an untried one with the same median. Once any plan has run, a plan's
+        risk of not fitting adds to its cost."""
         mean, covariance = self.moments
         costs = mean + 0.5 * np.diag(covariance) - np.log(self.sequences)
         ran = any(one.step_s is not None for one in self.observations)

@@ -225,8 +225,8 @@ def _row_plan(costed_job: CostedJob, row: int) -> Plan:
 
 
 def smaller_forms(candidate: Candidate) -> list[Candidate]:
-    """A candidate with fewer replicas and micro-batches, largest first, where the rules allow
-    it."""
+    """The forms of a candidate with fewer replicas or micro-batches that the rules allow, largest
+    first. Empty for a candidate that is itself a smaller form, and for a recorded run."""
     request, plan = candidate.request, candidate.plan
     if request is None or plan is None or candidate.smaller_of:
         return []

@@ -88,7 +88,7 @@ class ChosenByWorth(ABC):
         return min(self.short.limit_s, start_s + steps * candidate.step_s)
 
     def rest_s(self, key: str, belief: Belief) -> float:
-        """Seconds that the rest of the job takes with a plan."""
+        """Expected seconds that the job's remaining tokens take with a plan, under a belief."""
         return self.tokens / self.tokens_of_step(key) * self._expected_s(belief, key)
 
     def chosen_of(self, records: Sequence[TrialRecord]) -> Choice:
@@ -120,7 +120,8 @@ class ChosenByWorth(ABC):
         return math.exp(float(mean[belief.place(key)]))
 
     def as_expected(self, choice: Next, number: int, records: Sequence[TrialRecord]) -> TrialRecord:
-        """A made-up record of a trial that ends as the earlier trials lead us to expect."""
+        """An invented record of the chosen trial, as if it had ended with the step time that the
+        trials so far lead us to expect."""
         chosen = self.chosen(choice, f"expected-{number:03d}", 0.0)
         step_s = self._expected_s(self.belief(records), chosen.key)
         ended = Ended("measured", "as it is expected", 0.0, step_s=step_s, relative_sd=KNOWN)

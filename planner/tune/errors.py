@@ -145,7 +145,8 @@ def _apart(values: Sequence[float]) -> Array:
 
 
 def _switches(one: Prediction) -> tuple[Any, ...]:
-    """The choices that have no size."""
+    """The choices of a configuration that are not numbers, such as the recompute mode, the
+    techniques and the schedule."""
     job, cp = one.job, one.configured.degrees.cp
     return (
         one.configured.mode.name,

@@ -51,8 +51,9 @@ class Memory:
 
     @classmethod
     def of_margins(cls, found: Sequence[tuple[float, float]], likeness: Array) -> Memory:
-        """The belief before any run, from the standard deviation of ln(true / predicted peak) and
-        the margin of each configuration."""
+        """The belief before any run. `found`: for each configuration, the standard deviation of
+        ln(true / predicted peak) and the margin, ln(limit / predicted peak). `likeness` (n, n): as
+        for `of`."""
         widths, margins = zip(*found, strict=True)
         deviations = np.array(widths)
         shares = _SHARED + _LIKE * likeness + (1.0 - _SHARED - _LIKE) * likeness**2
@@ -87,8 +88,8 @@ class Memory:
         return self._updated(place, change, (1.0 - gain) * variance)
 
     def _updated(self, place: int, change: float, left: float) -> Memory:
-        """The belief after a change of one configuration's mean and variance, which moves the
-        others too."""
+        """The belief after the mean of one configuration (`place`) and its variance have changed.
+        The other configurations change with it, as far as they are correlated."""
         column = self.covariance[:, place]
         variance = max(float(column[place]), _NEVER)
         lost = np.outer(column, column) * (variance - left) / variance**2
@@ -97,8 +98,9 @@ class Memory:
 
 
 def _width_and_margin(one: Prediction) -> tuple[float, float]:
-    """Standard deviation of ln(true / predicted peak), and the margin that gives the stated
-    probability of fitting."""
+    """Standard deviation of ln(true / predicted peak) of a prediction, and the margin, ln(limit /
+    predicted peak), that agrees with its probability of fitting. A large margin if that probability
+    is unknown."""
     spread, _ = spread_of(one.job, "memory", one.row.source)
     low, high = log_bounds(spread, one.doubt_of("memory"))
     deviation = 0.5 * (high - low) / _WIDTH
@@ -107,5 +109,6 @@ def _width_and_margin(one: Prediction) -> tuple[float, float]:
 
 
 def margin_of(deviation: float, chance: float) -> float:
-    """The margin with which a configuration fits with this probability."""
+    """The margin, ln(limit / predicted peak), at which a configuration fits with the probability
+    `chance`. `deviation`: standard deviation of ln(true / predicted peak)."""
     return deviation * _NORMAL.inv_cdf(min(max(chance, 1e-6), 1.0 - 1e-6))

@@ -168,7 +168,9 @@ def _seconds(said: LogFigures, degrees: Degrees, seq: int) -> np.ndarray:
 
 
 def relative_error(kept: np.ndarray) -> float:
-    """Standard error of the median of successive steps, as a share of it."""
+    """Standard error of the median of successive steps, divided by the median; at least half the
+    difference between the medians of the two halves. A fixed large value for fewer than
+    `FEWEST_STEPS` steps."""
     count, middle = len(kept), float(np.median(kept))
     if count < FEWEST_STEPS:
         return _UNSURE

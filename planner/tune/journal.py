@@ -64,9 +64,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a trial ended: a sentence; the step time and its standard error as a share; the peak of
-    memory and how it was counted; the GPU-seconds that it took; `at`: Unix time of the end;
-    `parts`: seconds of parts of a step, by the names of their phases joined with +."""
+    """How a trial ended. `sentence`: in words; `at`: Unix time of the end; `gpu_s`: GPU-seconds
+    that it took; `step_s`: seconds of a step, `relative_sd`: their standard error as a share, both
+    None if unknown; `peak_bytes`: the peak of memory, None if unknown, and `memory_kind`: how it
+    was counted; `parts`: seconds of parts of a step, by the names of their phases joined with +."""
 
     kind: Kind
     sentence: str
@@ -128,7 +129,8 @@ class Journal:
         return f"planner tune --resume {shlex.quote(str(self.folder))}"
 
     def _told(self) -> AbstractContextManager[None]:
-        """A context in which errors of Optuna's storage become OSErrors."""
+        """A context in which errors of Optuna's storage become OSErrors, with the command that
+        continues the study."""
         kept = f"; the study is kept; {self.resume} goes on"
         return _telling(self.folder, kept)
 
@@ -147,8 +149,9 @@ class Journal:
         return [_record(trial) for trial in found if "chosen" in trial.user_attrs]
 
     def choose(self, keys: Sequence[str], made: Callable[[int], Chosen]) -> TrialRecord:
-        """Ask Optuna for the next trial and store it before anything is started. `made`: gives the
-        chosen trial for its number."""
+        """Ask Optuna for a new trial, and store the chosen candidate in it before anything is
+        started. `keys`: those of all candidates; `made`: called with the trial's number, returns
+        the chosen candidate."""
         with self._told():
             trial = self._study.ask()
             chosen = made(trial.number)
@@ -168,8 +171,9 @@ class Journal:
         return replace(record, running_since=since)
 
     def ended(self, record: TrialRecord, ended: Ended) -> TrialRecord:
-        """Record how the trial ended, and tell Optuna its GPU-seconds per sequence, which trials of
-        different sizes have in common."""
+        """Record how the trial ended, and return the trial with its end. Optuna gets the
+        GPU-seconds per sequence as the trial's value, because trials of different sizes can be
+        compared by it."""
         self._keep(record, "ended", asdict(ended))
         done = replace(record, ended=ended)
         self._tell(done)
@@ -193,8 +197,9 @@ class Journal:
                 self._study.tell(record.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def mend(self) -> None:
-        """Finish the Optuna trials that a killed driver left open: those that ended, and those that
-        it asked for but never chose."""
+        """Close the Optuna trials that a killed driver left open. A trial whose end is stored is
+        closed with its result; one that has no candidate yet is closed as failed. A trial that has
+        begun and not ended stays open."""
         from optuna.trial import TrialState
 
         with self._told():

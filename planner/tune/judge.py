@@ -29,8 +29,9 @@ _KILLED = "exit status 137"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Longest seconds that a trial runs, and that it waits in a queue. `known`: the standard error,
-    as a share, at which a step time counts as known."""
+    """Limits of a trial: the most seconds that it runs (`run_s`) and that it waits in a queue
+    (`pending_s`). `known`: a step time counts as known once its standard error, as a share of it,
+    is at most this."""
 
     run_s: float = 1800.0
     pending_s: float = math.inf
@@ -58,9 +59,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a trial. `job`: None while the scheduler does not answer. Times on the driver's
-    clock: `now`, since when the trial has been running (None: not yet), when its log last grew,
-    since when the scheduler has not known the job."""
+    """One look at a trial. `job`: its job, None while the scheduler does not answer. The other
+    fields are times in seconds on the driver's clock: of this look (`now`), since which the trial
+    has been running (`running_since`, None if it is not running yet), at which its log last grew
+    (`grew_at`), and since which the scheduler has not known the job (`unknown_since`, None if it
+    knows it)."""
 
     job: Job | None
     now: float
@@ -106,7 +109,8 @@ def _by_signs(logs: Sequence[FollowedLog]) -> Verdict | None:
 def _by_steps(
     facts: Facts, log: FollowedLog, found: StepTime | None, known: float
 ) -> Verdict | None:
-    """The verdict with the step time, if it is known; or that the log is another framework's."""
+    """The verdict with the step time, if that is known well enough; a verdict that the log is from
+    another framework; otherwise None."""
     if is_foreign(log.format, facts.framework):
         return Verdict(
             "foreign-log",
@@ -151,7 +155,9 @@ def _sign(logs: Sequence[FollowedLog], kind: Sign) -> str:
 
 
 def _by_time(facts: Facts, log: FollowedLog, look: Look, limits: Limits) -> Verdict | None:
-    """The verdict on a run that takes too long, or has gone silent after its first steps."""
+    """The verdict on a run that has printed steps and then gone silent for too long, or that
+    exceeds its time limit: then with the step time so far, if there is one. None while the run may
+    continue, or before it runs."""
     if look.running_since is None:
         return None
     if log.said.values:

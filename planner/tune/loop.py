@@ -44,8 +44,8 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The trial with the highest worth, None if none pays; the GPU-seconds that it is expected to
-    save and to cost, and the reason, in a sentence."""
+    """The next trial. `key`: its candidate, None if no trial pays; `saves_gpu_s`, `costs_gpu_s`:
+    GPU-seconds that it is expected to save and to cost; `sentence`: the reason."""
 
     key: str | None
     saves_gpu_s: float
@@ -71,7 +71,8 @@ Reason = Literal["no trial pays", "trials", "gpu-hours", "time", "failures", "se
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a study stopped, in a sentence; or that it has not."""
+    """The end of a study, or of one run of its driver. `reason`: its kind; `sentence`: the
+    explanation for people."""
 
     reason: Reason
     sentence: str
@@ -133,7 +134,8 @@ class Driver:
         return made
 
     def _ending(self, choice: Next) -> Iterator[Ending]:
-        """The reasons why no further trial starts; none if one does."""
+        """Every reason why no further trial starts, in order. Nothing if the next trial `choice`
+        may start."""
         records = self.journal.records
         done = self._done
         if done and done[-1].kind in SETUP:
@@ -157,7 +159,7 @@ class Driver:
             yield Ending("time", "--time-limit is over; --resume goes on")
 
     def _over_s(self) -> float:
-        """Seconds left of the driver's time limit."""
+        """Seconds that are left of the driver's time limit; zero or negative once it is over."""
         return self._began + self.budget.total_s - self.clock.time()
 
     # --- one trial ---------------------------------------------------------------------------
@@ -177,8 +179,8 @@ class Driver:
         self._end(record, Verdict(found.kind, sentence, found.step), logs, at)
 
     def _ended_at(self, record: TrialRecord, logs: Sequence[FollowedLog]) -> float | None:
-        """When a job ended, from the last write of its log, if it ended before the driver looked.
-        None if it was still alive."""
+        """The Unix time at which a job ended, taken from the last change of its logs. None if the
+        job is still alive, or if that time is before the trial was seen to run or in the future."""
         job = self._asked(lambda: self.runner.find(self._folder(record), record.chosen.job_name))
         times = [log.path.stat().st_mtime for log in logs if log.path.is_file()]
         since, last = record.running_since, max(times, default=0.0)
@@ -290,7 +292,8 @@ class Driver:
     def _demand_patience(
         self, record: TrialRecord, watch: _Watch, job: Job | None, now: float
     ) -> None:
-        """Raise CannotTellError once a wait exceeds its limit; the job is left as it is."""
+        """Raise CannotTellError if the scheduler has not answered for too long, the job has been
+        queued for too long, or the driver's time is over. The job is not ended."""
         name, kept = record.chosen.job_name, f"{self.journal.resume} goes on"
         if watch.away_since is not None and now - watch.away_since > self.patience_s:
             raise CannotTellError(
@@ -393,13 +396,14 @@ def _ended(found: Verdict, at: float, gpu_s: float, logs: Sequence[FollowedLog])
 
 
 def counted(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Trials that say something about their plan; the others failed for reasons outside it."""
+    """The ended trials that say something about their plan. Trials that failed for other reasons,
+    and trials that have not ended, are left out."""
     return [one for one in records if one.ended is not None and one.ended.kind in OF_THE_PLAN]
 
 
 def _failures(done: Sequence[Ended]) -> int:
-    """The number of trials at the end of the list that gave neither a step time nor an
-    out-of-memory error."""
+    """The number of trials, counted back from the latest, since one gave a step time or ran out of
+    memory."""
     found = 0
     for ended in reversed(done):
         if ended.kind in TELLING:

@@ -75,7 +75,8 @@ def distinct(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def at_their_word(row: MeasuredRow) -> MeasuredRow:
-    """The row with the figures that its source contradicts; a withdrawn time stays left out."""
+    """The row, with the figures that its source contradicts taken as true; a withdrawn step time is
+    removed. A row without doubt stays as it is."""
     if not row.doubted:
         return row
     gone = {"step_time_s": ""} if row.withdraws_time else {}

@@ -50,9 +50,10 @@ _RESAMPLES = 4000
 
 @dataclass(frozen=True)
 class Means:
-    """One strategy over all groups, by number of trials: regret (mean over sources of their groups'
-    mean), the worst group's regret, and GPU-hours, averaged like regret. `reached`: GPU-hours after
-    which the mean regret stays at or below a level, None if it never does."""
+    """One strategy over all groups. The first three fields are by number of trials. `regret`: mean
+    over sources of the mean over each source's groups; `worst`: that of the worst group;
+    `gpu_hours`: averaged like `regret`. `reached`: for each level of regret, the GPU-hours after
+    which the mean regret stays at or below it, None if it never does."""
 
     name: str
     regret: dict[int, float]
@@ -131,7 +132,8 @@ def replay(paths: Sequence[Path] = (), *, with_tpe: bool = True) -> ReplayReport
 
 
 def _at_word(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    """All rows of the groups with doubted runs, using the doubted figures."""
+    """All rows of every group that contains a doubted run. Doubted rows have the figures that their
+    source contradicts."""
     groups = {group_of(row) for row in rows if row.doubted}
     return [at_their_word(row) for row in rows if group_of(row) in groups]
 

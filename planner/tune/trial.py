@@ -125,8 +125,8 @@ def batch_script(script: str, asking: str) -> str:
 
 
 def _with_header(body: str, script: str) -> str:
-    """A batch script with the `#SBATCH` requests of another one, except those that the driver
-    sets."""
+    """The batch script `body`, with the `#SBATCH` lines of another script added after its first
+    line, except those for options that the driver sets."""
     asked = [line for line in script.splitlines() if line.startswith("#SBATCH ")]
     kept = [line for line in asked if not line.split()[1].startswith(_OURS)]
     first, rest = body.split("\n", 1)

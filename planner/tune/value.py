@@ -44,9 +44,11 @@ _OF_RECOMMENDED = 2.0
 
 @dataclass(frozen=True)
 class Choice:
-    """The next trial, None if none pays; its expected saving over the rest of the job and its cost,
-    GPU-seconds (those of the best trial if none pays); the key of the best plan so far, the
-    probability that it is the fastest, and a sentence that says all this."""
+    """The next trial. `trial`: its key, None if no trial pays. `expected_saved_gpu_s`,
+    `cost_gpu_s`: GPU-seconds that it is expected to save over the rest of the job and to cost; if
+    no trial pays, those of the best one. `best`: the key of the best plan so far.
+    `probability_best`: the probability that this plan is the fastest. `sentence`: all this for
+    people."""
 
     trial: str | None
     expected_saved_gpu_s: float
@@ -58,8 +60,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Worth:
-    """A trial: its key, None if none is left, its expected saving over the rest of the job, and its
-    cost, GPU-seconds."""
+    """The worth of a trial. `trial`: its key; None if no candidate is left to try. `saved_gpu_s`,
+    `cost_gpu_s`: GPU-seconds that it is expected to save over the rest of the job, and to cost."""
 
     trial: str | None
     saved_gpu_s: float
@@ -72,8 +74,9 @@ class Worth:
 
 
 def best_trial(belief: Belief, costs: Mapping[str, float], rest_s: float) -> Worth:
-    """The trial with the highest saving minus cost, whether it pays or not; arguments as for
-    `choose`. The recommended plan is preferred (`_OF_RECOMMENDED`)."""
+    """The untried candidate with the highest saving minus cost, whether it pays or not. The saving
+    of the recommended plan is multiplied by `_OF_RECOMMENDED`. Arguments as for `choose`.
+    UsageError if `rest_s` is negative or infinite."""
     if not 0.0 <= rest_s < math.inf:
         raise UsageError(f"the rest of the job takes {rest_s:g} s; give 0 or more")
     best = belief.recommended

@@ -53,7 +53,8 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One timed kernel or collective; `sizes` by the table's column names."""
+    """One timed kernel or collective. `sizes`: its sizes, under the column names of a benchmark
+    table (see the module)."""
 
     kind: str
     sizes: Mapping[str, float]
@@ -61,7 +62,8 @@ class Bench:
 
     @property
     def alike(self) -> tuple[str, int]:
-        """The key of similar benchmarks: kind and order of magnitude of the seconds."""
+        """Benchmarks with the same pair count as similar: the kind, and the power of ten of the
+        seconds (-3 for 1 ms to 10 ms)."""
         return self.kind, math.floor(math.log10(self.time_s))
 
 
@@ -119,7 +121,9 @@ def read_nccl(path: Path) -> list[Bench]:
 def _nccl_row(
     cells: Sequence[str], kind: str | None, hosts: Sequence[str], time_at: int
 ) -> Iterator[Bench]:
-    """The benchmark in a row, unless it is of another test or has no bytes or no time."""
+    """The benchmark in one row of nccl-tests' output. Nothing if the test is of another collective,
+    or if the row has no positive size or time. `hosts`: the host of each rank; `time_at`: index of
+    the cell with the time, in microseconds."""
     sent, seconds = _finite(cells[0]), _finite(cells[time_at]) * 1e-6
     if kind and seconds > 0.0 and sent > 0.0:
         sizes = {"bytes": sent, "gpus": float(len(hosts)), "nodes": float(len(set(hosts)))}

@@ -67,11 +67,15 @@ MOST_TIMES, _BEYOND = 100, 10.0
 
 @dataclass(frozen=True)
 class FigureFit:
-    """The fit of one figure (step time or memory) to its runs. `posterior` is for predictions;
-    `factors` says what each factor may be. ln(measured / predicted) of the `runs`, (runs,):
-    `before` calibration, `after` it, and `left_out`, each as corrected by the other runs (empty for
-    a single run). `share`: share of the correction that the runs support; if 0, the correction is
-    refused but kept in full."""
+    """The fit of one figure (step time or memory) to its runs. `posterior` is used for predictions;
+    `factors` is used to report the likely value of each factor.
+
+    `before`, `after` and `left_out` hold ln(measured / predicted) of the `runs`, (runs,): before
+    the calibration, after it, and with each run corrected by a calibration on the other runs only
+    (`left_out`, empty for a single run). `share`: the share of the correction, 0 to 1, that the
+    runs support. At 0 the calibration is refused; the other fields then describe the whole
+    correction, for users who insist on it.
+    """
 
     figure: Figure
     runs: tuple[Prediction, ...]
@@ -84,12 +88,14 @@ class FigureFit:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the correction fails to improve the runs when each is judged by the others."""
+        """Whether the calibration is refused (`share` is 0): the runs, each corrected by the
+        others, are predicted no better than without a correction."""
         return self.share == 0.0
 
     @property
     def odd(self) -> tuple[Prediction, ...]:
-        """Runs that disagree with all others and hardly count."""
+        """The runs whose weight in the fit is below `ODD`, because they disagree with the
+        others."""
         return tuple(
             run for run, weight in zip(self.runs, self.posterior.weights, strict=False)
             if weight < ODD
@@ -187,7 +193,8 @@ def calibration_of(
 
 
 def learnt_runs(fit: FigureFit) -> list[LearntRun]:
-    """The configuration of each run with its `pull` on similar runs, beyond all factors."""
+    """The configuration of each run, with its `pull`: how much it corrects the predictions of
+    similar configurations, in addition to the factors. Empty if the fit has no runs."""
     if not fit.runs:
         return []
     found = run_configurations(fit.runs)
@@ -221,8 +228,8 @@ def learnt_figure(fit: FigureFit) -> LearntFigure:
 
 
 def bar_ends(runs: Sequence[Prediction], figure: Figure, without: str = "") -> Array:
-    """Half widths of the error bars downwards and upwards, (2, runs), in ln, without calibration;
-    `without`: use the bars fitted without this source."""
+    """Half widths of the runs' error bars before any calibration, in ln, (2, runs): the first row
+    downwards, the second upwards. `without`: use the bars that were fitted without this source."""
     table = shipped_tables()[figure].without(without)
     each = [
         table.half_widths(family_of(run.job), run.conditions or conditions_of(run.job))
@@ -237,7 +244,8 @@ def _mean_error(logs: Array) -> float:
 
 
 def learnt_factors(fit: FigureFit) -> list[LearntFactor]:
-    """Every parameter that the runs narrow down or move, with its 80 % interval."""
+    """The factors that the runs change clearly, or whose uncertainty they reduce, each with its 80
+    % interval."""
     means = fit.posterior.mean, fit.factors.mean
     deviations = np.sqrt(np.diag(fit.factors.covariance)), shipped_prior(fit.figure).spreads
     found = []

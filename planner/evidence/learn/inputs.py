@@ -108,7 +108,8 @@ def _benches(path: Path) -> list[Bench] | None:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself; for a folder its CSV files, and its logs if a plan file says what ran."""
+    """The file itself. For a folder: its CSV files, and also its *.log files if the folder has a
+    plan file, which states their configuration. UsageError if the folder has none of these."""
     if not path.is_dir():
         return [path]
     found = sorted(path.glob("*.csv"))
@@ -140,8 +141,8 @@ def is_trace(path: Path) -> bool:
 
 
 def _trace_steps(ranks: Sequence[RankTrace]) -> TrainingLog:
-    """The steps of a run from its ranks' traces, each of the median rank. UsageError if a trace has
-    no marked step."""
+    """The step times of a run: for each step, the median over the ranks' traces. UsageError if a
+    trace has no marked step."""
     unmarked = next((rank.path for rank in ranks if not rank.marked), None)
     if unmarked is not None:
         raise UsageError(
@@ -197,8 +198,9 @@ def _demand_writer(log: TrainingLog, mapped: MappedRow) -> None:
 def _seconds(
     log: TrainingLog, mapped: MappedRow, calm: Steady, predicted_s: float
 ) -> tuple[float, str]:
-    """Seconds of a step, and a remark if the log leaves the unit open: MLPerf's throughput counts
-    samples or tokens, so the unit whose step is nearer to the prediction is taken."""
+    """Seconds of a step, and a remark, usually empty. MLPerf's throughput may count samples or
+    tokens. The unit whose step time is nearer to the prediction is taken, and the remark names it.
+    """
     figures, seq, degrees = log.figures, mapped.job.seq, mapped.degrees
     gbs = figures.gbs or degrees.gbs
     match figures.kind:
@@ -254,7 +256,8 @@ class Traced:
 
 
 def traced_terms(ranks: Sequence[RankTrace]) -> dict[str, float]:
-    """Seconds per step (median rank) of each term that is more than `_LEAST_SHARE` of the step."""
+    """Seconds per step of computation, the optimizer's update and exposed communication, by name.
+    Each is the median over the ranks. Terms of at most `_LEAST_SHARE` of the step are left out."""
     updates = [rank.terms.get("optimizer", 0.0) for rank in ranks]
     kernels = [math.fsum(rank.terms.values()) for rank in ranks]
     found = {

@@ -44,8 +44,9 @@ class LearningModel(CostModel):
 
 @dataclass(frozen=True)
 class Equations:
-    """`residuals` (runs,): ln(measured / predicted) without factors; `slopes` (runs, parameters):
-    derivatives of ln(predicted) by the logs of `parameters_of(figure)`."""
+    """Runs as linear equations, one per run. `residuals` (runs,): ln(measured / predicted) with all
+    factors at 1. `slopes` (runs, parameters): derivatives of ln(predicted) by the logs of the
+    factors on `parameters_of(figure)`."""
 
     figure: Figure
     residuals: Array
@@ -123,9 +124,10 @@ def tangent(
     about: Factors | None = None,
     widths: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Predicted logs under the factors `about`, and their mean slopes by the log of each factor
-    across its width (at least `_STEP`). A wide step matters for traffic that is hidden or limited
-    by other links: its own rate shows only once that is no longer so."""
+    """ln(predicted) under the factors `about`, (runs,), and its mean slopes, (runs, parameters):
+    the change over a step in the log of each factor, divided by the step. The step is the factor's
+    entry in `widths`, at least `_STEP`. A wide step matters for traffic that is hidden, or that
+    waits for other links: its own rate has an effect only once that ends."""
     at = dict(about or {})
     steps = np.maximum(_STEP, np.zeros(len(parameters_of(figure))) if widths is None else widths)
     base = logs_of(at)

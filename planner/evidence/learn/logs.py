@@ -46,8 +46,11 @@ _NUMBER = r"(?:[-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
 
 @dataclass
 class LogFigures:
-    """Figures from the lines of one format, in the order of steps; peak bytes; and the global batch
-    with its unit and, if it was rounded, its number of significant digits."""
+    """The figures in the lines of one format. `values`: one per step, in order; `kind`: their
+    meaning, for example seconds of a step or tokens per second and GPU; `peak_bytes`: the largest
+    memory peak, None if there is none, and `memory_kind`: how it was counted; `gbs`: the global
+    batch in `gbs_unit`, None if unknown; `gbs_places`: its number of significant digits if it was
+    rounded, else None."""
 
     values: list[float] = field(default_factory=list)
     kind: str = "step_s"
@@ -59,7 +62,9 @@ class LogFigures:
     averaged: bool = False
 
     def add(self, kind: str, value: float) -> None:
-        """Add a step. Figures of a more direct kind replace those of a less direct one."""
+        """Add the figure of one step. `kind` tells how it was stated, for example as seconds or as
+        throughput. The figures of only one kind are kept, the most direct one. Beyond `MOST_STEPS`
+        figures, the older half is dropped."""
         if kind != self.kind:
             if self.values and _KINDS.index(kind) > _KINDS.index(self.kind):
                 return
@@ -304,8 +309,8 @@ def steady(values: Sequence[float], origin: str, *, higher_is_faster: bool = Fal
 
 
 def undisturbed(seconds: np.ndarray) -> tuple[int, np.ndarray]:
-    """The number of warm-up steps, and the undisturbed steps after them. `seconds`: at least one,
-    all positive."""
+    """The number of warm-up steps at the start, and the seconds of the later steps without those
+    far from their median. `seconds`: of each step, in order; at least one, all positive."""
     warm = _warm_up(seconds)
     rest = seconds[warm:]
     middle = float(np.median(rest))
@@ -314,8 +319,8 @@ def undisturbed(seconds: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def _warm_up(seconds: np.ndarray) -> int:
-    """The number of first steps that are slower than the later half; at least one if there are
-    enough steps."""
+    """The number of warm-up steps: the first steps that are slower than `_WARM` times the median of
+    the later half. At least one if there are `_ENOUGH` steps."""
     limit = _WARM * float(np.median(seconds[len(seconds) // 2 :]))
     slow = seconds[: len(seconds) // 2] > limit
     calm = np.flatnonzero(~slow)

@@ -63,24 +63,26 @@ _MOST_SHOWN = 25.0
 
 @dataclass(frozen=True)
 class Prior:
-    """Standard deviations of the logs of factors (parameters,), and of a run's noise."""
+    """The prior standard deviations: `spreads` of the logs of the factors, (parameters,), and
+    `noise` of ln(measured / predicted) of a single run."""
 
     spreads: Array
     noise: float
 
     def doubted(self, runs: int) -> float:
-        """The noise to start from with this number of runs; larger for fewer runs."""
+        """The noise with which the fit to this number of runs starts: larger for fewer runs."""
         return float(self.noise * np.sqrt(_DOUBT**2 + (_DOUBT_OF_ONE**2 - _DOUBT**2) / runs))
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Mean (parameters,) and covariance (parameters, parameters) of the logs of factors. `noise`:
-    standard deviation of a run about them; `weights` (runs,): below 1 for odd runs; `pull` (runs,):
-    v² times the inverse of the runs' covariance times their residuals; a configuration is corrected
-    by its likeness to the runs times this. `left_out` (runs,): ln(measured / predicted) of each run
-    as corrected by all others, and `expected` (runs,): its variance (Rasmussen & Williams 2006, eq.
-    5.12)."""
+    """The factors as the runs determine them. `mean` (parameters,) and `covariance` (parameters,
+    parameters): of the logs of the factors. `noise`: standard deviation of ln(measured / predicted)
+    of a run about them. `weights` (runs,): below 1 for odd runs. `pull` (runs,): v² times the
+    inverse of the runs' covariance times their residuals; a configuration is corrected by its
+    likeness to the runs times this. `left_out` (runs,): ln(measured / predicted) of each run as
+    corrected by all others; `expected` (runs,): the variance of `left_out` (Rasmussen & Williams
+    2006, eq. 5.12)."""
 
     mean: Array
     covariance: Array
@@ -91,8 +93,9 @@ class Posterior:
     expected: Array
 
     def shrunk(self, share: float, before: Array) -> Posterior:
-        """The posterior with only a share of its correction; `before` (runs,): ln(measured /
-        predicted) without any correction."""
+        """This posterior with only a share, 0 to 1, of its correction. `mean`, `pull` and
+        `left_out` are changed. `before` (runs,): ln(measured / predicted) without any correction.
+        """
         left = before - share * (before - self.left_out)
         return replace(self, mean=share * self.mean, pull=share * self.pull, left_out=left)
 
@@ -146,8 +149,9 @@ def _averaged(
     pairs: Sequence[tuple[float, float]],
     odds: Sequence[float],
 ) -> Posterior:
-    """The average of the posteriors of several pairs of u and v; `odds`: logs of their prior
-    odds."""
+    """The average of the posteriors of several `pairs` of u and v (see `solve`), each weighted by
+    its prior odds and by how well it predicts each run from the others. `odds`: ln of the prior
+    odds, one per pair."""
     each = [solve(slopes, residuals, prior, like, u, v) for u, v in pairs]
     shares = _shares(each, odds)
     averages: dict[str, Any] = {
@@ -199,7 +203,8 @@ def expectation(
 def solve(
     slopes: Array, residuals: Array, prior: Prior, like: Array, u: float = 1.0, v: float = 1.0
 ) -> Posterior:
-    """The posterior for one u and v."""
+    """The posterior for one pair of u and v: u scales the prior spreads of the factors, v² the
+    covariance that similar runs share (see the module). Shapes as for `best_posterior`."""
     variances = (u * prior.spreads) ** 2
     kernel = (slopes * variances) @ slopes.T + v**2 * like
     start = prior.doubted(len(residuals)) ** 2
@@ -222,11 +227,15 @@ def solve(
 
 
 def trust(before: Array, left_out: Array) -> float:
-    """The share of a calibration to apply, 0 to 1. It compares ln(measured / predicted) of the runs
-    without calibration with that of each run as corrected by the others, (runs,). The share is the
-    mean reduction of the logs of errors, over `_SURE` of its standard errors, and smaller if most
-    errors are within the scatter of repeats. It is 0, a refusal, if the errors do not shrink at
-    all, and 1 for no or one run, which cannot tell."""
+    """The share of a calibration to apply, 0 to 1. `before` (runs,): ln(measured / predicted) of
+    the runs without calibration; `left_out` (runs,): that of each run, corrected by the others.
+
+    The gain of a run is ln of its error before, divided by its error after. Two assumed gains
+    (`_GAINS`), typical of published clusters, are added. The share is the mean gain divided by
+    `_SURE` standard errors of that mean, between 0 and 1. It is lowered if most errors before are
+    within the scatter of repeated runs. It is 0, a refusal, if the sum of the errors does not
+    shrink. It is 1 for fewer than two runs, because then nothing can be compared.
+    """
     if len(before) < 2:
         return 1.0
     errors, rest = np.abs(before), np.abs(left_out)

@@ -92,7 +92,8 @@ def model_without(source: str) -> ModelOf:
 
 
 def fitted_prior(runs: Published, *, without: str = "") -> Prior:
-    """The most likely spreads of clusters and noise of a run, leaving out one source."""
+    """The prior that makes the published runs most likely: the spread of each factor over clusters,
+    and the noise of a run. `without`: leave out the runs of this source."""
     chosen = [
         list(spread_out(indices, _MOST_RUNS))
         for indices in runs.by_cluster(without=without).values()

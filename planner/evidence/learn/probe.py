@@ -134,7 +134,8 @@ def run_benches(torch: Any, benches: Sequence[Bench], progress: Progress) -> lis
 
 
 def start_group(torch: Any) -> tuple[int, int, bool]:
-    """Join torchrun's group; returns (processes, nodes, whether this process writes the result)."""
+    """Join the process group that torchrun set up. Returns the number of processes, the number of
+    nodes, and whether this process is the one that writes the result."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return 1, 1, True

@@ -43,10 +43,15 @@ _SEED = 19
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Median |predicted / measured - 1| of a cluster's runs that were not learnt from, mean over
-    draws: `before` any run, with one overall `factor`, `after` calibrating with random runs, and
-    with `chosen` ones. `refused`: share of draws whose calibration was refused; `covered`: share of
-    the judged runs inside their 80 % intervals."""
+    """The errors of one cluster's runs before and after learning from some of them. Each of
+    `before`, `factor`, `after` and `chosen` is the median |predicted / measured - 1| of the runs
+    that were not learnt from, averaged over random draws.
+
+    `before`: without learning; `factor`: with one overall factor; `after`: calibrated with randomly
+    drawn runs; `chosen`: calibrated with runs chosen as `planner calibrate --suggest` does.
+    `refused`: share of draws whose calibration was refused. `covered`: share of the judged runs
+    inside their 80 % intervals.
+    """
 
     cluster: CalibratedCluster
     runs: int
@@ -113,7 +118,9 @@ class _ClusterRuns:
     shared: float
 
     def draw(self, known: Indices) -> tuple[float, float, float, float, float]:
-        """(before, factor, after, refused, covered) of the other runs, learning from `known`."""
+        """Learn from the runs `known` and judge all other runs. Returns their median errors before
+        learning, with one overall factor, and after calibration; then 1 if the calibration was
+        refused, else 0; and the share of the judged runs inside their intervals."""
         others = np.setdiff1d(np.arange(len(self.residuals)), known)
         rest = self.residuals[others]
         left, width, share = self._corrected(known, others)

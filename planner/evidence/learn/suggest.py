@@ -46,8 +46,9 @@ _WORTH = 0.98
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A run to make: its configuration and cost (`usd` at the median on-demand list price; None
-    without one), and the plans' mean 80 % error bars, as shares, before and after it."""
+    """A run to make. `configuration`: in words. `usd`: its cost at the median on-demand list price,
+    None if the GPU has no price. `before`, `after`: the mean 80 % error bar of the given plans, as
+    a share of the step time, before and after this run."""
 
     configuration: str
     gpus: int
@@ -106,8 +107,10 @@ def _bar(deviation: float) -> float:
 
 
 def smaller_degrees(degrees: Degrees) -> Iterator[Degrees]:
-    """The degrees themselves and smaller ones. Replicas are halved while they are even, largest
-    first, each with all micro-batches and with at most twice as many as pipeline stages."""
+    """The degrees themselves, then smaller ones. The data-parallel replicas are halved as long as
+    their number is even, the most replicas first. Each number of replicas comes with all
+    micro-batches, and with at most two micro-batches per pipeline stage. Numbers that do not suit
+    the expert or shard groups are left out."""
     for halvings in range((degrees.dp & -degrees.dp).bit_length()):
         replicas = degrees.dp >> halvings
         inner = replicas * degrees.cp * degrees.tp
@@ -164,18 +167,20 @@ Indices = Sequence[int] | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Unknown:
-    """The uncertainty of configurations: `covariance` (n, n) of their ln(measured / predicted), and
-    the variance of a run's `noise`."""
+    """The uncertainty of n configurations. `covariance` (n, n): of their ln(measured / predicted).
+    `noise`: the variance of ln(measured / predicted) of a single run about these."""
 
     covariance: Array
     noise: float
 
     def deviation(self, judged: Indices) -> float:
-        """Mean standard deviation of the judged configurations."""
+        """Standard deviation of ln(measured / predicted), as a mean over the configurations at the
+        indices `judged`."""
         return float(np.sqrt(np.maximum(np.diag(self.covariance)[judged], 0.0)).mean())
 
     def deviations_after(self, judged: Indices) -> Array:
-        """The same mean, (n,), after each configuration in turn has run."""
+        """For each of the n configurations, the mean standard deviation of the `judged` ones if
+        that configuration were run next, (n,)."""
         variances = np.diag(self.covariance)
         gains = self.covariance[judged] ** 2 / (variances + self.noise)
         return np.asarray(np.sqrt(np.maximum(variances[judged, None] - gains, 0.0)).mean(0))

@@ -36,9 +36,10 @@ _OF_TRAINING: tuple[PhaseName, ...] = ("update", "reference", "reward")
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """One bound: `bound` and `predicted` in seconds or bytes; `error`: why `predicted` is None.
-    `least`: the prediction for the shortest likely samples, if no length is stated and usual ones
-    exceed the bound."""
+    """An upper bound that a test asserts, with its prediction. `bound`, `predicted`: in seconds or
+    bytes. `error`: the reason why `predicted` is None. `least`: the prediction for the shortest
+    likely samples; it is set only if the table states no length and the usual lengths exceed the
+    bound."""
 
     name: str
     figure: Figure
@@ -49,13 +50,15 @@ class Bounded:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the prediction keeps the bound for some possible length of samples."""
+        """Whether the prediction keeps the bound, if need be with the shortest likely samples. Also
+        True without a prediction."""
         lowest = self.predicted if self.least is None else self.least
         return lowest is None or lowest <= self.bound
 
     @property
     def by_length(self) -> bool:
-        """Whether only samples shorter than usual keep the bound."""
+        """Whether the prediction keeps the bound with the shortest likely samples but not with
+        usual ones."""
         return self.least is not None and self.is_kept
 
 

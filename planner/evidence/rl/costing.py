@@ -21,9 +21,9 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """Costs of a run: phases in order on both sides, seconds of a step (None if only a part of one
-    was run), whether it fits, and the usable bytes of a GPU. `binding`: the phases that add up to
-    the step."""
+    """The predicted costs of a run. `phases`: those of trainer and engine, in order. `step_s`:
+    seconds of a step; None if only a part of a step was run. `fits`: whether it fits in memory.
+    `usable_bytes`: of one GPU. `binding`: the phases whose times add up to the step."""
 
     phases: tuple[Phase, ...]
     step_s: float | None
@@ -82,7 +82,8 @@ def _transfer_alone(mapped: RlMapped) -> Costed:
 
 
 def _trainer_alone(mapped: RlMapped, training: Training) -> Costed:
-    """The update by itself, with the models that it needs, on GPUs with nothing else on them."""
+    """The costs of the trainer's update without any sampling: only the trainer's memory is on its
+    GPUs. Passes for old log-probabilities and values are left out."""
     phases = tuple(
         with_bar(one, mapped.job)
         for one in training.phases

@@ -35,7 +35,8 @@ def row_record(prediction: RlPrediction) -> Record:
 
 
 def _figures(prediction: RlPrediction) -> Record:
-    """Columns of every figure. Times of passes that read samples are added up."""
+    """For every figure, its prediction and the ends of its interval, in seconds, or GiB for memory;
+    None for a figure that is not compared. If a row has several times of one figure, their sums."""
     found: Record = {name: None for figure in FIGURES for name in _columns(figure)}
     for figure in FIGURES:
         some = [one for one in compared(prediction) if one.figure == figure]

@@ -68,7 +68,8 @@ class LearntPhases:
 
 
 def times_of_rows(predictions: Iterable[RlPrediction]) -> list[PhaseTime]:
-    """The times of measured rows that belong to one kind of phase."""
+    """The measured and predicted times in the rows, without step times, memory and times that mix
+    several kinds of phase."""
     found = []
     for one in predictions:
         for each in compared(one):
@@ -99,8 +100,8 @@ def times_of(times: Iterable[Timed], run: str, costed: Costed) -> list[PhaseTime
 
 
 def _kind(parts: Iterable[tuple[str, float]]) -> str | None:
-    """The kind of phase that takes most of a time; None for a mixture. `parts`: kinds with
-    seconds."""
+    """The kind of phase that takes at least `_LEAST_SHARE` of a time; None if no kind does, or if
+    the time is zero. `parts`: pairs of a kind and its seconds."""
     found: dict[str, float] = defaultdict(float)
     for kind, seconds in parts:
         found[kind] += seconds

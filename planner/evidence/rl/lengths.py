@@ -41,8 +41,9 @@ _LEAST_OF_COUNTED, _USUAL_LIMIT = 1.2, 4096
 
 @dataclass(frozen=True, slots=True)
 class RlLengths:
-    """Lengths of one run: means, and the maximum of prompts and of answers; `counted`: how the mean
-    of answers is known (`stated`, `counted`, or `open`)."""
+    """Lengths of one run's samples, in tokens: the means and the maxima of prompts and of answers.
+    `counted`: the origin of the mean of answers: `stated`, `counted` from other figures, or `open`
+    (assumed)."""
 
     prompt: int
     longest_prompt: int
@@ -99,7 +100,8 @@ def lengths_of(row: RlRow, samples: int | None, model: ModelSpec, cluster: Clust
 
 
 def _next_limit(mean: float) -> int:
-    """The likely limit of prompt and answer together, given their mean."""
+    """The likely limit on the tokens of prompt and answer together, given their mean: a power of
+    two, at least `_USUAL_LIMIT`."""
     return max(_USUAL_LIMIT, int(2 ** ceil(log2(max(2.0, _LEAST_OF_COUNTED * mean)))))
 
 

@@ -80,8 +80,9 @@ def _names(framework: str, table: Mapping[str, Any]) -> Names:
 
 @dataclass(frozen=True)
 class RlLog:
-    """A parsed log: its framework, its steady times, and mean and longest lengths if it has them;
-    `steps`: number of steps with a time; `told`: a sentence on the dropped steps."""
+    """A parsed log. `framework`: the one that wrote it; `timed`: the steady times; `lengths`: mean
+    and longest lengths of samples, as far as the log has them; `steps`: number of steps with a
+    time; `told`: a sentence on the dropped steps."""
 
     path: Path
     framework: str
@@ -137,7 +138,9 @@ def _log(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> RlL
 
 
 def times_in(path: Path, names: Names, values: Mapping[str, Sequence[float]]) -> Iterator[Timed]:
-    """The steady times in the part of a file read so far."""
+    """The steady time of a step, then of each phase that the log has. `names`: the framework's
+    names; `values`: the numbers read so far, by name, one per step. A time that is always zero is
+    left out."""
     if step := next((values[name] for name in names.step if name in values), None):
         yield Timed("step", steady(step, str(path)).value)
     seen: set[tuple[str, tuple[PhaseName, ...]]] = set()

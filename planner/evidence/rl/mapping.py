@@ -218,7 +218,8 @@ def _demand_no_tools(row: RlRow) -> None:
 
 
 def _batch(row: RlRow) -> tuple[int, int]:
-    """(prompts, samples per prompt) of a step. UnpredictableRowError."""
+    """Prompts of a step, and samples per prompt. Arbitrary numbers for a transfer of weights that
+    was measured alone. UnpredictableRowError if a number is not stated."""
     if row.is_transfer_alone:
         return _ANY_PROMPTS, _ANY_SAMPLES
     if row.is_trainer_alone:

@@ -28,11 +28,12 @@ _SAME = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two runs: `first` is colocated or samples with the newest weights, `second` is the
-    alternative.
+    """Two runs that a source made for comparison: `first` is colocated or samples with the newest
+    weights, `second` is the alternative.
 
-    `what`: the difference between them (placement or asynchrony); `by_gpu`: GPU-seconds per sample
-    are compared, not seconds. `measured`, `predicted`: ln(second / first); None: not predicted.
+    `what`: the difference between them (placement or asynchrony). `measured`, `predicted`: ln of
+    the time per sample of `second` divided by that of `first`; `predicted` is None if either run
+    has no prediction. `by_gpu`: GPU-seconds per sample are compared instead of seconds.
     """
 
     first: RlRow
@@ -102,7 +103,8 @@ def _split(row: RlRow) -> Hashable:
 
 
 def _nearest(some: Sequence[RlPrediction], other: RlPrediction) -> RlPrediction | None:
-    """The run with the nearest number of GPUs; among equals, one that can be predicted."""
+    """The run, other than `other` itself, whose number of GPUs is nearest to that of `other`; among
+    equals, one that can be predicted. None if there is no other run."""
     gpus = other.row.integer("num_gpus") or 1
     alike = [one for one in some if one is not other]
     return min(

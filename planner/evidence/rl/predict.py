@@ -35,8 +35,9 @@ _BESIDE_TORCH = ("context", "communication", "process", "beside torch")
 
 @dataclass(frozen=True, slots=True)
 class OpenValue:
-    """A value of an open fact other than the usual one: what is assumed, and its weight among all
-    values."""
+    """A possible value of an open fact, other than the usual one. `fact`: its name; `words`: the
+    assumption in words; `taken`: the assumption for the mapping; `weight`: its share of the weights
+    of all values, the usual one included."""
 
     fact: str
     words: str
@@ -249,7 +250,9 @@ def _parts(costed: Costed, timed: Timed) -> list[tuple[str, float]]:
 def _deviations(
     prediction: RlPrediction, base: float, of: Callable[[Costed], float | None]
 ) -> dict[str, float]:
-    """Standard deviation of ln(figure) over the values of each open fact."""
+    """For each open fact, the standard deviation of ln(figure) that its possible values cause.
+    Facts that change nothing are left out. `base`: the figure with the usual values; `of`: gives
+    the figure of a costed run, None if it has none."""
     found = {}
     for fact, values in prediction.others.items():
         logs = [

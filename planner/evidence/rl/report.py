@@ -20,8 +20,9 @@ from planner.predict.uncertainty.interval_score import interval_scores
 
 @dataclass(frozen=True, slots=True)
 class RlErrors:
-    """Errors of one figure over some rows, as shares: median and mean of |predicted/measured - 1|,
-    signed median, share inside the 80 % bar, mean width of the bars in ln and interval score."""
+    """Errors of one figure over some rows, as shares. `median`, `mean`: of |predicted / measured -
+    1|; `bias`: the median of predicted / measured - 1; `coverage`: share of rows inside their 80 %
+    interval; `width`: mean of ln(upper / lower end); `score`: mean interval score."""
 
     rows: int
     median: float
@@ -34,7 +35,8 @@ class RlErrors:
 
 @dataclass(frozen=True, slots=True)
 class RlSource:
-    """One source: its rows, the refused ones, errors by figure."""
+    """The result of one source: its number of rows, how many of them were refused, and the errors
+    by figure."""
 
     source: str
     rows: int
@@ -78,8 +80,9 @@ def trusted(predictions: Sequence[RlPrediction]) -> list[RlPrediction]:
 
 
 def open_facts(predictions: Sequence[RlPrediction]) -> list[tuple[str, int, float]]:
-    """Facts that rows leave open: the number of rows, and the median deviation in ln that each
-    causes in a row's figures; the largest deviation first."""
+    """The facts that rows leave open, each with the number of such rows and a median standard
+    deviation, in ln. The deviation of a row is the largest that the fact causes in any of its
+    figures. The fact with the largest median comes first."""
     found: dict[str, list[float]] = {}
     for one in predictions:
         of_row: dict[str, float] = {}
@@ -152,7 +155,8 @@ def _errors(some: Sequence[Compared]) -> RlErrors:
 
 
 def fit_of(predictions: Sequence[RlPrediction]) -> FitConfusion:
-    """How often runs that ran are predicted to fit, and runs that ran out of memory not to."""
+    """How well fitting in memory was predicted: the runs that ran, and of these the ones predicted
+    not to fit; the runs that ran out of memory, and of these the ones predicted to fit."""
     known = [(one.row.ran_out, one.costed.fits) for one in predictions if one.costed]
     ran = [fits for out, fits in known if out is False]
     died = [fits for out, fits in known if out is True]

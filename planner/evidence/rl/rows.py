@@ -48,7 +48,8 @@ class RlRow(MeasuredRow):
     """One run."""
 
     def noted(self, pattern: str) -> float | None:
-        """The number at the N of a pattern in the notes; None without a match."""
+        """The number that stands in the notes at the place of `N` in a pattern, as in `logprob mbs
+        N`; None if nothing matches."""
         found = re.search(pattern.replace("N", _NUMBER), self.text("notes") or "")
         return float(found[1].rstrip(".")) if found else None
 

@@ -183,7 +183,9 @@ def _fewest(model: ModelSpec, room_bytes: float, gpus: int) -> int:
 
 
 def chunk_of(row: RlRow, usual: int | None) -> int | None:
-    """Tokens of a prefill step; None: the engine's own default."""
+    """Tokens that an engine prefills in one step; None: the engine's own default. `usual`: the
+    value of the framework, which applies except to NeMo's asynchronous engine (`async_engine=True`
+    in the notes)."""
     return _BARE_CHUNK if _is_bare(row) else usual
 
 
@@ -224,7 +226,9 @@ def engine_versions(row: RlRow) -> str:
 
 
 def staleness_of(row: RlRow) -> int:
-    """The number of updates by which samples may be behind, rounded up."""
+    """The number of updates by which the weights that produce a sample may be older than the newest
+    ones: 0 for a synchronous run, 1 if an asynchronous row states no number. Fractions are rounded
+    up."""
     said = row.fact("asynchrony")
     if not row.is_asynchronous:
         return 0

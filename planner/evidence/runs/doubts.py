@@ -90,7 +90,8 @@ def _prior(fact: Fact, known: Mapping[str, Prior]) -> Prior | None:
 
 
 def _rank(prior: Prior | None) -> tuple[float, float]:
-    """Sort key: facts that widen the bar most come first, then those whose values differ most."""
+    """Sort key of a fact by its prior: facts that widen the error bar most come first, then those
+    whose values differ most; facts without a prior last."""
     if prior is None:
         return 0.0, 0.0
     return -(1.0 - prior.silence) * prior.spread, -prior.spread
@@ -127,7 +128,8 @@ def _opened(
 
 
 def _effects(one: Prediction, other: Prediction) -> dict[Figure, float]:
-    """ln(other / one) of step time and memory; empty for a value that the row cannot have had."""
+    """ln(other / one) of the predicted step time and memory, by figure. A figure that cannot be
+    compared is left out. Empty if the row cannot have had the value of `other`."""
     if other.mapped is None or other.mapped.batch_share != one.configured.batch_share:
         return {}
     pairs = {
@@ -178,8 +180,8 @@ class OpenSummary:
 
 
 def open_summary(predictions: Sequence[Prediction]) -> list[OpenSummary]:
-    """For each figure, the facts that would narrow the bars of measured runs most, those of most
-    runs first."""
+    """For each open fact and figure: how many runs would gain most from knowing it. Step times come
+    first, then the facts of most runs."""
     found = [
         (fact, figure, one)
         for one in predictions

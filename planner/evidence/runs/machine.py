@@ -18,9 +18,9 @@ _GBIT = 1e9 / 8.0
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Kind of network (a name or alias in `hardware/efficiency/collectives.toml`), bytes/s per node
-    and direction, and NICs per node; None: as on the GPU's default nodes. `sharp`: whether the
-    switches reduce."""
+    """The network of a run. `kind`: a name or alias in `hardware/efficiency/collectives.toml`;
+    `node_bytes_per_s`: bytes/s per node and direction; `nics`: NICs per node. Each is None if it is
+    as on the GPU's default nodes. `sharp`: whether the switches reduce."""
 
     kind: str | None
     node_bytes_per_s: float | None = None

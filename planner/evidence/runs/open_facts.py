@@ -83,8 +83,8 @@ class Fact(Frozen):
         return next((one for one in self.values if text and re.search(one.pattern, text)), None)
 
     def group(self, job: Job) -> str:
-        """The group by which its values are weighted: the job's framework, or its GPU's
-        architecture."""
+        """The group of runs whose statements give this fact's values their weights: the name of the
+        job's framework or of its GPU's architecture, depending on the fact."""
         family = family_of(job)
         return family.framework if self.groups == "framework" else family.architecture
 
@@ -181,8 +181,8 @@ def leaves_work_open(prediction: Prediction) -> bool:
 
 
 def open_facts(prediction: Prediction, figure: Figure | None = None) -> tuple[str, ...] | None:
-    """Columns that the prediction (of one figure, or of any) depends on and that the row leaves
-    empty; None for a refused row."""
+    """The columns that the row leaves empty although its prediction depends on them. `figure`: only
+    those that this figure depends on. Empty for a row that names a plan; None for a refused row."""
     mapped = prediction.mapped
     if mapped is None:
         return None

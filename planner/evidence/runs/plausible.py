@@ -77,7 +77,8 @@ class Prior(Frozen):
 def _shrunk(
     told: Iterable[StatedShares], wider: Mapping[str, float], prior: float
 ) -> dict[str, float]:
-    """Mean shares over sources, shrunk towards wider weights that count as `prior` sources."""
+    """The weight of each value: the mean of its shares over the sources in `told`, in which the
+    `wider` weights count like further `prior` sources."""
     sources = grouped(told, lambda one: one.source).values()
     count = len(sources) + prior
     return {

@@ -72,7 +72,8 @@ class Prediction:
         return self.doubt.get(figure, NO_DOUBT)
 
     def _times(self, figure: Figure) -> float:
-        """The median of the mixture divided by the default prediction."""
+        """The factor from the prediction with the defaults to the median over all values of the
+        open facts."""
         return exp(self.doubt_of(figure).median)
 
     def measured(self, column: str) -> float | None:
@@ -125,7 +126,9 @@ class Prediction:
 
     @property
     def full_step_time_s(self) -> float | None:
-        """Seconds of a step if memory is full; None if no measured run tells."""
+        """Predicted seconds of a step if memory is full, which slows the exchanges between pipeline
+        stages. None if no measured run of the framework shows that, or if the step time is unknown.
+        """
         if (seconds := self.step_time_s) is None:
             return None
         share = self.configured.batch_share
@@ -134,7 +137,8 @@ class Prediction:
 
     @property
     def expected_step_time_s(self) -> float | None:
-        """Seconds of a step at the expected throughput, by which rows are ranked."""
+        """Seconds of a step, allowing for the probability that memory is full; rows are ranked by
+        it. None if the step time is unknown."""
         seconds, full_s = self.step_time_s, self.full_step_time_s
         if seconds is None or full_s is None:
             return seconds
@@ -142,7 +146,8 @@ class Prediction:
 
     @property
     def conditions(self) -> Conditions | None:
-        """The position of the run within the range of measured ones; None for a refused row."""
+        """The position of the run within the range of the measured runs, which decides the width of
+        its error bars; None for a refused row."""
         if self.step is None:
             return None
         conditions = plan_conditions(self.job, self.configured.degrees, self.step)
@@ -174,7 +179,8 @@ class Prediction:
         return float(held) * self._times("memory")
 
     def _uneven_blocks(self, stages: Array) -> Array:
-        """Bytes on each stage that the allocator keeps for blocks of shorter micro-batches."""
+        """Bytes on each stage that the allocator keeps for blocks of shorter micro-batches; 0 if
+        all micro-batches have the same length."""
         if not differs_in_length(self.row):
             return np.zeros(len(stages))
         made = stages[:, _OF_LENGTH].sum(axis=1)
@@ -192,13 +198,14 @@ class Prediction:
 
     @property
     def fits_by_choice(self) -> bool:
-        """Whether the micro-batch was chosen because it fits, since the row states none."""
+        """Whether the row states no micro-batch, so that one was chosen for it that fits."""
         taken = self.mapped is not None and self.mapped.row.text("mbs") is not None
         return taken and self.row.text("mbs") is None
 
     @property
     def at_its_word(self) -> Prediction:
-        """The prediction, with a row that has only the figures that its source contradicts."""
+        """The same prediction, but its row has only the figures that its source contradicts, as if
+        they were true."""
         return replace(self, row=self.row.at_its_word)
 
     @property

@@ -76,8 +76,9 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True)
 class FitConfusion:
-    """The numbers of rows that ran and that ran out of memory, and how many of each were predicted
-    wrongly."""
+    """How well fitting in memory was predicted: the number of rows that ran, and of these the ones
+    predicted not to fit; the number of rows that ran out of memory, and of these the ones predicted
+    to fit."""
 
     ran: int
     ran_predicted_not_to_fit: int
@@ -192,7 +193,8 @@ def at_first_sight(predictions: Iterable[Prediction]) -> list[Prediction]:
 def comparison(
     prediction: Prediction, figure: Figure, *, with_its_source: bool = False
 ) -> RunComparison | None:
-    """A figure with its interval; None if it is not measured or predicted."""
+    """A figure as predicted and measured, with its interval; None if it is not measured or not
+    predicted. The interval leaves out the row's own source unless `with_its_source`."""
     found = known(prediction, figure)
     if found is None:
         return None
@@ -311,7 +313,8 @@ def family_report(name: str, members: Sequence[Prediction]) -> FamilyReport:
 
 
 def in_doubt(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Predictions of rows that their sources contradict, with only the doubted figures."""
+    """The predictions of rows whose source contradicts some of their figures. Each row then has
+    only these figures."""
     return [prediction.at_its_word for prediction in predictions if prediction.row.doubted]
 
 

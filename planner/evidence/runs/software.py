@@ -56,7 +56,7 @@ class Variant(Frozen):
         )
 
     def of(self, profile: str) -> bool:
-        """Whether the rule is about a profile."""
+        """Whether the rule applies to this profile; a rule without profiles applies to all."""
         return not self.profiles or profile in self.profiles
 
     def changes(self, profile: FrameworkProfile) -> Tables:
@@ -84,8 +84,9 @@ def _value(table: str, key: str, given: Any, profile: FrameworkProfile) -> Any:
 
 
 def _like(words: str, profile: FrameworkProfile) -> FrameworkProfile:
-    """The profile that a rule names: `PROFILE` in its own dtype mode, or in fp32 if `profile` is;
-    `PROFILE, same mode` in that of `profile`."""
+    """The profile that a rule names. For `PROFILE`, in its own dtype mode, but in fp32 if `profile`
+    is in fp32; for `PROFILE, same mode`, in the dtype mode of `profile`. If it lacks that mode, it
+    stays in its own."""
     name, _, same = words.partition(", ")
     other = load_framework(name)
     wanted = profile.mode if same or profile.mode == "fp32" else other.mode
@@ -173,7 +174,7 @@ def _profile(
 
 
 def tables_of(name: str, profile: str) -> Tables:
-    """The changes to a profile's tables by the variants of a name."""
+    """The changes that the variants with this name make to a profile, as tables of new values."""
     tables: Tables = {}
     for variant in _variants():
         if variant.name == name and variant.of(profile):

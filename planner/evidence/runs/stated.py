@@ -24,13 +24,14 @@ _INTERLEAVING, _LAYERS_A_CHUNK = "megatron-bridge", 2
 
 
 def unstated_chunks(row: MeasuredRow, profile: FrameworkProfile, pp: int) -> int:
-    """Chunks per stage if a row does not give them: as many as its list of layers has for each
-    stage. Without a list there is one chunk, except in two cases.
+    """The number of chunks per stage for a row that does not state it. If the row lists the layers
+    of its blocks: the number of blocks per stage. Otherwise one, except in two cases, and only if
+    the layers divide evenly among the stages.
 
     If the row says that it interleaves, or that p2p overlaps, which Megatron-LM does only under the
-    interleaved schedule: the fewest that divide the stage's layers. In NeMo's tables every dense
-    pipeline that gives chunks interleaves (144 of 144 rows), with one to four layers a chunk: two
-    layers per chunk.
+    interleaved schedule: the fewest chunks, more than one, that divide the stage's layers. In
+    NeMo's tables every dense pipeline that gives chunks interleaves (144 of 144 rows), with one to
+    four layers a chunk: two layers per chunk.
     """
     if (listed := _listed_blocks(row)) is not None:
         return max(1, len(listed) // pp)

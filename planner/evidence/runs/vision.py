@@ -104,7 +104,8 @@ def _unknown(row: MeasuredRow) -> UnpredictableRowError:
 
 
 def _in_row(model: ModelSpec, row: MeasuredRow) -> ModelSpec:
-    """The model with rows of the run's length."""
+    """The model with its length limit set to the longest row of the run. UnpredictableRowError if
+    the row does not state that length."""
     seq = longest_row(row)
     if not seq:
         raise UnpredictableRowError("seq is not stated")

@@ -160,7 +160,9 @@ def _text(prediction: Prediction) -> str:
 
 
 def _decided_by(pick: Prediction, best: Prediction, *, in_question: bool) -> str:
-    """Why the pick was ranked first."""
+    """The reason why the pick was ranked above the best run: it ran out of memory although it was
+    predicted to fit, the best run was not sure enough to fit (`in_question` is False), or the term
+    of the step that favours the pick most, with its milliseconds."""
     if pick.measured("step_time_s") is None:
         return OUT
     if not in_question:

@@ -63,13 +63,13 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One device's memory. `peak_bytes`: most bytes live at once in the recorded history, with
-    their `categories` at that moment and `made`, the allocation that reached it; without a history,
-    the bytes live at the end.
+    """The memory of one device. `peak_bytes`: the most bytes in use at once during the recorded
+    history; `categories`: those bytes by category; `made`: the allocation that reached the peak,
+    None if it is older than the history. Without a history, the bytes in use at the end count.
 
-    `reserved_bytes`, `allocated_bytes`: of the segments at the end; `fragmentation`: share of
-    reserved bytes that is in no live block; `retries`: number of times that the allocator gave a
-    segment back to the driver.
+    `reserved_bytes`, `allocated_bytes`: sums over the allocator's segments at the end.
+    `fragmentation`: the share of reserved bytes that no live block uses. `retries`: how often the
+    allocator gave a segment back to the driver.
     """
 
     path: Path
@@ -270,8 +270,8 @@ def _peak(
 def _live_at_start(
     segments: list[dict[str, Any]], history: list[dict[str, Any]]
 ) -> dict[Any, Allocation]:
-    """Allocations that were live before the history: those live at the end, traced back through
-    it."""
+    """The allocations that were in use before the history began, by address. They are found by
+    undoing the history, last event first, from the allocations in use at the end."""
     live = {
         _whole(block, "address"): _allocation(block)
         for segment in segments

@@ -61,8 +61,9 @@ Verdict = Literal["runs and fits", "will not fit", "will not run", "cannot tell"
 
 @dataclass(frozen=True)
 class Assessment:
-    """The verdict on a launch. `plan` is None if the launch breaks a rule or is not modelled;
-    `proposal` is None if too little is known to make a configuration of it."""
+    """The verdict on a launch. `plan`: the prediction; None if the launch breaks a rule, is not
+    modelled, or trains by reinforcement learning (then `rl` has it). `proposal`: the launch as a
+    configuration; None if too little is known."""
 
     found: Found
     proposal: Proposal | None = None
@@ -90,8 +91,8 @@ class Assessment:
 
     @property
     def leaves_out_memory(self) -> bool:
-        """Whether the plan does not fit as predicted, but a setting that is not modelled saves
-        memory."""
+        """Whether the plan does not fit as predicted, but the launch has a setting that saves
+        memory and is not modelled, so that it may fit after all."""
         return any(item.rule == _LEFT_OUT for item in self.problems)
 
     @property
@@ -215,7 +216,8 @@ def _of_rl(
 
 
 def _at_limits(check: RlCheck) -> Problem:
-    """The problem that every sample is assumed to be as long as the files allow."""
+    """The problem that reports the assumption that every sample is as long as the files allow. A
+    note if the launch fits even so, otherwise a missing value."""
     text = (
         "every answer is assumed to be as long as the files allow: time and memory are upper bounds"
     )
@@ -232,8 +234,8 @@ def _machine(request: Request) -> Cluster:
 
 
 def _of_its_config(model: ResolvedModel) -> Iterator[str]:
-    """Assumptions made while reading a config.json, except those on the sequence length
-    (`--seq`)."""
+    """Notes on assumptions made while reading a model's config.json, except those on the sequence
+    length. Empty for other models."""
     if model.asked.endswith(".json"):
         yield from (f"of {model.asked}: {note}" for note in model.notes if "--seq" not in note)
 
@@ -253,8 +255,8 @@ def _unsaved(found: Found, plan: Plan) -> Iterator[Problem]:
 
 
 def _no_machine(number: int | None) -> Problem:
-    """The problem that the files do not name the GPUs. `number`: processes that they start, None if
-    unknown or if counts disagree."""
+    """The problem that the files do not name the GPUs. `number`: how many processes the files
+    start; None if unknown or if counts disagree."""
     text = "the files do not name the GPUs that they run on"
     if number:
         text = f"the files start {number:,} processes, but do not say on which GPUs"
@@ -285,7 +287,7 @@ def _sorted(problems: list[Problem], ignored: Collection[str]) -> tuple[Problem,
 
 
 def _is_of_old_gpus(problem: Problem) -> bool:
-    """Whether the problem is one that only GPUs before Blackwell have."""
+    """Whether the problem does not apply from Blackwell GPUs on."""
     return problem.rule == "cuda-device-max-connections" and "refused" not in problem.text
 
 
@@ -336,8 +338,8 @@ def _hidden(found: Found) -> dict[str, str]:
 
 
 def _is_said_by_reader(broken: Problem, problems: list[Problem]) -> bool:
-    """Whether the reader has already reported a degree that the framework has and its profile
-    lacks."""
+    """Whether the reader has already reported the same degree, which the framework has but its
+    profile lacks."""
     told = (item.places for item in problems if item.rule == "not-predictable")
     of_profile = broken.rule.endswith(("-supported", "-offered")) and bool(broken.places)
     return of_profile and {place for places in told for place in places}.issuperset(broken.places)
@@ -395,8 +397,9 @@ def _short_fits(proposal: Proposal) -> bool:
 
 
 def _from_error(text: str, *, of_profile: bool = False) -> Problem:
-    """A refusal as a problem; its text ends with the rule in brackets. With `of_profile`, a refusal
-    without a rule only means "not modelled", because the framework itself may have the feature."""
+    """A problem made from an error's text, which ends with the rule in brackets. `of_profile`: the
+    error comes from the profile; without a rule it then only means "not modelled", because the
+    framework itself may have the feature."""
     match = re.search(r"\s*\[([a-z-]+)\]\s*$", text)
     if match is None and of_profile:
         return Problem("not-predictable", text.strip(), "warning")

@@ -1,4 +1,5 @@
-"""The best single changes of a launch: every option one step away, costed like any plan."""
+"""The best single changes of a launch: configurations that differ from it by one option, each
+costed like any plan."""
 
 from __future__ import annotations
 
@@ -40,12 +41,13 @@ Candidate = tuple[str, Proposal]
 
 @dataclass(frozen=True)
 class LaunchChange:
-    """A change that is worth making. `change`: a description of it.
+    """A change that is worth making. `change`: a description of it; `proposal`, `plan`: the changed
+    configuration and its prediction.
 
-    `faster`: tokens/s over those of the launch, minus one; None if the launch does not run.
-    `expected`: step time of the launch over that of the change, with its 80 % interval, corrected
-    for having picked the best of many changes (`planner.predict.uncertainty.selection`); None in
-    the same case. `saved_bytes`: reduction of peak memory.
+    `faster`: tokens/s divided by those of the launch, minus one. `expected`: step time of the
+    launch divided by that of the change, with its 80 % interval; corrected because the best of many
+    changes was picked (`planner.predict.uncertainty.selection`). `saved_bytes`: reduction of peak
+    memory. All three are None if there is no prediction of the launch as it is.
     """
 
     change: str
@@ -64,10 +66,12 @@ class LaunchChange:
 def best_changes(
     assessment: Assessment, watch: Watch, over: Over = lambda _what: False
 ) -> tuple[LaunchChange, ...]:
-    """Up to three best changes: the fastest of those that fit safely, or the lightest if none does.
+    """Up to three best changes. If some changes fit safely: the fastest of them; otherwise those
+    with the least memory. If the launch itself fits safely, only changes that make it more than 1 %
+    faster.
 
-    Empty if the configuration cannot be costed at all. `over`: called with each change before it is
-    tried; True if time is up, and the change is then skipped.
+    Empty if the launch cannot be predicted. `over`: called with each change before it is tried;
+    True means that time is up, and the change is skipped.
     """
     proposal, job = assessment.proposal, assessment.job
     if proposal is None or job is None or assessment.unpredictable:
@@ -91,7 +95,8 @@ def best_changes(
 
 
 def _in_its_doubt(change: LaunchChange, found: Found) -> LaunchChange:
-    """The change with error bars that include its open facts, if the launch has any."""
+    """The change with error bars that also cover its open facts (those that no file decides);
+    unchanged if the launch has none."""
     if not found.left_open:
         return change
     plan, job = change.proposal.plan(), change.proposal.request.resolve()
@@ -102,8 +107,8 @@ def _in_its_doubt(change: LaunchChange, found: Found) -> LaunchChange:
 def _as_expected(
     best: Sequence[LaunchChange], tried: Sequence[LaunchChange], base: Plan, *, mixture: bool
 ) -> tuple[LaunchChange, ...]:
-    """The best changes with their expected gain, which allows for having been picked among all
-    tried changes that fit."""
+    """The best changes with `expected` set: a gain that is corrected because they were picked among
+    all tried changes that fit."""
     ours = standing_of(base, "", mixture)
     rivals = [standing_of(one.plan, "", mixture) for one in tried if one.sufficient]
     return tuple(
@@ -129,7 +134,7 @@ def _best(changes: list[LaunchChange], base: Plan | None) -> tuple[LaunchChange,
 
 
 def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
-    """Every change, without duplicates."""
+    """Every change to try, as a description and a configuration, without duplicates."""
     seen: set[object] = {_key(proposal)}
     for change, changed in _all(assessment, proposal, job):
         completed = _completed(changed, proposal, job, assessment.found)
@@ -140,8 +145,8 @@ def _candidates(assessment: Assessment, proposal: Proposal, job: Job) -> Iterato
 
 
 def _key(proposal: Proposal) -> object:
-    """A key that is equal for equal configurations. It adds the overrides, which `repr` of a
-    request leaves out."""
+    """A key for finding duplicates: equal for equal configurations. It includes the overrides,
+    which `repr` of a request leaves out."""
     return repr(proposal), str(proposal.request.overrides)
 
 
@@ -162,8 +167,8 @@ def _all(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candi
 
 
 def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
-    """One degree or mbs changed by a factor, with dp filling the GPUs; and the launch's own degrees
-    with dp filling them."""
+    """Changes of one degree, or of mbs, by a factor of 2, 4 or 8 (mbs: only divided). dp then fills
+    the GPUs. Also the launch's own degrees with dp filling the GPUs."""
     before, rules, gpus = proposal.degrees, job.framework.parallelism, job.cluster.num_gpus
     factors = (2, *_FACTORS)
     offered = {"tp": rules.tensor, "pp": rules.pipeline, "cp": rules.context}
@@ -181,7 +186,8 @@ def _jumps(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
 
 
 def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
-    """The nearest smaller and larger global batches that the degrees divide."""
+    """Changes to the next smaller and the next larger global batch that can be divided among the
+    ranks. Empty for a job with a batch ramp."""
     if job.ramp:
         return  # the other batches of the ramp would have to follow
     before = proposal.degrees
@@ -196,8 +202,8 @@ def _batches(proposal: Proposal, job: Job, gbs: int) -> Iterator[Candidate]:
 
 
 def _followed(degrees: Degrees, before: Degrees) -> Degrees:
-    """Degrees whose etp follows tp if it did before; vpp stays, or is 1 without a pipeline.
-    `_completed` asks the framework how it splits the layers."""
+    """The degrees with etp and vpp adjusted: etp follows tp if the two were equal before; vpp
+    becomes 1 without a pipeline. Layers are split later, in `_completed`."""
     etp = degrees.tp if before.etp == before.tp else before.etp
     return degrees.model_copy(update={"etp": etp, "vpp": 1 if degrees.pp == 1 else degrees.vpp})
 
@@ -216,7 +222,8 @@ def _words(new: Degrees, degrees: Degrees, asked: dict[str, int]) -> str:
 
 
 def _switches(assessment: Assessment, proposal: Proposal, job: Job) -> Iterator[Candidate]:
-    """Changes that unset network variables, remove variations, or use further techniques."""
+    """Changes that unset network variables, undo variations of the profile, or use a further
+    technique."""
     launched = proposal.request.overrides.launched
     if launched is None:
         return
@@ -245,8 +252,9 @@ def _launched_as(proposal: Proposal, launched: Launched) -> Proposal:
 
 
 def _completed(proposal: Proposal, base: Proposal, job: Job, found: Found) -> Proposal:
-    """The configuration with the framework's default split of layers, and with the file's ZeRO
-    stage if there are now replicas to shard over."""
+    """The configuration with what follows from its change: the framework's default split of layers
+    if the stages changed, and the file's ZeRO stage if there are now several replicas to shard
+    over."""
     if proposal.recompute != base.recompute:
         proposal = replace(proposal, recomputed=None)
     degrees, before = proposal.degrees, base.degrees

@@ -100,8 +100,8 @@ def _rl(assessment: Assessment) -> Record | None:
 
 
 def _opened(assessment: Assessment) -> Record:
-    """Open facts, the plan for each of their values, and for time and memory a sentence on the fact
-    that matters most."""
+    """The open facts, with the plan for each of their values; and, for step time and memory, a
+    sentence on the fact that matters most."""
     plan, opened = assessment.plan, assessment.opened
     said = opened_sentences(plan, opened) if plan else {}
     return {
@@ -158,7 +158,7 @@ def _configuration(proposal: Proposal) -> Record:
 
 
 def _overridden(request: Request) -> Record:
-    """Facts from the files that are not part of the request."""
+    """Facts from the files that change the request although they are no fields of it."""
     shape, launched = request.overrides.model, request.overrides.launched or Launched()
     return {
         "shape": shape and shape.model_dump(mode="json"),

@@ -24,7 +24,7 @@ _DANGLING = re.compile(r"[ \t]*\\\n[ \t]*(?=\n|\Z)")
 
 @dataclass(frozen=True)
 class Replacement:
-    """A span and the `text` that replaces it."""
+    """A span of a file, and the `text` to write in its place."""
 
     span: Span
     text: str

@@ -43,15 +43,17 @@ _MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """`paths`: the files to read together; `plan`: the folder's plan file, or None."""
+    """Files of a launch folder. `paths`: those to read together; `plan`: the folder's plan file;
+    None if there is none, or several."""
 
     paths: tuple[Path, ...]
     plan: Path | None = None
 
 
 def folder_files(folder: Path) -> FolderFiles:
-    """The configuration and the script of a folder. UsageError if it contains no launch, or several
-    configurations, which are different launches."""
+    """The files to read in a folder: configuration, script and plan file. A folder with only a plan
+    file gives that. UsageError if there is no launch in it, or more than one script or
+    configuration that do not belong together."""
     kind_of = {
         path: kind
         for path in sorted(folder.iterdir())
@@ -97,7 +99,8 @@ def _are_one_job(scripts: Sequence[Path], kind_of: dict[Path, str]) -> bool:
 
 
 def _kind(path: Path) -> str | None:
-    """The kind of a launch file; None if it is not one or cannot be read."""
+    """The kind of a launch file, as `file_kind` gives it. None if it is a Python program, no launch
+    file, or unreadable."""
     if path.suffix not in _ENDINGS:
         return None
     try:
@@ -110,7 +113,7 @@ def _kind(path: Path) -> str | None:
 
 
 def _names(paths: Sequence[Path]) -> str:
-    """Names of the first few files, and the number of the others."""
+    """Names of the first six files, and how many others there are."""
     shown = ", ".join(path.name for path in paths[:_MOST_NAMED])
     more = len(paths) - _MOST_NAMED
     return f"{shown} and {more} more" if more > 0 else shown
@@ -168,8 +171,8 @@ def read_given(
         return _shown(_with_plan(names, files.plan, known, contents, taken), hints)
 
     def read(contents: Contents) -> Found:
-        """The launch; if the files start fewer processes than there are GPUs, the degrees follow
-        from the processes."""
+        """The launch. If the files start fewer processes than the machine has GPUs, the degrees are
+        worked out for the processes."""
         found = read_for(machine.num_gpus if machine else None, contents)
         use = started(found, machine) if machine else None
         return read_for(use.processes, contents) if use else found
@@ -178,7 +181,8 @@ def read_given(
 
 
 def _shown(found: Found, hints: Hints) -> Found:
-    """The launch with the images that the caller states, whatever the format of its files."""
+    """The launch with the images or image tokens that the caller states, if the files state
+    none."""
     if found.images or found.image_tokens:
         return found
     if hints.image_tokens is not None:
@@ -232,7 +236,8 @@ def _request_of(plan: Path) -> Request:
 
 
 def _models_of(plan: Path) -> Mapping[str, str]:
-    """Models of a reinforcement-learning plan, keyed by the variables of its scripts."""
+    """The policy and the critic of a reinforcement-learning plan, by the variables that name them
+    in its scripts."""
     request = read_rl_plan(plan)[0].request
     policy = request.trainer.model
     return {POLICY_PATH: policy, CRITIC_PATH: request.critic or policy}
@@ -262,7 +267,8 @@ _REQUEST_FIELDS = (
 
 
 def plan_differences(found: Found, planned: Found, name: str) -> tuple[Problem, ...]:
-    """A warning for each setting in which the files differ from the plan. `name`: the plan file."""
+    """A warning for each setting whose value in the files differs from the plan's. Empty if either
+    cannot be made into a configuration. `name`: the plan file, for the text."""
     try:
         here = as_request(found, planned.plan_gpus)
         there = as_request(planned)
@@ -307,8 +313,8 @@ def _differences(
 
 
 def _departing(model: ModelSpec, profile: str, written_as: str) -> frozenset[str]:
-    """Fields of the model that no files of this format can hold as they are. The README of a
-    folder says what the framework does instead."""
+    """Fields of the model that files of this format cannot state exactly, so that a difference in
+    them is expected. The folder's README says what the framework does instead."""
     written = formats().get(written_as)
     able = (
         name for name, target in targets().items()
@@ -318,7 +324,7 @@ def _departing(model: ModelSpec, profile: str, written_as: str) -> frozenset[str
 
 
 def _profile(proposal: Proposal) -> str:
-    """The profile in use. A technique may replace the framework's profile."""
+    """Name of the profile in use, which may be that of a technique instead of the framework's."""
     request = proposal.request
     launched = request.overrides.launched
     used = tuple(launched.variations) if launched else request.use

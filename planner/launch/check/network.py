@@ -20,7 +20,8 @@ _LEAST_COST = 0.01
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """Network changes made by environment variables, and the step time in seconds without them."""
+    """The changes to the network that environment variables make, and the step time in seconds
+    without these variables."""
 
     changes: tuple[TransportChange, ...]
     variables: tuple[str, ...]
@@ -39,14 +40,15 @@ class NetworkCost:
 
 
 def network_changes(proposal: Proposal) -> tuple[TransportChange, ...]:
-    """Changes that the variables make on the launch's machine."""
+    """The changes that the launch's environment variables make to the network of its machine; empty
+    if none."""
     request = proposal.request
     launched = request.overrides.launched
     return transport_changes(launched.transport, request.find_cluster()) if launched else ()
 
 
 def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[str, ...]:
-    """The variables set by the launch that make the changes."""
+    """Names of the variables that the launch sets and that cause these changes."""
     causes = {name for change in changes for name in change.variables}
     # The interface by itself changes nothing: it only selects the port for sockets.
     return tuple(
@@ -55,7 +57,7 @@ def set_variables(found: Found, changes: tuple[TransportChange, ...]) -> tuple[s
 
 
 def without_variables(proposal: Proposal) -> Proposal:
-    """The launch with none of these variables set."""
+    """The configuration with all network variables unset."""
     request = proposal.request
     launched = request.overrides.launched or Launched()
     unset = request.launched_as(replace(launched, transport=TransportSettings()))
@@ -63,13 +65,15 @@ def without_variables(proposal: Proposal) -> Proposal:
 
 
 def unset_network(found: Found, proposal: Proposal) -> tuple[str, Proposal] | None:
-    """The change that unsets the variables, with its description; None if they change nothing."""
+    """The change that unsets the network variables: a description and the configuration. None if
+    they change nothing."""
     names = set_variables(found, network_changes(proposal))
     return (f"unset {' and '.join(names)}", without_variables(proposal)) if names else None
 
 
 def network_cost(found: Found, proposal: Proposal, plan: Plan) -> NetworkCost | None:
-    """The step time that the variables cost; None if they change nothing on this machine."""
+    """The network changes and the step times with and without the variables; None if these change
+    nothing on this machine."""
     changes = network_changes(proposal)
     if not changes:
         return None
@@ -79,7 +83,8 @@ def network_cost(found: Found, proposal: Proposal, plan: Plan) -> NetworkCost | 
 
 
 def network_sentence(cost: NetworkCost) -> str:
-    """The variables, their effect, and the gain from unsetting them."""
+    """A sentence with the variables, their effect on the network, and the step time without
+    them."""
     words = "; ".join(change.words for change in cost.changes)
     gain = "that costs this step less than 1 %"
     if cost.costs:

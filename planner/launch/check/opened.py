@@ -44,7 +44,7 @@ def _recomputing(mode: str) -> Change:
 
 
 def _using(name: str) -> Change:
-    """The change that adds a variation of the profile."""
+    """The change that switches on a variation of the profile, by name."""
 
     def change(proposal: Proposal) -> Proposal:
         request = proposal.request
@@ -79,7 +79,8 @@ _SETTINGS: Mapping[str, Mapping[str, Change]] = {
 def opened_facts(
     left_open: Sequence[str], proposal: Proposal, job: Job, plan: Plan
 ) -> tuple[open_mixture.OpenFact, ...]:
-    """The open facts of a launch, each with the effect of its values on the plan."""
+    """The open facts of a launch, each with the effect of its possible values on the plan. Facts
+    with no effect on time and memory are left out. `left_open`: names of the facts."""
     known = priors(varied()) if left_open else {}
     facts = (
         _opened(fact_named(name), known[name], proposal, job, plan)
@@ -103,8 +104,9 @@ def _opened(
 
 
 def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
-    """For each value, ln(with the value / with the default) of step time and memory; values that
-    the framework cannot have are skipped."""
+    """The effect of one value of a fact: for step time and memory, ln(with this value / with the
+    default). Nothing if the framework cannot have the value. `proposal`: the launch with the value;
+    `plan`: with the default."""
     try:
         other = proposal.plan()
     except (UsageError, HardwareError, ConstraintError):
@@ -117,7 +119,8 @@ def _effects(proposal: Proposal, plan: Plan) -> Iterator[dict[Figure, float]]:
 
 
 def plan_in_doubt(plan: Plan, job: Job, opened: tuple[open_mixture.OpenFact, ...]) -> Plan:
-    """The plan with error bars and a probability of fitting that include the open facts."""
+    """The plan with error bars and a probability of fitting that also cover the open facts;
+    unchanged if there are none."""
     if not opened:
         return plan
     time, memory = (open_mixture.total_doubt(opened, figure) for figure in ("time", "memory"))

@@ -84,7 +84,8 @@ def _request(
 
 
 def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
-    """Degrees on `world` GPUs, with dp, etp, grad_acc and ZeRO completed as frameworks do."""
+    """The launch's degrees on `world` GPUs. Those that the files leave out (dp, etp, grad_acc,
+    ZeRO) are completed as the framework would."""
     model = found.shape if found.model is None else load_model(found.model).spec
     replica = found.tp * found.pp * found.cp
     dp = found.dp or max(1, world // replica)
@@ -107,8 +108,9 @@ def degrees_of(found: Found, draft: Request, world: int) -> Degrees:
 
 
 def _unreplicated_zero(stage: int, draft: Request) -> int:
-    """The ZeRO stage to use if there is only one rank to shard over, where all stages are the same:
-    the files' stage, or the framework's lowest if it does not have that one."""
+    """The ZeRO stage to assume with a single rank to shard over, where all stages do the same: that
+    of the files if the framework has it, otherwise the lowest possible. 0 if the request is wrong.
+    """
     try:
         job = draft.resolve()
     except (UsageError, HardwareError):
@@ -118,7 +120,8 @@ def _unreplicated_zero(stage: int, draft: Request) -> int:
 
 
 def canonical_mode(found: Found) -> str:
-    """The recompute mode, by the framework's name for its modules if there is one."""
+    """Name of the recompute mode: the framework's name if one of its modes covers the same modules,
+    otherwise the name in the files."""
     profile = load_framework(found.framework)
     names = found.recompute.replace(",", "+").split("+")
     wanted = {str(RECOMPUTED[name].part.name) for name in names if name in RECOMPUTED}
@@ -131,7 +134,8 @@ def canonical_mode(found: Found) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """`words`: a description of the setting; `tables`: its changes to the profile."""
+    """A setting that changes the framework's profile. `words`: a description of it; `tables`: the
+    changes."""
 
     words: str
     tables: Tables
@@ -139,7 +143,7 @@ class Variation:
 
 @cache
 def variation_tables() -> Mapping[str, Mapping[str, Any]]:
-    """Words and tables of each variation, by name."""
+    """The rows of `variations.toml` by name: the words and changes of each variation."""
     return shipped_toml("planner.launch.check", "variations.toml")
 
 
@@ -166,5 +170,5 @@ def variation(name: str, profile: str) -> Variation:
 
 
 def tables_of_variations(names: Sequence[str], profile: str) -> Mapping[str, Tables]:
-    """Changes to a profile by the name of the variation that makes them."""
+    """For each variation, by name, its changes to the profile."""
     return {name: variation(name, profile).tables for name in names}

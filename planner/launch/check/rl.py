@@ -63,11 +63,11 @@ _OPTION = re.compile(r"^--[\w-]+ [^:]*: |; give --.*$|, or --rl \w+$")
 
 @dataclass(frozen=True)
 class RlCheck:
-    """The verdict on a launch of reinforcement learning; `step` is None if too little is known or a
-    rule is broken.
+    """The verdict on a launch of reinforcement learning. `step`: the prediction; None if too little
+    is known or a rule is broken.
 
     `at_limits`: whether all samples are assumed to be as long as the files allow, because their
-    lengths are unknown; `short_fits`: whether the launch fits with short samples.
+    lengths are unknown; `short_fits`: whether the launch would fit with short samples.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -155,8 +155,8 @@ def rl_request(found: Found, rl: RlFound, gpus: str | None, cluster: str | None)
 
 
 def _unpadded(found: Found, rl: RlFound) -> int | None:
-    """Tokens in an unpadded micro-batch of `mbs` samples: `mbs` mean lengths, but at least the
-    longest sample. None if samples are padded."""
+    """Tokens in a micro-batch of `mbs` samples without padding: `mbs` times the mean length, but at
+    least the longest sample. None if samples are padded."""
     if rl.padded:
         return None
     prompt, response = read_prompts(_lengths(found, rl))
@@ -196,7 +196,8 @@ def _lengths(found: Found, rl: RlFound) -> str:
 
 
 def _cut(text: str, lengths: Lengths, limit: int | None) -> str:
-    """A `--lengths` text; it becomes a histogram if some lengths are cut at a limit."""
+    """The `--lengths` text with lengths above the limit reduced to it. Unchanged if none is;
+    otherwise a histogram."""
     if limit is None or lengths.longest <= limit:
         return text
     shares: dict[int, float] = {}
@@ -309,7 +310,7 @@ def _machine_problems(rl: RlFound, job: RlJob) -> Iterator[Problem]:
 
 
 def figures(check: RlCheck) -> dict[str, Any]:
-    """The prediction as a record of SI units; empty where there is none."""
+    """The prediction as a record in SI units; empty if there is no prediction."""
     step, job = check.step, check.job
     if step is None or job is None:
         return {}

@@ -16,12 +16,13 @@ from planner.predict.evaluate import Proposal
 
 
 class NotInFileError(Exception):
-    """A change that the file's format cannot express; the message says where it belongs."""
+    """Raised for a change that the file's format cannot express. The message says where the user
+    can make it."""
 
 
 def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ...]:
-    """Edits that turn the file into the changed configuration. NotInFileError if its format cannot
-    express any."""
+    """Edits that turn the file's configuration `before` into `after`. NotInFileError if files of
+    this format cannot be edited."""
     written = formats().get(found.format)
     if written is None:
         raise NotInFileError("a plan file cannot be edited; search again: planner search")
@@ -33,13 +34,14 @@ def edits_for(found: Found, before: Proposal, after: Proposal) -> tuple[Edit, ..
 
 
 def variations(proposal: Proposal) -> tuple[str, ...]:
-    """Variations of the profile that a configuration has."""
+    """Names of the configuration's variations: settings that change its profile."""
     launched = proposal.request.overrides.launched
     return tuple(launched.variations) if launched else ()
 
 
 def state(option: DialectOption, value: object) -> Edit:
-    """The edit that sets an option, named by our name for it, to a value."""
+    """The edit that gives an option `value`, one of our values; it removes a switch that is left
+    out for this value."""
     text = option.text(value)
     return Edit(option.key, None if text == GONE else text)
 
@@ -49,7 +51,7 @@ _BATCH = ("mbs", "microbatch", "grad_acc", "gbs")
 
 
 def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """Edits of the settings whose values differ, for formats with one setting per value."""
+    """Edits of the settings whose values differ, for formats that `options.toml` describes."""
     tables = run_options(written.dialect)
     options = {ours: row for name in written.options for ours, row in tables[name].items()}
     if {"gbs", "grad_acc"} <= options.keys() and found.setting(options["gbs"].key) is None:
@@ -70,7 +72,7 @@ def _of_table(written: Format, found: Found, before: Proposal, after: Proposal) 
 
 
 def _said(written: Format, found: Found, proposal: Proposal) -> Mapping[str, Any]:
-    """A configuration's values as a file of this format has them, by our names."""
+    """A configuration's values as a file of this format states them, under our names."""
     if written.says:
         said: Mapping[str, Any] = function(written.dialect, written.says)(found, proposal)
         return said

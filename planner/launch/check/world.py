@@ -44,7 +44,8 @@ def world_problems(found: Found, cluster: Cluster | None) -> list[Problem]:
 
 
 def stated_gpus(found: Found) -> int | None:
-    """The number of GPUs on which the files start processes; None where they do not state it."""
+    """The number of GPUs that the files use: their processes, otherwise the GPUs that they state.
+    None if they state neither."""
     counts = _as_nodes_and_processes(found.counts)
     stated = processes(counts)
     if stated is None:
@@ -53,9 +54,9 @@ def stated_gpus(found: Found) -> int | None:
 
 
 def started(found: Found, cluster: Cluster) -> Started | None:
-    """The processes that are started, if they are fewer than the machine's GPUs or spread over more
-    nodes; otherwise, or if the files leave it open, None. A node count that comes only from the
-    environment is taken to be the machine's."""
+    """The nodes and processes that the files start, if these use only part of the machine's GPUs or
+    more nodes than it has. None otherwise, if the files do not say, or if they do not fit the
+    machine. A node count that only the environment gives is taken to be the machine's."""
     use = _stated_start(found, cluster)
     if use is None or min(use.nodes, use.per_node) < 1 or use.per_node > cluster.gpus_per_node:
         return None
@@ -66,7 +67,8 @@ def started(found: Found, cluster: Cluster) -> Started | None:
 
 
 def _stated_start(found: Found, cluster: Cluster) -> Started | None:
-    """The nodes and processes that the files state with certainty."""
+    """The nodes and processes that the files state for certain; None if they do not, or if the
+    total contradicts them."""
     sure = [count for count in _as_nodes_and_processes(found.counts) if not count.eased]
     nodes, total = _first(sure, "nodes"), _first(sure, "processes")
     per_node = _first(sure, "processes a node")
@@ -82,8 +84,8 @@ def _stated_start(found: Found, cluster: Cluster) -> Started | None:
 
 
 def _stated_degrees(found: Found) -> Count | None:
-    """The number of processes that the degrees need, if a file states all degrees and no
-    command."""
+    """The number of processes that the degrees need, for files that state no other count. None if
+    they state one, or do not state dp."""
     setting = found.where.get("dp")
     if found.counts or found.dp is None or setting is None:
         return None
@@ -99,7 +101,8 @@ def processes(counts: Sequence[Count]) -> int | None:
 def _in_all(
     counts: Sequence[Count], whole: Sequence[CountKind], of_a_node: Sequence[CountKind]
 ) -> int | None:
-    """The stated total, or else nodes times the count per node."""
+    """The total: a stated count of the kinds `whole`, otherwise nodes times a count of the kinds
+    `of_a_node`. None if the files state neither."""
     total, per_node = _first(counts, *whole), _first(counts, *of_a_node)
     nodes = _first(counts, "nodes")
     if total is not None:
@@ -108,8 +111,8 @@ def _in_all(
 
 
 def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
-    """Counts in which the tasks of Slurm and MPI are renamed: to nodes if each starts torchrun,
-    otherwise to processes."""
+    """The counts with tasks of Slurm and MPI counted as processes. They are left out if each task
+    starts torchrun, as are counts that srun or mpirun overrides."""
     inner = any(count.who.startswith(_PER_GPU) for count in counts)
     kinds: dict[CountKind, CountKind] = {"tasks": "processes", "tasks a node": "processes a node"}
     may_go = {*kinds, "nodes"}
@@ -122,7 +125,8 @@ def _as_nodes_and_processes(counts: Sequence[Count]) -> tuple[Count, ...]:
 
 
 def _is_overridden(count: Count, counts: Sequence[Count]) -> bool:
-    """Whether srun or mpirun overrides a directive; a node count only if theirs is smaller."""
+    """Whether srun or mpirun overrides this count of an #SBATCH line. A number of nodes is only
+    overridden by a smaller one."""
     directive = count.who.startswith("#SBATCH")
     return directive and any(
         other.kind == count.kind
@@ -152,7 +156,8 @@ def _disagreements(counts: Sequence[Count], nodes: int | None) -> Iterator[Probl
 
 
 def _meaning(one: Count, other: Count) -> str:
-    """The consequence of a disagreement between processes and GPUs."""
+    """The consequence if the number of processes differs from that of GPUs, as the end of a
+    sentence; empty if the counts are of the same kind."""
     if one.kind == other.kind:
         return ""
     of_gpus, of_processes = (one, other) if one.kind.startswith("gpus") else (other, one)
@@ -266,7 +271,8 @@ def _words(count: Count) -> str:
 
 
 def _to(counts: Sequence[Count], number: int, *kinds: CountKind) -> tuple[Edit, ...]:
-    """Edits that set every count of the given kinds to a number."""
+    """Edits that set every count of the given kinds to a number. Counts that already have it are
+    left out."""
     return tuple(
         Edit(count.who, _spelled(count.who, number))
         for count in counts
@@ -281,7 +287,7 @@ def _spelled(who: str, number: int) -> str:
 
 
 def _fix(edits: Sequence[Edit]) -> str:
-    """Advice: options and variables with their corrected values."""
+    """Advice as a text: options and variables with their corrected values; empty without edits."""
     return ", ".join(
         f"{edit.key}{'=' if edit.key in counting_variables() else ' '}{edit.value}"
         for edit in edits
@@ -289,8 +295,8 @@ def _fix(edits: Sequence[Edit]) -> str:
 
 
 def _problem(text: str, counts: Sequence[Count], edits: tuple[Edit, ...] = ()) -> Problem:
-    """An error; a warning if the environment may set a number, or if the only effect is idle
-    GPUs."""
+    """A problem with counts: an error, or a warning if the environment may set one of them or if
+    the only effect is idle GPUs."""
     runs = _IDLE in text or any(count.eased for count in counts)
     severity: Severity = "warning" if runs else "error"
     places = tuple(dict.fromkeys(count.setting.place for count in counts))

@@ -18,7 +18,7 @@ _STEPS_A_LOOK = 512
 
 
 class LimitError(Exception):
-    """Reading would exceed a limit; the text says which one."""
+    """Raised if reading would exceed a limit; the text says which one."""
 
 
 @dataclass

@@ -34,19 +34,20 @@ _LAUNCHERS = shipped_toml("planner.launch", "templates/launchers.toml")
 
 
 def start_script(launch: Launch) -> str:
-    """The file that starts the job."""
+    """Name of the file that starts the job."""
     return str(_LAUNCHERS[launch.nodes_as]["script"])
 
 
 def how_to_start(launch: Launch) -> str:
-    """How a person starts the job, in a sentence."""
+    """A sentence on how to start the job."""
     words = _LAUNCHERS[launch.nodes_as]
     text = words.get("how_on_several", words["how"]) if launch.nodes > 1 else words["how"]
     return filled_in(text, {"launch": launch, "script": start_script(launch)})
 
 
 def launcher_files(launch: Launch, command: RunCommand, configuration: Files) -> Files:
-    """The script of `launch.nodes_as`. `configuration`: the framework's files."""
+    """The files that start the job in the way `launch.nodes_as`, by name. `configuration`: the
+    framework's files, which Kubernetes jobs include."""
     if launch.nodes_as == "k8s":
         return _kubernetes_files(launch, command, configuration)
     script, words, several = start_script(launch), _LAUNCHERS[launch.nodes_as], launch.nodes > 1
@@ -72,7 +73,8 @@ def launcher_files(launch: Launch, command: RunCommand, configuration: Files) ->
 
 
 def _slurm(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """Resources of a batch job, its time limit, and the folders that a container sees."""
+    """Values for the template of a Slurm script: resources, time limit, and the folders that a
+    container must see."""
     paths = [entry.name for entry in command.variables if entry.is_path]
     return {
         "job": job_name(launch),
@@ -97,7 +99,8 @@ _FIRST_NODE = ('export NODE_RANK="${NODE_RANK:-0}" MASTER_ADDR="${MASTER_ADDR:-F
 
 
 def _skypilot(launch: Launch, command: RunCommand) -> Mapping[str, Value]:
-    """Resources of a SkyPilot task: `H100:8`, the network, the user's variables."""
+    """Values for the template of a SkyPilot task: GPUs (`H100:8`), the network, and the variables
+    that the user must set."""
     gpu = launch.job.cluster.gpu.name
     wants = "# The step time counts on the full network between nodes.", "network_tier: best"
     environment: list[str] = []
@@ -131,7 +134,8 @@ _KUBEFLOW = Rendezvous('"${PET_NODE_RANK}"', '"${PET_MASTER_ADDR}"', '"${PET_MAS
 
 
 def _kubernetes_files(launch: Launch, command: RunCommand, configuration: Files) -> Files:
-    """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside."""
+    """`jobset.yaml` and `trainjob.yaml`, each with the framework's files inside, and the script
+    that submits one of them."""
     name = job_name(launch)
     first = f"{name}-{_GROUP}-0-0.{name}"
     kubeflow = f"Run: bash {SUBMIT} {TRAIN_JOB} (needs Kubeflow Trainer 2.2 or newer)"
@@ -155,7 +159,8 @@ def _kubernetes_files(launch: Launch, command: RunCommand, configuration: Files)
 def _job(
     template: str, launch: Launch, command: RunCommand, meeting: Rendezvous, configuration: Files
 ) -> str:
-    """A pod per node, with all its GPUs, shared memory and the script."""
+    """A Kubernetes job from a template: one pod per node with all its GPUs, shared memory and the
+    script."""
     several, amd = launch.nodes > 1, launch.job.cluster.gpu.vendor == "amd"
     mounts, volumes = _disks(launch, configuration)
     return filled(
@@ -190,7 +195,8 @@ def _block(lines: list[str], indent: int) -> list[str]:
 
 
 def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: bool) -> list[str]:
-    """`command` and `args` of the container."""
+    """YAML lines for a container's `command` and `args`: the script that it runs. `mounted`:
+    whether configuration files are mounted."""
     script = ["set -euo pipefail"]
     if mounted:
         # A ConfigMap is read-only, and frameworks write beside their configuration.
@@ -203,8 +209,8 @@ def _bash(launch: Launch, command: RunCommand, meeting: Rendezvous, mounted: boo
 
 
 def _disks(launch: Launch, configuration: Files) -> tuple[list[str], list[str]]:
-    """Mounts of a pod, and their volumes: shared memory for NCCL and data loaders, a disk of all
-    nodes for data and checkpoints, and the configuration, including folders."""
+    """YAML lines for a pod's mounts, and those for its volumes: shared memory for NCCL and data
+    loaders, a disk shared by all nodes for data and checkpoints, and the configuration files."""
     claim = yaml_value(launch.given.get(CLAIM, _CLAIM))
     mounts = ["- name: shared-memory", "  mountPath: /dev/shm"]
     mounts += ["- name: shared-disk", "  mountPath: /shared"]
@@ -221,7 +227,7 @@ def _disks(launch: Launch, configuration: Files) -> tuple[list[str], list[str]]:
 
 
 def _pod_environment(command: RunCommand) -> list[str]:
-    """Variables that the user must set."""
+    """YAML lines for the variables that the user must set, for a container's `env`."""
     lines = ["env:"] if command.needed else []
     for entry in command.needed:
         lines += [*comment(entry.meaning, 2), f"  - name: {entry.name}"]

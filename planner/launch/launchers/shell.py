@@ -18,7 +18,8 @@ _WIDTH = 88
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Shell words by which nodes find each other: the rank of this node and the first's address."""
+    """Shell words with which the nodes find each other: the rank of this node, and address and port
+    of the first."""
 
     node_rank: str
     address: str
@@ -33,8 +34,8 @@ UNSET = "/set/"
 
 
 def variable_lines(command: RunCommand) -> list[str]:
-    """The user's variables, each under its meaning, required ones first; exported for the programs
-    that the script starts."""
+    """Lines that export the user's variables, each below a comment with its meaning; those that
+    must be set come first. Empty without variables."""
     others = [entry for entry in command.variables if not entry.needed]
     lines: list[str] = []
     for title, entries in (("You must set these", command.needed), ("Yours to change", others)):
@@ -53,14 +54,16 @@ def _variable(entry: Variable) -> list[str]:
 
 
 def unset_lines(command: RunCommand) -> list[str]:
-    """Names in place of required variables that are not set, for a dry run."""
+    """Lines that give each required variable a placeholder (`/set/NAME`) if it is not set, for a
+    dry run."""
     return [
         f'export {entry.name}="${{{entry.name}:-{UNSET}{entry.name}}}"' for entry in command.needed
     ]
 
 
 def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
-    """For a dry run (in MODE) `unset_lines` and `more`, otherwise `setting_tests`."""
+    """Lines that check the variables: a dry run (`MODE` is --dry-run) runs `unset_lines` and
+    `more`, any other run `setting_tests`."""
     unset = [f"    {line}" for line in (*unset_lines(command), *more)] or ["    :"]
     tests = [f"    {line}" for line in setting_tests(command)]
     return [
@@ -73,8 +76,8 @@ def looking_lines(command: RunCommand, more: Sequence[str] = ()) -> list[str]:
 
 
 def setting_tests(command: RunCommand, *, container: bool = False) -> list[str]:
-    """For each required variable that is not set, and each missing file: a message and exit 2.
-    `container`: files may be inside of one."""
+    """Lines that end the script with a message and status 2 if a required variable is not set or a
+    file is missing. `container`: files are not tested if the job runs in a container."""
     lines: list[str] = []
     outside = '-z "${CONTAINER}" && ' if container else ""
     for entry in command.variables:
@@ -95,7 +98,8 @@ def _refused(condition: str, sentence: str) -> list[str]:
 
 
 def start_notes(command: RunCommand) -> list[str]:
-    """A message about the weights that the run starts from."""
+    """Lines that print a warning that training starts from random weights, if the user gives none;
+    empty if the run has no optional weights."""
     if not any(entry.name == PRETRAINED and not entry.needed for entry in command.variables):
         return []
     return [
@@ -107,7 +111,7 @@ def start_notes(command: RunCommand) -> list[str]:
 
 
 def branch_lines(command: RunCommand) -> Iterator[str]:
-    """Arguments that depend on the user's variables."""
+    """Lines that add arguments depending on whether a user's variable is set."""
     for entry in command.branches:
         yield from (f'if [[ -n "${{{entry.variable}}}" ]]; then', f"    {_added(entry.given)}")
         if entry.otherwise:
@@ -125,7 +129,8 @@ def _added(words: Sequence[str]) -> str:
 
 
 def mode_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """`--dry-run` and `--preflight`: a function that replaces the process launcher."""
+    """Lines for `--dry-run` and `--preflight`: they define a shell function that stands in for the
+    process launcher."""
     options = _launcher(launch, command, meeting)
     words = " ".join((*options, *command.launcher_arguments)).split()
     name, first = words[0], f'"${{@:1:{len(words) - 1}}}"'
@@ -139,18 +144,19 @@ def mode_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list
 
 
 def environment_lines(command: RunCommand) -> Iterator[str]:
-    """Exports, each under its reason."""
+    """Lines that export the environment variables, each below a comment with its reason."""
     for name, (value, reason) in command.environment.items():
         yield from (f"# {reason}", f"export {name}={shlex.quote(value)}")
 
 
 def program_words(command: RunCommand) -> tuple[str, ...]:
-    """The program of the process launcher: a file, or `-m` and a module."""
+    """The program that the process launcher runs: a file, or `-m` and a module."""
     return command.argv[:2] if command.argv[0] == "-m" else command.argv[:1]
 
 
 def argument_lines(command: RunCommand) -> list[str]:
-    """The program's arguments as a bash array: an option per line, groups under their comments."""
+    """Lines that set the bash array ARGUMENTS to the program's arguments: one option per line, with
+    comments above groups."""
     lines, current = ["ARGUMENTS=("], ""
     first = len(program_words(command))
     if len(command.argv) == first:
@@ -168,7 +174,7 @@ def argument_lines(command: RunCommand) -> list[str]:
 
 
 def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """The call of the process launcher on one node."""
+    """Lines that call the process launcher with the program on one node."""
     lines = _launcher(launch, command, meeting)
     for number, word in enumerate(command.launcher_arguments):
         if word.startswith("-") or not number:
@@ -180,7 +186,7 @@ def start_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> lis
 
 
 def _launcher(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """The process launcher with its options, before the program."""
+    """Lines with the process launcher and its own options, without the program."""
     nodes, local = launch.nodes, launch.gpus_per_node
     if command.launcher == "accelerate":
         return [
@@ -202,7 +208,8 @@ def _launcher(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[
 
 
 def _python(nodes: int, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """One process per node, which finds the others by its environment."""
+    """Lines that start a single Python process on a node; environment variables tell it about the
+    other nodes."""
     if nodes == 1:
         return ["env python3"]
     values = {
@@ -214,7 +221,8 @@ def _python(nodes: int, command: RunCommand, meeting: Rendezvous) -> list[str]:
 
 
 def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> list[str]:
-    """Everything that runs on a node."""
+    """All lines that run on a node: environment, arguments, modes and the call of the process
+    launcher."""
     parts = (
         [*environment_lines(command)],
         [*argument_lines(command), *branch_lines(command)],
@@ -225,7 +233,7 @@ def program_lines(launch: Launch, command: RunCommand, meeting: Rendezvous) -> l
 
 
 def headline(launch: Launch) -> str:
-    """A line about what a script starts."""
+    """One line on the job that a script starts: model, target, GPUs, batch and sequence length."""
     degrees, job = launch.plan.degrees, launch.job
     return comment_text(
         f"{job.model.name} with {launch.target} on {degrees.gpus} x {job.cluster.gpu.name}, "
@@ -234,7 +242,7 @@ def headline(launch: Launch) -> str:
 
 
 def job_name(launch: Launch) -> str:
-    """A name of letters, digits and dashes, valid in Kubernetes."""
+    """The job's name of lower-case letters, digits and dashes, valid in Kubernetes."""
     if launch.name:
         return launch.name
     name = re.sub(r"[^a-z0-9]+", "-", f"{launch.job.model.name}-{launch.target}".lower())

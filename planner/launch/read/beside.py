@@ -1,4 +1,4 @@
-"""Files that a launch file names, found in the folders around it; limits of reading."""
+"""Finds the files that a launch file names, in the folders around it; and the limits of reading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MOST_SETTINGS = 2_000
 
 @contextmanager
 def within_limits() -> Iterator[None]:
-    """A context for reading. CannotTellError if a limit is exceeded."""
+    """A context for reading scripts. It raises CannotTellError if a limit of reading is exceeded
+    inside it."""
     try:
         yield
     except LimitError as error:
@@ -48,13 +49,13 @@ def beside(name: str, folder: Path, *, whole: bool = False) -> Path | None:
 
 
 def _around(folder: Path) -> list[Path]:
-    """A folder and its parents."""
+    """The folder and up to eight of its parents, from the inside out."""
     absolute = folder.absolute()
     return [absolute, *list(absolute.parents)[:_MOST_FOLDERS_UP]]
 
 
 def _places(name: str, folder: Path) -> Iterator[Path]:
-    """Where the file may be, by likelihood."""
+    """Paths where the named file may be, the likeliest first."""
     known = name.rpartition(HOLE)[2].strip("/") if HOLE in name else name
     path = Path(known)
     if HOLE not in name and not path.is_absolute():
@@ -75,20 +76,22 @@ def _is_file(path: Path) -> bool:
 
 
 def source_beside(name: str, folder: Path, files: Files) -> SourceFile | None:
-    """The file that a launch file in `folder` names, added to `files`; None if there is no text."""
+    """The file that a launch file in `folder` names, also added to `files`. None if the file is
+    missing, empty or unreadable."""
     path = beside(name, folder)
     text = None if path is None else text_of(path)
     return None if path is None or text is None else files.add(str(path), text)
 
 
 def text_beside(name: str, folder: Path, *, whole: bool = False) -> str:
-    """The text of the file that a launch file in `folder` names; empty if there is none."""
+    """The text of the file that a launch file in `folder` names. Empty if the file is missing,
+    empty or unreadable. `whole`: as in `beside`."""
     path = beside(name, folder, whole=whole)
     return "" if path is None else text_of(path) or ""
 
 
 def text_of(path: Path) -> str | None:
-    """A file's text; None if it has none or is too large."""
+    """A file's text; None if it is empty, unreadable or too large."""
     try:
         text = read_text(path, MOST_BYTES)
     except (UsageError, HardwareError, OSError):

@@ -1,4 +1,5 @@
-"""A command line in parts: the launcher with its process counts, the program, its arguments."""
+"""A command line split into its parts: the launcher with its process counts, the program, and the
+program's arguments."""
 
 from __future__ import annotations
 
@@ -26,8 +27,12 @@ _PER_GPU_LAUNCHERS = (*_IS["launchers"], *_IS["module_launchers"])
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """`launcher`: torchrun, accelerate, deepspeed, srun or empty; `program`: a script or module;
-    `nodes`, `per_node`, `total`: process counts in its options."""
+    """A command that starts a training program, split into its parts.
+
+    `launcher`: torchrun, accelerate, deepspeed, srun and others, or empty; `options`: those before
+    the program; `program`: a script or a module. Process counts, None if not stated: `nodes`,
+    `per_node` and `total`.
+    """
 
     launcher: str
     program: str
@@ -40,12 +45,12 @@ class LaunchCommand:
 
     @property
     def folder(self) -> Path:
-        """The script's folder."""
+        """The folder of the script that contains the command."""
         return Path(self.command.file).parent
 
     @property
     def place(self) -> str:
-        """`train.sh:12`."""
+        """File and line of the command: `train.sh:12`."""
         return f"{self.command.file}:{self.command.line}"
 
     @property
@@ -55,7 +60,8 @@ class LaunchCommand:
 
     @cached_property
     def given(self) -> dict[str, Setting]:
-        """`--name value`, `--name=value` and switches of the program."""
+        """The program's options, by name without dashes: `--name value`, `--name=value`, and
+        switches (value True)."""
         found = dict[str, Setting]()
         for word, following in zip_longest(self.arguments, self.arguments[1:]):
             if not word.text.value.startswith("--"):
@@ -71,7 +77,8 @@ class LaunchCommand:
 
     @property
     def overrides(self) -> dict[str, Setting]:
-        """Settings that replace those of its YAML file, including LLaMA-Factory's `name=value`."""
+        """Settings in the command that replace those of the program's YAML file: its options, and
+        arguments of the form `name=value`, as LLaMA-Factory has them."""
         found = dict(self.given)
         for word in self.arguments:
             if given := re.match(r"([A-Za-z_]\w*)=", word.text.value):
@@ -93,12 +100,14 @@ class LaunchCommand:
 
 
 def counting_variables() -> tuple[str, ...]:
-    """Variables that set the number of processes for commands other than Python files."""
+    """Names of the environment variables that tell a command the number of its processes, for
+    commands that are not Python files."""
     return (*_OF_COMMANDS, *(one.gpus for one in programs().values() if one.gpus))
 
 
 def whole_number(setting: Setting | None) -> int | None:
-    """A setting's value as a number; `2:4` (elastic nodes) counts as the maximum."""
+    """A setting's value as a whole number; the maximum for `2:4` (elastic nodes). None if it is
+    absent, unknown or no number."""
     if setting is None or setting.unknown:
         return None
     match = re.fullmatch(r"(?:\d+:)?(\d+)", str(setting.value).strip())
@@ -106,7 +115,7 @@ def whole_number(setting: Setting | None) -> int | None:
 
 
 def split_command(command: Command) -> LaunchCommand | None:
-    """The launch in a command; None if it starts no Python program."""
+    """The parts of a command that starts a training program; None if it starts none."""
     words = command.words
     spelled = [word.text.known or word.written for word in words]
     at = _program_index(spelled)
@@ -141,7 +150,8 @@ def split_command(command: Command) -> LaunchCommand | None:
 
 
 def _of_jsrun(options: Sequence[Setting]) -> Setting | None:
-    """`jsrun -n 4 -a 6`: resource sets, and processes in each."""
+    """The total number of processes of `jsrun -n 4 -a 6`, here 24: resource sets times the
+    processes in each. None if it is not stated."""
     sets, each = _last(options, ("n", "nrs")), _last(options, ("a", "tasks_per_rs"))
     number, processes = whole_number(sets), whole_number(each) if each else 1
     if number is None or processes is None:
@@ -150,14 +160,15 @@ def _of_jsrun(options: Sequence[Setting]) -> Setting | None:
 
 
 def _numbered(setting: Setting | None, number: int | None) -> Setting | None:
-    """A setting with a derived number, which cannot be replaced in its file."""
+    """The setting with a number that was worked out from it, so that --fix cannot replace it in the
+    file. None if either is None."""
     if setting is None or number is None:
         return None
     return replace(setting, value=str(number), spans=())
 
 
 def included_gpus(hosts: str) -> int | None:
-    """GPUs of `host:0,1@host:2`; None if a host is listed without numbers."""
+    """The number of GPUs in `host:0,1@host:2`, here 3; None if a host is listed without GPUs."""
     parts = [re.fullmatch(r"[^:@]*:(\d+(?:,\d+)*)", part.strip()) for part in hosts.split("@")]
     if None in parts:
         return None
@@ -167,8 +178,8 @@ def included_gpus(hosts: str) -> int | None:
 def _of_environment(
     command: Command, own: Program | None, names: Sequence[str]
 ) -> dict[str, Setting | None]:
-    """Nodes and processes if a trainer's command starts torchrun. `names`: the variables that it
-    reads."""
+    """Numbers of nodes and of processes per node that a program without a launcher takes from its
+    environment; None for those not stated. `names`: the variables that the program reads."""
     texts = {name: command.environment.get(name) for name in _OF_COMMANDS if name in names}
     texts = dict.fromkeys(_OF_COMMANDS) | texts
     nodes, per_node, visible = (
@@ -182,7 +193,8 @@ def _of_environment(
 
 
 def hidden_program(command: Command) -> str:
-    """Why the program that a launcher starts is unknown; empty if there is none."""
+    """The reason why the program that a launcher starts is unknown; empty if the command hides no
+    program."""
     words = [word.text for word in command.words]
     for at, text in enumerate(words):
         before = words[at - 1].value
@@ -199,13 +211,14 @@ def made_launch(
     program: str = "",
     environment: Mapping[str, Text] = MappingProxyType({}),
 ) -> LaunchCommand:
-    """A launch whose arguments are in a file, without a launcher."""
+    """A launch without a launcher, from arguments that are in the file `path`."""
     command = Command(tuple(words), environment, path, 1)
     return LaunchCommand("", program, command.words, (), command)
 
 
 def _program_index(words: Sequence[str]) -> int | None:
-    """Index of the script or module that trains; after `--`, that of the inner launch."""
+    """Index of the word that names the training script or module; None if there is none. If a
+    launcher comes after `--`, the index is that of the program which it starts."""
     if "--" in words[1:]:
         start = words.index("--", 1) + 1
         inner = _program_index(words[start:])
@@ -231,7 +244,9 @@ def _program_index(words: Sequence[str]) -> int | None:
 
 
 def _own_command(words: Sequence[str], at: int) -> Program | None:
-    """`llamafactory-cli train x.yaml`, `swift sft`, `run_train.sh`."""
+    """The registered command that the word at `at` names, such as `llamafactory-cli train x.yaml`,
+    `swift sft` or `run_train.sh`. None if it is no such command, or its subcommand does not train.
+    """
     program = program_named(words[at].rsplit("/", 1)[-1])
     verb = words[at + 1] if at + 1 < len(words) else ""
     return program if program and (not program.verbs or verb in program.verbs) else None
@@ -251,7 +266,7 @@ def _launcher(before: Sequence[Word]) -> str:
 
 
 def _options(words: Sequence[Word]) -> Iterator[Setting]:
-    """`--name value` and `--name=value` before the program."""
+    """Options in the words before the program: `--name value` and `--name=value`."""
     for word, following in zip_longest(words, words[1:]):
         match = re.match(r"^--?([A-Za-z][\w-]*)(=?)", word.text.value)
         if match and match[2]:
@@ -278,12 +293,13 @@ def setting_of(
 
 
 def switch_of(key: str, word: Word, whole: Span | None = None) -> Setting:
-    """A switch, whose value cannot be replaced."""
+    """The setting for a switch: its value is True and cannot be replaced in the file."""
     return replace(setting_of(key, word.text, word.used, whole), value=True, spans=(), unknown="")
 
 
 def _last(options: Sequence[Setting], names: Sequence[str]) -> Setting | None:
-    """The innermost option of a kind, since later options belong to the inner launcher."""
+    """The last of the options with one of these names; None if there is none. The last counts
+    because it belongs to the innermost launcher."""
     return next((option for option in reversed(options) if option.key in names), None)
 
 
@@ -297,8 +313,8 @@ _OTHER_MODELS = re.compile(
 
 
 def other_model(launch: LaunchCommand) -> str:
-    """Why a program's name, or MindSpeed-MM's option, means that it trains something else; empty if
-    neither does."""
+    """A sentence that the launch trains something other than a text decoder, judging by the
+    program's name or by MindSpeed-MM's option `--mm-model`. Empty if neither says so."""
     if any(word.text.value == "--mm-model" for word in launch.arguments):
         return "--mm-model names a multimodal model, described in a file of its own"
     path = launch.program
@@ -311,7 +327,8 @@ def other_model(launch: LaunchCommand) -> str:
 
 
 def only_evaluates(launch: LaunchCommand) -> bool:
-    """Whether a Trainer's switches (`--do_predict`, `--do_eval`) mean that nothing is trained."""
+    """Whether a program with Hugging Face's Trainer only predicts or evaluates: `--do_predict` or
+    `--do_eval` is given, `--do_train` is not."""
     given = launch.given
     return "do_train" not in given and bool({"do_predict", "do_eval"} & given.keys())
 
@@ -325,14 +342,16 @@ _OF_DATA = (
 
 
 def names_config(launch: LaunchCommand) -> bool:
-    """Whether a configuration file, named by the program or its launcher, says what is trained."""
+    """Whether the command may have a configuration file that says what is trained: it names one, or
+    its launcher is accelerate or deepspeed."""
     return any(True for _ in named_configs(launch)) or launch.launcher in (
         "accelerate", "deepspeed",
     )  # fmt: skip
 
 
 def named_configs(launch: LaunchCommand) -> Iterator[Text]:
-    """Files that arguments and environment name as configuration."""
+    """Names of the configuration files that the command gives, in its options or as first
+    arguments. A name may be partly unknown."""
     words = launch.command.words
     options = {option for one in dialects().values() for option in one.config_options}
     for word, following in zip_longest(words, words[1:]):

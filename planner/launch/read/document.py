@@ -39,9 +39,12 @@ _VALUE = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'[^']*'|[^\s#"'\[{][^#]*?(?=\s*(?:#|
 
 @dataclass(frozen=True)
 class Source:
-    """A configuration, as passed to a reader: its text and path, the command that names it, files
-    that were opened, and the caller's hints. `sharding`: a DeepSpeed file given with it; `adapter`:
-    peft's file of an adapter given with it."""
+    """A configuration as it is passed to a reader.
+
+    `launch`: the command that names the file, None if there is none; `files`: all files opened so
+    far; `hints`: facts from the caller. `sharding`: path of a DeepSpeed file given with it;
+    `adapter`: path of peft's file for an adapter; each empty if there is none.
+    """
 
     text: Text
     path: str
@@ -53,20 +56,21 @@ class Source:
 
     @property
     def given(self) -> dict[str, Setting]:
-        """Arguments of the command, if any."""
+        """The program's options in the command; empty without a command."""
         return {} if self.launch is None else self.launch.given
 
     @property
     def folder(self) -> Path:
-        """The folder of the command, else of the file."""
+        """The folder of the script with the command; without a command, that of the file."""
         return Path(self.path).parent if self.launch is None else self.launch.folder
 
     def yaml(self) -> Document:
-        """The text as YAML. UsageError."""
+        """The text parsed as YAML. UsageError if it is not valid."""
         return yaml_document(self.text, self.path, self.hints.environment)
 
     def document(self) -> Document:
-        """The text as JSON if the file is named so, else as YAML. UsageError."""
+        """The text parsed as JSON if the file's name ends in .json, otherwise as YAML. UsageError
+        if it is not valid."""
         if not self.path.endswith(".json"):
             return self.yaml()
         return json_document(self.text, self.path, self.hints.environment)
@@ -82,7 +86,8 @@ class Document(Placed):
     used: set[str] = field(default_factory=set)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a dotted key."""
+        """The value of a dotted key; `default` if it is absent, null or unknown. The key counts as
+        used."""
         self.used.add(key)
         setting = self.settings.get(key)
         if setting is None or setting.unknown or setting.value is None:
@@ -90,7 +95,7 @@ class Document(Placed):
         return setting.value
 
     def has(self, key: str) -> bool:
-        """Whether a key, or a table of that name, exists."""
+        """Whether a key, or a table of that name, exists. The key counts as used."""
         self.used.add(key)
         return any(f"{one}.".startswith(f"{key}.") for one in self.settings)
 
@@ -100,7 +105,7 @@ class Document(Placed):
         return list(dict.fromkeys(key.partition(".")[0] for key in inside))
 
     def override(self, setting: Setting, key: str) -> None:
-        """Replace a value of the file by one from a command line."""
+        """Set a key of the document to a setting from the command line."""
         self.settings[key] = setting
 
 
@@ -110,7 +115,7 @@ _NONE: Variables = {}
 
 
 def toml_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
-    """A TOML file. UsageError with the wrong line."""
+    """The settings of a TOML text. UsageError with the line if it is not valid."""
     places = dict(_toml_places(text))
     return _marked(toml_content(text.value, path), places, text, path, variables)
 
@@ -118,8 +123,9 @@ def toml_document(text: Text, path: str, variables: Variables = _NONE) -> Docume
 def yaml_document(
     text: Text, path: str, variables: Variables = _NONE, *, fill: bool = True
 ) -> Document:
-    """A YAML file. `fill`: whether placeholders are filled in from the file itself; otherwise
-    another file may do so. UsageError with line and column."""
+    """The settings of a YAML text. `fill`: replace placeholders by settings of the same file and by
+    `variables`; otherwise they stay, since another file may fill them in. UsageError with line and
+    column if it is not valid."""
     try:
         read = read_yaml(text.value)
         content = read.content
@@ -130,7 +136,7 @@ def yaml_document(
 
 
 def json_document(text: Text, path: str, variables: Variables = _NONE) -> Document:
-    """A JSON file. UsageError with the wrong line."""
+    """The settings of a JSON text. UsageError with the line if it is not valid."""
     # Except for tabs, JSON is YAML, with the same places.
     nodes = documents_of(text.value.replace("\t", " ")).nodes[:1]
     places = dict(_yaml_places(nodes))
@@ -146,8 +152,8 @@ def _marked(
     *,
     fill: bool = True,
 ) -> Document:
-    """The settings of a file with their places, with placeholders filled in from variables and
-    other settings. UsageError if there are too many."""
+    """The settings of a parsed file with their places. Placeholders are replaced by variables and
+    by other settings of the file. UsageError if the file is no table or has too many settings."""
     if not isinstance(content, dict):
         raise UsageError(f"{path}: holds no table of settings")
     found = list(islice(leaves(content), MOST_SETTINGS + 1))
@@ -208,7 +214,7 @@ def _setting(key: str, value: object, places: _Places | None, text: Text, path: 
 
 
 def _yaml_places(nodes: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, _Places]]:
-    """Offsets of every leaf of mapping nodes."""
+    """Key and place of every setting in YAML nodes: offsets of the value and of the whole entry."""
     for name, value in (pair for node in nodes if node.id == "mapping" for pair in node.value):
         key = f"{prefix}{name.value}"
         if value.id == "mapping" and value.value:
@@ -219,7 +225,8 @@ def _yaml_places(nodes: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
-    """Offsets of `key = value` lines in their tables; the entry extends to the end of the line."""
+    """Key and place of every `key = value` line: offsets of the value and of the whole entry, which
+    extends to the end of the line."""
     table, at = "", 0
     for line in text.value.splitlines(keepends=True):
         if header := _TABLE.match(line.rstrip("\n")):
@@ -233,14 +240,16 @@ def _toml_places(text: Text) -> Iterator[tuple[str, _Places]]:
 
 
 def unknown_key(document: Document, key: str, says: str, close: str, **more: Any) -> Problem:
-    """A key that the framework does not know: what happens to it, and the nearest known key."""
+    """The problem with a key that the framework does not know. `says`: the framework's reaction to
+    it; `close`: the most similar known key, or empty."""
     below = (o.place for name, o in document.settings.items() if f"{name}.".startswith(f"{key}."))
     more |= {"places": tuple(below)[:1], "edits": _respelt(document, key, close) if close else ()}
     return Problem("unknown-option", f"{key}: {says}", fix=close, **more)
 
 
 def _respelt(document: Document, key: str, close: str) -> tuple[Edit, ...]:
-    """The edit that corrects a key, if it is certainly a slip."""
+    """The edit that corrects the spelling of a key; empty unless the key is certainly a slip and
+    the correct one is not set."""
     table, _, name = key.rpartition(".")
     place, _, meant = close.rpartition(".")
     whole = f"{table}.{meant}" if table else meant
@@ -256,7 +265,8 @@ LIMIT_ALONE = "samples below the limit"
 
 
 class DocumentReader:
-    """Reads a file's settings and gathers the result."""
+    """Base of the readers: looks up settings in a file, checks them, and gathers problems and the
+    result."""
 
     # Whether the format accepts "8" or 8.0 for 8.
     quoted_numbers = False
@@ -274,11 +284,12 @@ class DocumentReader:
 
     @property
     def world(self) -> int | None:
-        """Processes that the command starts."""
+        """Number of processes that the command starts; None if unknown or without a command."""
         return self.launch.world if self.launch else None
 
     def unpredictable(self, text: str, *keys: str) -> None:
-        """Note a request that the model does not cover."""
+        """Note that the settings ask for a feature that is not modelled, so that there is no
+        prediction."""
         self.problems.append(self.document.unpredictable(text, *keys))
 
     def refuse(self, rule: str, text: str, *keys: str, **more: Any) -> None:
@@ -286,8 +297,8 @@ class DocumentReader:
         self.problems.append(self.document.problem(rule, text, *keys, **more))
 
     def whole(self, key: str, default: int, least: int = 1) -> int:
-        """A whole number; otherwise, or if it is too small, a problem is noted and the default
-        returned."""
+        """A setting's value as a whole number of at least `least`; `default` if it is not set. For
+        any other value a problem is noted and the default returned."""
         value = self.document.get(key)
         if value in (None, self.open_value):
             return default
@@ -303,7 +314,8 @@ class DocumentReader:
         return value
 
     def share(self, key: str, default: float) -> float:
-        """A number from 0 to 1; otherwise a problem is noted and the default returned."""
+        """A setting's value as a number from 0 to 1; `default` if it is not set. For any other
+        value a problem is noted and the default returned."""
         value = self.document.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             self.problems.append(self.document.wrong(f"{key}: {value!r} is not from 0 to 1", key))
@@ -311,8 +323,8 @@ class DocumentReader:
         return float(value)
 
     def choice(self, key: str, default: Any, choices: Iterable[Any], otherwise: Any = None) -> Any:
-        """One of some values; otherwise a problem is noted and `otherwise` or the default
-        returned."""
+        """A setting's value, which must be one of `choices`; `default` if it is not set. For any
+        other value a problem is noted, and `otherwise` returned, or the default if that is None."""
         value = self.document.get(key, default)
         if value in choices:
             return value
@@ -329,8 +341,9 @@ class DocumentReader:
         /,
         **fields: Any,
     ) -> Found:
-        """The result. `known`: whether the format has a key; `keys`: the keys for fields of
-        `Found`; `script`: the same for a program's arguments."""
+        """The launch that was read, with its settings and problems. `known`: whether the format has
+        a key; `keys`: field of `Found` -> key that states it; `script`: field of `Found` ->
+        argument of the program that states it; `fields`: further fields of `Found`."""
         settings = self.document.settings
         unknown = tuple(setting for setting in settings.values() if not known(setting.key))
         asked = (settings[key] for key in settings if key in self.document.used)

@@ -30,10 +30,11 @@ Severity = Literal["error", "missing", "warning", "note"]
 class Setting:
     """A setting as it was written.
 
-    `key` as in its format (`--tensor-model-parallel-size`, `training.local_batch_size`); `file` and
-    `line` of the value, line 0 if it is not in a file. `spans`: where its value can be replaced,
-    first where it is defined, then where it is used; `whole`: key and value, for removal.
-    `unknown`: why the value is unknown, and `variable`: the name by which `--env` can give it.
+    `key`: its name in its format (`--tensor-model-parallel-size`, `training.local_batch_size`).
+    `file`, `line`: place of the value; line 0 if it is not in a file. `spans`: places where --fix
+    can replace the value, first the definition, then the use; `whole`: the span of key and value,
+    for removal. `unknown`: the reason why the value is unknown, else empty; `variable`: the
+    variable with which the user can then give it (`--env`).
     """
 
     key: str
@@ -47,14 +48,14 @@ class Setting:
 
     @property
     def place(self) -> str:
-        """`train.sh:12`."""
+        """File and line of the value: `train.sh:12`; "command line" if it is in no file."""
         return f"{self.file}:{self.line}" if self.line else self.file or "command line"
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A new value for a key of a file: None removes it, `""` is a switch. `rename`: the correct
-    spelling of the key, whose value stays."""
+    """A change of one key of a file. `value`: the new value; `""` for a switch, None to remove the
+    key. `rename`: the correct spelling of the key, whose value then stays."""
 
     key: str
     value: str | None
@@ -63,11 +64,12 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem, by the name of the rule that is broken.
+    """A problem in launch files. `rule`: name of the rule that is broken.
 
-    `error`: the launch will not run; `missing`: no prediction is possible without it; `warning`: it
-    runs, but not as expected; `note`: worth knowing. `edits`: changes for --fix; `fix`: the same in
-    words. `late`: the framework only detects it at run time.
+    `severity`: `error`: the launch will not run; `missing`: a value without which no prediction is
+    possible; `warning`: it runs, but not as expected; `note`: worth knowing. `edits`: the changes
+    that --fix makes; `fix`: advice in words. `late`: the framework only detects the problem at run
+    time.
     """
 
     rule: str
@@ -84,37 +86,41 @@ class Problem:
 
 
 def _in_words(edits: Sequence[Edit]) -> str:
-    """The settings that edits add or change, otherwise those that they remove."""
+    """The edits as advice: the settings that they add or change, otherwise those to leave out."""
     kept = [f"{edit.key} {edit.value}".rstrip() for edit in edits if edit.value is not None]
     renamed = [edit.rename for edit in edits if edit.rename]
     return " ".join(kept or renamed) or f"leave {', '.join(edit.key for edit in edits)} out"
 
 
 class Placed:
-    """Settings by key, with those that were used, and problems with them."""
+    """Base of documents with settings: `settings` by key, `used`: the keys that a reader asked for.
+    Its methods make problems with the places of settings."""
 
     settings: dict[str, Setting]
     used: set[str]
 
     def place(self, *keys: str) -> tuple[str, ...]:
-        """Where settings stand: `train.sh:12`."""
+        """Places (`train.sh:12`) of the settings with these keys, without duplicates; absent keys
+        are skipped."""
         found = (self.settings[key].place for key in keys if key in self.settings)
         return tuple(dict.fromkeys(found))
 
     def rest(self) -> Iterator[Setting]:
-        """Settings that no reading function used."""
+        """The settings that no reader asked for."""
         return (setting for key, setting in self.settings.items() if key not in self.used)
 
     def problem(self, rule: str, text: str, *keys: str, **more: Any) -> Problem:
-        """A problem with settings. `more`: fields of `Problem`."""
+        """A problem located at the settings with these keys. `more`: fields of `Problem`."""
         return Problem(rule, text, places=self.place(*keys), **more)
 
     def unpredictable(self, text: str, *keys: str) -> Problem:
-        """A request that the model does not cover."""
+        """The problem that settings ask for a feature that is not modelled, so that there is no
+        prediction."""
         return not_predictable(text, *self.place(*keys))
 
     def wrong(self, text: str, key: str, value: str = "", **more: Any) -> Problem:
-        """A value that the framework does not accept. `value`: the nearest that it does."""
+        """The problem that the framework does not accept a setting's value. `value`: the nearest
+        accepted one, for --fix; empty if there is none."""
         edits = (Edit(key, value),) if value else ()
         return self.problem("option-value", text, key, edits=edits, **more)
 
@@ -132,17 +138,19 @@ def is_slip(name: str, meant: str) -> bool:
 
 
 def model_unknown(text: str, places: tuple[str, ...] = (), fix: str = "--model NAME") -> Problem:
-    """The files do not name the model. `fix`: the option that does."""
+    """The problem that the files do not name the model. `fix`: the option that does."""
     return Problem("model-unknown", text, "missing", places, fix)
 
 
 def not_predictable(text: str, *places: str) -> Problem:
-    """A request that the model does not cover."""
+    """The problem that the launch asks for a feature that is not modelled, so that there is no
+    prediction."""
     return Problem("not-predictable", text, "warning", places)
 
 
 def telling(unknown: str) -> str:
-    """The option that resolves an unknown value, from the reason why it is unknown."""
+    """Advice on the option that gives an unknown value, such as `--env NAME=VALUE`. `unknown`: the
+    reason why it is unknown."""
     if unread := re.search(r"which (\S+) may set, and that was not read", unknown):
         named = re.match(r"\$(\w+)", unknown)
         return f"--env {named[1] if named else 'NAME'}=VALUE, or {unread[1]} too"
@@ -153,7 +161,7 @@ def telling(unknown: str) -> str:
 
 
 def unresolved(setting: Setting) -> Problem:
-    """A decisive setting whose value is unknown."""
+    """The problem that a setting on which the prediction depends has an unknown value."""
     fix = telling(setting.unknown)
     if setting.variable:
         fix = f"--env {setting.variable}=VALUE"
@@ -171,12 +179,12 @@ USUAL = "usual"
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Facts that the caller knows besides the files; they override the files.
+    """Facts from the caller of a reader; they override the files. None: not given.
 
-    `environment`: values of shell variables; `model`: a catalogue name or path; sequences in
-    tokens, batches in sequences; `lengths` of the samples and `images` (or `USUAL`) or
-    `image_tokens`, as in a request; `gpus`: world size; `nodes` and `gpus_per_node` of the machine,
-    of which a launch may use a part.
+    `environment`: values of shell variables; `model`: a catalogue name or a path; `seq` in tokens;
+    `mbs` and `gbs` in sequences; `lengths` of the samples, and `images` (or `USUAL`) or
+    `image_tokens`, as in a request. `gpus`: the number of processes; `nodes` and `gpus_per_node`:
+    those of the machine, of which a launch may use a part.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -202,8 +210,8 @@ CountKind = Literal["nodes", "gpus a node", "gpus", "processes a node", "process
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of nodes, GPUs or processes. `who`: the option that states it; `eased`: a default
-    that the environment may override (`${NNODES:-1}`)."""
+    """A number of nodes, GPUs or processes that a file states. `who`: the option that states it;
+    `eased`: whether it is only a default, which the environment may override (`${NNODES:-1}`)."""
 
     kind: CountKind
     number: int
@@ -214,9 +222,12 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """When a run saves, compared with its time limit; None: unknown. `limit_s`: the limit in
-    seconds, `place` of its directive; `every`: steps between checkpoints; `stop_s`: seconds after
-    which the run saves and ends; `steps`: of the whole run."""
+    """The time limit of a job, and when the run saves. None: unknown.
+
+    `limit_s`: the limit in seconds; `limit`: as written; `place`: where. `every`: steps between
+    checkpoints; `stop_s`: seconds after which the run saves and ends by itself; `steps`: number of
+    steps of the whole run.
+    """
 
     limit_s: float
     limit: str
@@ -226,8 +237,8 @@ class Saving:
     steps: int | None
 
     def loss_at_limit(self, step_time_s: float) -> str:
-        """Why the limit ends the run before it saves; empty if it does not, or if this is
-        unknown."""
+        """The reason why the time limit ends the run before it saves; empty if it does not, or if
+        that is unknown."""
         whole_s = None if self.steps is None else self.steps * step_time_s
         ends = whole_s is not None and whole_s < self.limit_s
         if ends or (self.stop_s is not None and self.stop_s < self.limit_s):
@@ -252,16 +263,19 @@ ASKED = (
 
 @dataclass(frozen=True)
 class Found:
-    """A launch as its files describe it, in the planner's words. None: the files do not say.
+    """A launch as its files describe it, in the planner's terms. None: the files do not say.
 
-    `format`: of its files (`[formats]` of a `dialect.toml`, or "plan"); `framework`: the profile;
-    `variations`: names of `planner.launch.check.request` that the settings switch on; `shape`: the
-    model if the files describe it, else `model` names it. `world`: processes that the launcher
-    starts; `dp`: as stated. `block_layers`: layers of each pipeline block in order;
-    `mtp_standalone`: multi-token prediction in the block before the last. `settings`: all settings,
-    in `where` by field of this class; `unused`: known, without effect on memory and time;
-    `unmodelled`: with an effect that the prediction leaves out; `unknown`: not known to the
-    framework. `plan_gpus`: the machine, from a plan file.
+    `format`: the format of its files (`[formats]` of a `dialect.toml`, or "plan"); `framework`: the
+    profile; `variations`: names of variations (`planner.launch.check.request`) that the settings
+    switch on. `shape`: the model, if the files describe it; otherwise `model` names it. `world`:
+    number of processes that the launcher starts; `dp`: only if the files state it. `block_layers`:
+    the number of layers of each pipeline block, in order; `mtp_standalone`: multi-token prediction
+    fills the block before the last.
+
+    `settings`: all settings; `where`: field of this class -> the setting that states it. `unused`:
+    settings without effect on memory and time; `unmodelled`: settings with an effect that the
+    prediction leaves out; `unknown`: settings that the framework does not know. `plan_gpus`: the
+    machine that a plan file names.
     """
 
     format: str
@@ -355,15 +369,16 @@ class Found:
     rl: RlFound | None = None
 
     def asked(self) -> dict[str, Any]:
-        """Requested properties of the job, by field of `Request`."""
+        """The properties of the job for a request, by field of `Request`."""
         asked = {name: getattr(self, name) for name in ASKED}
         return asked if self.lengths else asked | {"packing": None, "balance": None}
 
     def transport(self) -> TransportSettings:
-        """The effect of those variables on the links."""
+        """The effect of the variables in `network` on the links between GPUs."""
         return read_transport({one.key: str(one.value) for one in self.network})
 
     def setting(self, key: str) -> Setting | None:
-        """The setting of a key, including unknown ones; the last if it is repeated."""
+        """The setting with a key, including counts and unknown settings; the last if it is
+        repeated; None if there is none."""
         every = (*(count.setting for count in self.counts), *self.unknown, *self.settings)
         return next((item for item in reversed(every) if item.key == key), None)

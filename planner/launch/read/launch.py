@@ -1,5 +1,6 @@
-"""From files to `Found`: recognising each file by its content, running the scripts' commands in one
-simulated shell, choosing a reader; and why files start nothing readable."""
+"""Turns launch files into `Found`: recognises each file by its content, runs the scripts' commands
+in one simulated shell, and chooses a reader. If the files start nothing that can be read, it says
+why."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from planner.launch.registry import Kind, dialects, formats, kind_of, kinds
 
 
 def read_plan(path: Path, hints: Hints, number: int | None = None) -> Found:
-    """Plan `number` of a plan file, or the recommended one. UsageError if there is none."""
+    """The launch in plan `number` of a plan file, by default the recommended plan. UsageError if
+    there is no such plan."""
     from planner.search.explanation import pick_plan
     from planner.search.plan_file import read_plan_file
 
@@ -82,7 +84,8 @@ _CALL = re.compile(r"(?m)(?:^|[\s;&|])(?:bash|sh)\s+([\w./${}-]+\.sh)\b")
 
 
 def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
-    """Why files start nothing that can be read, in words."""
+    """The reason why the files start nothing that can be read, as a text. `launch`: the command
+    that trains, None if none was found."""
     names = ", ".join(read.kinds)
     missing = [problem.text for problem in read.problems if problem.rule == "shell-not-followed"]
     if launch is None:
@@ -103,7 +106,8 @@ def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
 
 
 def _with(configs: Mapping[str, Text]) -> str:
-    """Description of the missing configuration files that a command names."""
+    """A phrase on the configuration files that a command names and that are missing, with
+    advice."""
     if any("a placeholder" in text.unknown or "{{" in name for name, text in configs.items()):
         return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
     shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))
@@ -114,8 +118,8 @@ def _with(configs: Mapping[str, Text]) -> str:
 
 
 def _no_command(read: Opened, names: str, missing: list[str]) -> list[str]:
-    """Why scripts do not start training; includes what was not followed if that may be the
-    reason."""
+    """The reason why the scripts start no training, then the parts that were not followed, if one
+    of these may be the cause."""
     slips = [problem for problem in read.problems if problem.rule == "shell-syntax"]
     if slips:
         place, what = slips[0].places[0], slips[0].text
@@ -147,10 +151,10 @@ def read_launch(
 ) -> Found:
     """The launch that some files describe together.
 
-    Scripts are read one after another in one shell; a configuration file that a script names, or
-    that is given, completes it. `plan`: the number of a plan in a plan file, by default the
-    recommended one; `contents`: texts that replace those of files. UsageError if the files are not
-    readable.
+    Scripts are read one after another in one shell; a configuration file that is given, or that a
+    script names, completes the command. `plan`: number of a plan in a plan file, by default the
+    recommended one; `contents`: by path, texts that replace those of files. UsageError if a file is
+    no launch file; CannotTellError if the files start no training that can be read.
     """
     hints = hints or Hints()
 
@@ -195,7 +199,8 @@ def _found_in(read: Opened, hints: Hints) -> Found:
 
 
 def _scripts(read: Opened) -> list[Text]:
-    """Texts of the scripts, as they are submitted."""
+    """Texts of the scripts; those passed to a scheduler include the options of the command that
+    submits them."""
     submitted = {place.file.path: text for text in read.submitted if (place := text.first())}
     others = (read.texts[path] for path in read.of_kind(SHELL) if path not in submitted)
     return [*submitted.values(), *others]
@@ -214,7 +219,7 @@ def _counts(read: Opened, found: Found) -> tuple[Count, ...]:
 
 
 def _found(read: Opened, hints: Hints) -> Found:
-    """The result of the reader for these files."""
+    """The launch as the reader for these files gives it. CannotTellError if no reader fits."""
     launch = read.launch = _choose_command(read)
     command = None if launch is None else kind_of("command", launch)
     config = None if command and command.before_files else _config_path(read, launch, command)
@@ -227,7 +232,8 @@ def _found(read: Opened, hints: Hints) -> Found:
 
 
 def _configured(read: Opened, config: str, hints: Hints) -> Found:
-    """The launch in a configuration file, with the command that names it, if any."""
+    """The launch that a configuration file describes, together with the command that names it, if
+    there is one."""
     kind, launch = kinds()[read.kinds[config]], read.launch
 
     def beside_it(part: str) -> str:
@@ -251,7 +257,8 @@ def _part(read: Opened, path: str) -> str:
 
 
 def _choose_command(read: Opened) -> LaunchCommand | None:
-    """The command that trains: the last of those that are recognised."""
+    """The command that trains; None without commands. If several train, the last counts, and a
+    warning says so."""
     if not read.commands:
         return None
     # Commands that a script only prints count if there are no others.
@@ -276,7 +283,7 @@ def _choose_command(read: Opened) -> LaunchCommand | None:
 
 
 def _is_shown(launch: LaunchCommand) -> bool:
-    """`echo torchrun ...`."""
+    """Whether the script only prints the command: `echo torchrun ...`."""
     words = launch.command.words
     return bool(words) and words[0].text.value in ("echo", "printf")
 
@@ -287,14 +294,15 @@ _PARTS = ("starts", "trains", "shards", "adapts")
 
 
 def is_one_launch(names: Sequence[str]) -> bool:
-    """Whether configurations of these kinds form one launch."""
+    """Whether configuration files of these kinds can belong to one launch: each has a role in a
+    launch of several files, and no two have the same."""
     parts = [kinds()[name].part for name in names]
     return len(set(parts)) == len(parts) and set(parts) <= set(_PARTS)
 
 
 def _config_path(read: Opened, launch: LaunchCommand | None, command: Kind | None) -> str | None:
-    """The configuration file: given, written by the script, or named by it. `command`: the kind of
-    the command."""
+    """Path of the configuration file, whether the user gave it, a script writes it, or the command
+    names it; None if there is none. `command`: the kind of the command."""
     given = read.of_kind(*kinds())
     named = [name.value for name in named_configs(launch)] if launch else []
     matches = (item for name in named for item in given if Path(item).name == Path(name).name)

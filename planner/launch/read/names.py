@@ -1,5 +1,5 @@
-"""Names of settings by dialect, from `names.toml`, and which of them are not modelled, from
-`unmodelled.toml`."""
+"""The names of a dialect's settings, from its `names.toml`; and those that are not modelled, from
+its `unmodelled.toml`."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from planner.launch.registry import dialect_toml
 
 
 def known_names(dialect: str, table: str) -> frozenset[str]:
-    """The settings of a format, or of one of its tables."""
+    """All names of settings in one table of a dialect's `names.toml`."""
     return frozenset(dialect_toml(dialect, "names.toml")[table]["names"].split())
 
 
 def is_known(tables: Mapping[str, Collection[str]], key: str) -> bool:
-    """Whether a dotted key is among the names of its table ("" for the top level); deeper keys
-    count as known."""
+    """Whether a dotted key is among the names of its table (table "" for the top level). Only the
+    first two parts of the key are checked. `tables`: names by table."""
     table, _, rest = key.partition(".")
     inside = tables.get(table) if rest else None
     return table in tables[""] if inside is None else rest.split(".")[0] in inside
 
 
 def meanings(dialect: str, table: str) -> Mapping[str, str]:
-    """The meanings of names in a table."""
+    """A table of a dialect's `names.toml`: name of a setting -> its meaning."""
     found: Mapping[str, str] = dialect_toml(dialect, "names.toml")[table]
     return found
 
 
 def left_out(dialect: str, whose: str, kind: str = "effects") -> Mapping[str, str]:
-    """Settings that a prediction leaves out, each with the effect of that; or another of their
-    tables."""
+    """Settings that a prediction leaves out: name -> the effect that is missed. `whose`: the part
+    of `unmodelled.toml`; `kind`: its table, if not that of effects."""
     found: Mapping[str, str] = dialect_toml(dialect, "unmodelled.toml")[whose][kind]
     return found
 
@@ -46,8 +46,8 @@ _ORDER: tuple[Effect, ...] = ("shards", "saves", "splits", "parallel", "trains")
 
 
 def effect_of(name: str) -> Effect:
-    """The possible effect of an option, judging by its name; empty if the name says nothing. The
-    name may be `--own-option`, `own_option` or `table.own_option`."""
+    """The effect that an option may have on memory or the layout, guessed from its name; empty if
+    the name suggests none. The name may be `--own-option`, `own_option` or `table.own_option`."""
     plain = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
     if _pattern("nothing").search(plain):
         return ""
@@ -56,6 +56,6 @@ def effect_of(name: str) -> Effect:
 
 @cache
 def _pattern(effect: str) -> re.Pattern[str]:
-    """The words for an effect, one of which a name contains."""
+    """A pattern that finds a word for an effect in an option's name."""
     words = shipped_toml("planner.launch.read", "own_options.toml")[effect]
     return re.compile(rf"(^|_)({words})(_|\d|$)")

@@ -1,5 +1,5 @@
-"""The files of one launch while they are read: what each is, by its content, and what scripts
-add."""
+"""The state of reading one launch: its files, the kind of each by its content, and the commands and
+files that scripts add."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ _NOTHING = (None, False, "none", "null")
 
 
 def file_kind(name: str, text: str) -> str | None:
-    """The kind of a file, by its content: a kind of the registry, or one of those above. The file's
-    suffix only decides in which order to try."""
+    """The kind of a file: a name in the registry, or one of SHELL, ARGUMENTS, PLAN and JOB; None if
+    it is none of these. The content decides; the suffix only affects the order in which kinds are
+    tried. UsageError or CannotTellError for a file that is clearly something else."""
     stripped = text.lstrip()
     if name.endswith(".toml"):
         # The reader's message names the line if it is not TOML.
@@ -57,7 +58,8 @@ def _named(kind: Kind | None) -> str | None:
 
 
 def _plain_kind(name: str, text: str) -> str | None:
-    """A file whose suffix says nothing."""
+    """The kind of a file whose suffix does not tell it; None if it is no launch file. UsageError
+    for a script in another language."""
     python = kind_of("python", text)
     if python is not None and python.by_text_alone:
         return python.name
@@ -89,8 +91,8 @@ def _toml_kind(text: str) -> str | None:
 
 
 def _json_kind(name: str, text: str) -> str:
-    """A plan file, a dialect's JSON, or settings that others keep in YAML. UsageError for other
-    JSON."""
+    """The kind of a JSON file: a plan file or a dialect's configuration. UsageError for any
+    other."""
     content = json_content(text, name)
     if isinstance(content, dict):
         if "planner_version" in content:
@@ -139,7 +141,7 @@ def _yaml_kind(name: str, text: str) -> str:
 
 
 def _mapping_kind(text: str) -> str | None:
-    """The kind of a YAML text that is a single table."""
+    """The kind of a YAML text that is a single table; None for other texts."""
     documents = documents_of(text).contents
     content = documents[0] if len(documents) == 1 else None
     return _named(kind_of("table", content)) if isinstance(content, dict) else None
@@ -151,7 +153,8 @@ _MOST_FILES = 64
 
 @dataclass
 class Opened:
-    """Files by kind, and the commands of scripts."""
+    """The files of a launch, with their kinds and texts by path, and what reading the scripts has
+    found so far."""
 
     files: Files
     kinds: dict[str, str] = field(default_factory=dict)
@@ -182,7 +185,8 @@ class Opened:
         return "" if self.launch is None else self.launch.name
 
     def open_beside(self, name: str, script: str) -> Text | None:
-        """A file that a script names, from the folders around it; None if it is missing."""
+        """The text of a file that a script names, looked for in the folders around the script. None
+        if it is missing, or if too many files were read."""
         path = beside(name, Path(script).parent)
         if path is None or len(self.files.by_path) >= _MOST_FILES:
             return None
@@ -192,11 +196,11 @@ class Opened:
         return None if text is None else self.files.add(str(path), text).as_text()
 
     def not_opened(self, paths: Sequence[str]) -> list[str]:
-        """Those paths that no script so far starts or reads."""
+        """Those of the paths that no script starts or reads, as far as scripts have been read."""
         return [path for path in paths if Path(path).resolve() not in self.opened]
 
     def of_kind(self, *kinds: str) -> list[str]:
-        """Paths of some kinds."""
+        """Paths of the files of these kinds."""
         return [path for path, kind in self.kinds.items() if kind in kinds]
 
 

@@ -22,8 +22,8 @@ _MOST_NAMED = 6
 def read_python(
     text: Text, path: str, special: Mapping[str, Callable[..., Any]] | None = None, only: str = ""
 ) -> PythonFile:
-    """A file whose functions are interpreted, not run; arguments as for `Reader`. UsageError with
-    the line of a syntax error."""
+    """A Python file, whose functions are interpreted and never run. Arguments as for `Reader`.
+    UsageError with the line of a syntax error."""
     try:
         return Reader(special or {}, _PARTIALS, only, _BESIDE).read(text.value, path)
     except PythonError as error:
@@ -41,7 +41,8 @@ def evaluating(path: str) -> Iterator[None]:
 
 
 def chosen_words(name: str, others: Sequence[str], what: str, variable: str) -> str:
-    """Note about the function of a file that is read, and how to choose another."""
+    """A note that one function of the file is read, with the names of the others (`what`: a word
+    for them), and how the user chooses another: `--env VARIABLE=NAME`."""
     more = ", …" * (len(others) > _MOST_NAMED)
     shown = ", ".join(others[:_MOST_NAMED]) + more
     return f"{name}, of the file's {what} ({shown}; --env {variable}=NAME chooses)"

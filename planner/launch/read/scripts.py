@@ -1,4 +1,4 @@
-"""The commands of all scripts of a launch, in one shell, and the files that the scripts would
+"""Reads all scripts of a launch in one shell: their commands, and the files that they would
 write."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from planner.launch.read.yaml_text import embedded_environment, embedded_texts
 
 
 def read_shells(read: Opened, hints: Hints) -> None:
-    """Commands of all scripts, in one shell; files that they would write are added."""
+    """Read all scripts in one shell, and add to `read` their commands, the files that they would
+    write, and notes on parts that are not followed."""
     for path in read.of_kind(ARGUMENTS):
         text = _blank_comments(read.texts[path])
         read.commands.append(made_launch([Word(word, word.span()) for word in text.split()], path))
@@ -51,7 +52,8 @@ def read_shells(read: Opened, hints: Hints) -> None:
 
 
 def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
-    """The command for a pair of given files: a Trainer's settings and accelerate's."""
+    """The command that is implied if exactly two files are given, a Trainer's settings and
+    accelerate's; nothing otherwise."""
     sharding = read.of_kind("accelerate")
     settings = read.of_kind("trainer", "llamafactory", "axolotl")
     if len(sharding) == len(settings) == 1:
@@ -61,7 +63,7 @@ def _of_a_pair(read: Opened) -> Iterator[LaunchCommand]:
 
 
 def _noted_once(notes: Sequence[str]) -> Iterator[str]:
-    """Notes, without repetition for several lines."""
+    """The notes, with a note on several lines given once (`lines 3, 7: ...`)."""
     lines: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
         match = re.fullmatch(r"line (\d+): (.*)", note, re.DOTALL)
@@ -72,8 +74,8 @@ def _noted_once(notes: Sequence[str]) -> Iterator[str]:
 
 
 def starting_scripts(paths: Sequence[Path]) -> list[Path]:
-    """Those scripts and jobs that none of the others starts or reads; all if each is started by
-    another. CannotTellError as for `read_launch`."""
+    """Those scripts and jobs that none of the others starts or reads. All of them, if there is no
+    such script. CannotTellError as for `read_launch`."""
     read = Opened(Files())
     for path in paths:
         open_file(path, read)
@@ -84,7 +86,8 @@ def starting_scripts(paths: Sequence[Path]) -> list[Path]:
 
 
 def _walked(read: Opened, hints: Hints, *, hopeful: bool = False) -> Scripts:
-    """The effects of all scripts. `hopeful`: tests that cannot be decided count as true."""
+    """The effects of all scripts of the launch. `hopeful`: tests that cannot be decided count as
+    true."""
     around = Around(
         given=hints.environment,
         machine=machine_variables(hints.nodes, hints.gpus_per_node),
@@ -118,14 +121,16 @@ def _of_job(job: Text) -> Iterator[Script]:
 
 
 def _blank_comments(text: Text) -> Text:
-    """A list of arguments, with comments, line continuations and quotes blanked out."""
+    """The text of a file of arguments, with comments and line continuations replaced by blanks, so
+    that every character keeps its place."""
     plain = re.sub(r"(?m)^\s*#.*$|(?<=\s)#.*$", lambda item: " " * len(item[0]), text.value)
     plain = re.sub(r"\\\n", "  ", plain)
     return Text(plain, text.origin)
 
 
 def _add_written(path: str, text: Text, read: Opened) -> None:
-    """A file that a script writes (a here-document), if it can be read."""
+    """Add a file that a script writes as a here-document, if it is a configuration or a Python
+    file."""
     read.files.written[path] = text
     if path.endswith(".py"):
         read.programs[Path(path).name] = text.value

@@ -1,7 +1,7 @@
-"""Launches under other outcomes of the branches that reading cannot decide.
+"""Branches of scripts that reading cannot decide: whether they matter to the launch.
 
 The scripts are read again for each such branch. If all readings agree, the branch does not matter.
-Where they differ, nothing that only one of them has is certain.
+Where they differ, a problem that only one reading has is not certain.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class _Other:
 def settled(
     found: Found, program: str, undecided: Mapping[Site, Undecided], again: ReadAgain
 ) -> Found:
-    """A launch with notes about what is uncertain, because of branches that could change it."""
+    """The launch, with a problem for each undecided branch that would change it. Unchanged if none
+    would."""
     gist = _gist(found)
     others = [
         other
@@ -63,7 +64,8 @@ def settled(
 def first_readable(
     error: CannotTellError, undecided: Mapping[Site, Undecided], again: ReadAgain
 ) -> Found:
-    """The first launch that an untaken branch starts; the error if there is none."""
+    """The launch of the first reading with another branch that can be read. If there is none,
+    `error` is raised."""
     for other in _others(undecided, again):
         if other.found is not None:
             text = f"whether it is started depends on {other.undecided.why}"
@@ -73,7 +75,8 @@ def first_readable(
 
 
 def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_Other]:
-    """Readings with one branch changed, except those that start no training."""
+    """Other readings of the launch, each with one branch changed, within limits of number and time.
+    Those that start no training are left out."""
     started = time.monotonic()
     choices = (
         (site, one, branch)
@@ -94,7 +97,7 @@ def _others(undecided: Mapping[Site, Undecided], again: ReadAgain) -> Iterator[_
 
 
 def _gist(found: Found) -> tuple[object, ...]:
-    """The facts that determine a launch's behaviour, without places."""
+    """The facts that make two readings the same launch: everything but the places and notes."""
     told = tuple(getattr(found, field.name) for field in fields(found) if field.name not in _APART)
     counts = tuple((count.kind, count.number) for count in found.counts)
     left_out = tuple((setting.key, setting.value, why) for setting, why in found.unmodelled)
@@ -102,7 +105,7 @@ def _gist(found: Found) -> tuple[object, ...]:
 
 
 def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """Problems that prevent a launch or a prediction."""
+    """Rule and text of each problem that prevents the launch or its prediction."""
     for problem in problems:
         if problem.severity in ("error", "missing") or problem.rule == "not-predictable":
             yield problem.rule, problem.text
@@ -111,11 +114,12 @@ def _broken(problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
 def _certain(
     problems: Sequence[Problem], others: Sequence[_Other], *, asked: bool
 ) -> Iterator[Problem]:
-    """Problems, as far as they are certain whichever branch runs.
+    """The problems, as far as they are certain whichever branch runs. An error that another branch
+    would remove becomes a missing value.
 
-    An error that a branch would remove is not certain. `asked`: the user is asked about a branch;
-    questions that the answer would also settle are left out, since the value of a variable alone
-    would hide what else the branch sets.
+    `asked`: the user is asked about a branch. Questions that the other reading does not have are
+    then left out: the answer would settle them, and giving only their variable would hide the other
+    settings of the branch.
     """
     readings = [other.found.problems for other in others if other.found is not None]
     said = [{(problem.rule, problem.text) for problem in reading} for reading in readings]
@@ -130,8 +134,9 @@ def _certain(
 
 
 def _said(found: Found, program: str, other: _Other) -> Problem:
-    """The question about a branch: its effect, and the value that decides whether it runs. A
-    reading with at least the same problems is not worth a question."""
+    """The problem that asks the user about a branch: its effect, and the value that decides whether
+    it runs. Only a warning if the test asks for an unset variable and the other reading has at
+    least the same problems."""
     text = f"{_differing(found, program, other)} depends on {other.undecided.why}"
     is_soft = other.found and set(_broken(found.problems)) <= set(_broken(other.found.problems))
     if is_soft and other.undecided.unset:

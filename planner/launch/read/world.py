@@ -1,5 +1,5 @@
-"""Where launch files state numbers of nodes, GPUs or processes; what a script requests from its
-scheduler, and the variables that result; what the command's environment says."""
+"""Reads numbers of nodes, GPUs and processes, and the requests of a script to its scheduler with
+the variables that result; then the effects of the command's environment."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _SAME: Mapping[str, str] = _COUNTS["same"]
 
 
 def slurm_options(source: Text) -> Mapping[str, Text]:
-    """Options with a value in `#SBATCH` lines, the last of each; none for jobs of several
-    components."""
+    """Options with a value in `#SBATCH` lines, by name; the last of each. Empty for a job of
+    several components."""
     found: dict[str, Text] = {}
     if "#SBATCH hetjob" in source.value or "#SBATCH packjob" in source.value:
         return found
@@ -53,7 +53,8 @@ def slurm_options(source: Text) -> Mapping[str, Text]:
 
 
 def pbs_resources(source: Text) -> Iterator[tuple[str, Text]]:
-    """Resources and amounts in `#PBS -l` lines, except requests for several kinds of nodes."""
+    """Names and amounts of resources in `#PBS -l` lines. Requests for several kinds of nodes are
+    left out."""
     for line in _PBS_LINE.finditer(source.value):
         for asked in _RESOURCES.finditer(line[1]):
             at = line.start(1) + asked.start(1)
@@ -62,13 +63,17 @@ def pbs_resources(source: Text) -> Iterator[tuple[str, Text]]:
 
 
 def scheduler_variables(source: Text) -> dict[str, Text]:
-    """Variables that result from a script's directives, each with its place."""
+    """Variables that the scheduler sets because of a script's directives (`#SBATCH`, `#PBS`), by
+    name."""
     return _of_pbs(source) | _of_slurm(source)
 
 
 def _of_pbs(source: Text) -> dict[str, Text]:
-    """PBS_NP counts the lines of PBS_NODEFILE, the only variable of the two that PBS Pro sets.
-    PBS_NGPUS, the GPUs of a node, is defined by scripts."""
+    """Variables that result from `#PBS` lines; empty if these state no number of nodes.
+
+    PBS_NP counts the lines of PBS_NODEFILE, the only variable of the two that PBS Pro sets.
+    PBS_NGPUS, the GPUs of a node, is defined by scripts.
+    """
     found: dict[str, Text] = {}
     asked = dict(pbs_resources(source))
     counted = (asked[name] for name, kind in _PBS.items() if kind == "nodes" and name in asked)
@@ -107,7 +112,8 @@ _PARTS = re.compile(r"replicatedJobs\.1\.|pytorchReplicaSpecs")
 def stated_counts(
     texts: Sequence[Text], jobs: Sequence[Text], launch: LaunchCommand | None
 ) -> tuple[Count, ...]:
-    """The counts of scripts, jobs and the command that trains, in that order."""
+    """The numbers of nodes, GPUs and processes that are stated in scripts, in jobs, and by the
+    command that trains, in that order."""
     found = [count for text in texts for count in _directives(text)]
     found += [count for text in jobs for count in _of_job(text)]
     if launch is not None:
@@ -126,7 +132,7 @@ def stated_counts(
 
 
 def _of_trainer(launch: LaunchCommand) -> Iterator[Count]:
-    """Counts that a trainer's command takes from the environment."""
+    """Numbers of nodes and processes that a trainer's command takes from environment variables."""
     stated: tuple[tuple[CountKind, Setting | None], ...] = (
         ("nodes", launch.nodes), ("processes a node", launch.per_node),
     )  # fmt: skip
@@ -149,7 +155,7 @@ def accelerate_counts(found: Found, stated: Sequence[Count]) -> Iterator[Count]:
 
 
 def _directives(text: Text) -> Iterator[Count]:
-    """`#SBATCH --nodes=8`, `#PBS -l select=8`."""
+    """Counts in a script's directives: `#SBATCH --nodes=8`, `#PBS -l select=8`."""
     for option, value in slurm_options(text).items():
         if kind := _LAUNCHERS["srun"].get(option):
             yield from _count(kind, f"#SBATCH {option}", value)
@@ -160,7 +166,8 @@ def _directives(text: Text) -> Iterator[Count]:
 
 
 def _of_words(words: Sequence[Word]) -> Iterator[Count]:
-    """Options of each launcher in a command, up to the next launcher."""
+    """Counts in the options of a command's launchers; an option belongs to the launcher before
+    it."""
     launcher = ""
     for at, word in enumerate(words):
         name = _SAME.get(word.base, word.base)
@@ -185,8 +192,8 @@ def _of_words(words: Sequence[Word]) -> Iterator[Count]:
 
 
 def _count(kind: CountKind, who: str, value: Text, word: Word | None = None) -> Iterator[Count]:
-    """A count, if its value is a number: `8`, `h100:8`, `gpu:h100:8`; of `1:8` nodes the
-    maximum."""
+    """The count that a value states: `8`, `h100:8`, `gpu:h100:8`; for `1:8` nodes the maximum.
+    Nothing if it is no number."""
     match = re.fullmatch(r"(?:[\w.-]*:)*(-?\d{1,9})", value.value)
     if match is not None and not value.unknown:
         number = value[match.start(1) : match.end(1)]
@@ -233,7 +240,8 @@ def _yaml_count(path: str, node: Any, text: Text) -> Iterator[Count]:
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Scalars of a document by dotted path; list items by index."""
+    """Path and node of every scalar in a document; the path is dotted and has the index for list
+    items."""
     if node.id == "scalar":
         yield path.removeprefix("."), node
     for name, value in (*enumerate(items(node)), *pairs(node)):
@@ -247,8 +255,8 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 def stated_saving(
     scripts: Sequence[Text], launch: LaunchCommand | None, found: Found
 ) -> Saving | None:
-    """Time limit and checkpoints of a launch; None without a limit, or if a signal triggers a
-    save."""
+    """The time limit of a Slurm job and when its run saves. None if there is no limit, or if a
+    signal makes the run save."""
     options = [slurm_options(text) for text in scripts]
     limits = [one[name] for one in options for name in ("--time", "-t") if name in one]
     seconds = _seconds(limits[-1].value) if limits else None
@@ -271,7 +279,8 @@ def stated_saving(
 
 
 def _seconds(text: str) -> float | None:
-    """Slurm's formats: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on."""
+    """Seconds of a time as Slurm writes it: minutes, minutes:seconds, hours:minutes:seconds,
+    days-hours and so on. None if it is none of these."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
         return None
@@ -283,7 +292,8 @@ def _seconds(text: str) -> float | None:
 
 
 def _number(names: Sequence[str], launch: LaunchCommand, found: Found) -> int | None:
-    """The first of some settings that is a whole number."""
+    """The value of the first of these settings that is a whole number above 0; None if there is
+    none."""
     words = (word.text.value.partition("=") for word in launch.arguments)
     overrides = {key: value for key, _, value in reversed(list(words))}  # the first of several
     for name in names:
@@ -297,11 +307,11 @@ _BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
 def with_environment(found: Found, launch: LaunchCommand | None, given: Mapping[str, str]) -> Found:
-    """A launch, with the effects of the command's environment under any framework: blocking kernel
-    launches, and the variables of NCCL and libfabric.
+    """The launch with the effects that its command's environment has under any framework: kernel
+    launches that block, and variables of NCCL and libfabric.
 
-    `given`: variables stated by the user, which take priority. A variable with an unknown value is
-    noted and counts as unset.
+    `given`: variables from the user, which take priority. A variable with an unknown value is noted
+    and counts as unset.
     """
     seen = {} if launch is None else launch.command.environment
     problems, variations = list(found.problems), found.variations
@@ -327,8 +337,8 @@ def with_environment(found: Found, launch: LaunchCommand | None, given: Mapping[
 def as_unread_may_set(
     problems: Sequence[Problem], launch: LaunchCommand | None, noted: Sequence[Problem]
 ) -> Iterator[Problem]:
-    """A problem about an unset variable is a warning if files of variables could not be read
-    (`noted`)."""
+    """The problems; one that a variable is not set becomes a warning if a file that may set it
+    could not be read. `noted`: problems with the scripts, which name such files."""
     words = () if launch is None else launch.command.words
     unread = [item.text for item in noted if item.text.startswith("source ")]
     unread += [one.text.value for one in words if one.text.value.startswith("--env-file")]
@@ -350,7 +360,8 @@ _COUNTED = tuple(
 
 
 def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str, str]:
-    """Variables that a scheduler sets on such a machine, as far as it is known."""
+    """The variables that a scheduler sets on a machine with these numbers, by name; those of an
+    unknown number are left out."""
     found: dict[str, str] = {}
     for kind, number in (("nodes", nodes), ("gpus a node", gpus_per_node)):
         if number is not None:
@@ -359,5 +370,6 @@ def machine_variables(nodes: int | None, gpus_per_node: int | None) -> dict[str,
 
 
 def counted_by(command: str) -> Sequence[str]:
-    """The variables with the number that `$(...)` counts, by priority; empty for other commands."""
+    """Variables that hold the same number as the output of a counting command in `$(...)`, the
+    preferred first; empty for other commands."""
     return next((names for what, names in _COUNTED if what.match(command)), ())

@@ -38,8 +38,9 @@ _TOKEN = re.compile(r"[a-z0-9_]{1,12}")
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """`value`: the text with all known placeholders filled in. `unknown`: the first that is not, as
-    written, and `name`: the variable that would fill it, if any."""
+    """`value`: the text with placeholders filled in. If one has no value, `unknown` is that
+    placeholder as written and `name` the variable that would fill it (empty if there is none);
+    `unknown` is empty if all are filled in."""
 
     value: str
     unknown: str = ""
@@ -47,13 +48,15 @@ class Filled:
 
 
 def as_yaml(text: str) -> str:
-    """A template with its unquoted placeholders replaced by texts of the same length."""
+    """A template made valid YAML: its unquoted placeholders become texts of the same length, so
+    that places stay correct."""
     text = _DOUBLE.sub(lambda found: f"{found[1]}'{{{found[2]}}}'", text)
     return _SINGLE.sub(lambda found: f"{found[1]}${found[2]} ", text)
 
 
 def filled(text: str, variables: Mapping[str, object]) -> Filled:
-    """A text with its placeholders filled in from variables, as far as possible."""
+    """A text with its placeholders replaced by the values of variables, or by their own
+    defaults."""
     whole = _WHOLE.fullmatch(text.strip())
     if whole is not None and not _TOKEN.fullmatch(whole["angle"] or ""):
         names = whole.groupdict()
@@ -85,7 +88,8 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(ValueError):
-    """Why a text is not readable YAML, with line and column if known."""
+    """Raised for a text that cannot be read as YAML. The message gives the reason, with line and
+    column if known."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -119,21 +123,23 @@ class _Loader(yaml.SafeLoader):
 
 @dataclass(frozen=True)
 class YamlText:
-    """The documents of a text: their values, and nodes with their places."""
+    """The documents of a YAML text: their values (`contents`), and their syntax-tree nodes, which
+    have places."""
 
     contents: tuple[Any, ...]
     nodes: tuple[Any, ...]
 
     @property
     def content(self) -> Any:
-        """The value of a single document, None if the text is empty. YamlError for several."""
+        """The value of the only document; None if the text is empty. YamlError if there are
+        several."""
         if len(self.contents) > 1:
             raise YamlError(f"holds {len(self.contents)} documents; one is read")
         return self.contents[0] if self.contents else None
 
 
 def read_yaml(text: str) -> YamlText:
-    """Values and nodes of a text. YamlError."""
+    """The documents of a text. YamlError if it cannot be read as YAML."""
     read = _read_once(text)
     if isinstance(read, YamlError):
         raise read
@@ -141,14 +147,15 @@ def read_yaml(text: str) -> YamlText:
 
 
 def documents_of(text: str) -> YamlText:
-    """Values and nodes of a text; empty if it is not YAML."""
+    """The documents of a text; none if it cannot be read as YAML."""
     read = _read_once(text)
     return YamlText((), ()) if isinstance(read, YamlError) else read
 
 
 @lru_cache(maxsize=4)
 def _read_once(text: str) -> YamlText | YamlError:
-    """The result or the error; a file is examined several times."""
+    """The documents or the error. The result is cached, because the same file is examined several
+    times."""
     try:
         return _read(text)
     except YamlError as error:
@@ -184,7 +191,7 @@ def _read(text: str) -> YamlText:
 
 
 def _text_keys(value: Any) -> Any:
-    """A value in which all keys of tables are texts; YAML also has numbers and dates."""
+    """The value with all keys of its tables as texts; in YAML they may be numbers or dates."""
     if isinstance(value, dict):
         return {str(key): _text_keys(inner) for key, inner in value.items()}
     return [_text_keys(inner) for inner in value] if isinstance(value, list) else value
@@ -202,7 +209,8 @@ _RUN = ("command", "args", "run", "entrypoint")
 
 @dataclass(frozen=True)
 class Embedded:
-    """A text in a YAML file. `name`: the file that it becomes, or "" for a script that runs."""
+    """A text inside a YAML file: a file with a `name`, or, with an empty name, a script that
+    runs."""
 
     name: str
     text: Text
@@ -229,7 +237,8 @@ def is_embedding(text: str) -> bool:
 
 
 def embedded_texts(source: Text) -> Iterator[Embedded]:
-    """The files of the ConfigMaps, then what the containers run."""
+    """The texts inside a job's YAML: first the files in its ConfigMaps, then the scripts that its
+    containers run. YamlError if it cannot be read."""
     documents = read_yaml(source.value).nodes
     for name, value in _data_of(documents):
         blocks = (item for item in _scalars(value) if item.style == "|")
@@ -239,14 +248,14 @@ def embedded_texts(source: Text) -> Iterator[Embedded]:
 
 
 def _data_of(documents: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """The entries of the ConfigMaps."""
+    """Names and values in the `data` tables of the documents, as ConfigMaps have them."""
     tables = (value for one in documents for key, value in pairs(one) if key == "data")
     return (entry for table in tables for entry in pairs(table))
 
 
 def embedded_environment(source: Text) -> dict[str, Text]:
-    """Variables in `env` and `envFrom` of containers and in `envs` of a SkyPilot task; the first of
-    each name."""
+    """Environment variables that a job sets, by name: `env` and `envFrom` of containers, `envs` of
+    a SkyPilot task. If a name occurs several times, the first counts."""
     found: dict[str, Text] = {}
     documents = read_yaml(source.value).nodes
     for document in documents:
@@ -270,7 +279,7 @@ def _variables(document: Any, source: Text) -> Iterator[tuple[str, Text]]:
 
 
 def _tables(node: Any) -> Iterator[dict[str, Any]]:
-    """A table and those inside it, in order."""
+    """The table that a node is, then all tables inside it, in order; each as name -> node."""
     for item in items(node):
         yield from _tables(item)
     table = dict(pairs(node))
@@ -280,13 +289,13 @@ def _tables(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _scalars(node: Any) -> list[Any]:
-    """The scalars among a node or its items."""
+    """The scalars of a list; for a node that is a scalar itself, only that."""
     return [item for item in (items(node) or [node]) if item.id == "scalar"]
 
 
 def _scripts(document: Any, source: Text) -> Iterator[Text]:
-    """Scripts in `command`, `args` and `run`: literal blocks, the argument of a shell, else
-    words."""
+    """Scripts in the keys `command`, `args`, `run` and `entrypoint`. In each table: its literal
+    blocks; without these, the argument of `bash -c`; without that, all words as one command."""
     for table in _tables(document):
         said = [item for name in _RUN if name in table for item in _scalars(table[name])]
         blocks = [_block(item, source) for item in said if item.style == "|"]
@@ -296,14 +305,16 @@ def _scripts(document: Any, source: Text) -> Iterator[Text]:
 
 
 def _word(node: Any, source: Text) -> Text:
-    """A scalar as in its file, without quotes; a made text if it is written differently."""
+    """A scalar's text without quotes, with its place in the file; without a place if the file
+    writes it differently."""
     written = source[node.start_mark.index : node.end_mark.index]
     plain = written[1:-1] if node.style else written
     return plain if plain.value == node.value else Text.made(node.value)
 
 
 def _block(node: Any, source: Text) -> Text:
-    """A literal block without indentation; each character keeps its place."""
+    """The text of a literal block (`|`) without its indentation. Each character keeps its place in
+    the file."""
     lines = node.value.split("\n")
     at = source.value.index("\n", node.start_mark.index) + 1
     pieces: list[Text] = []

@@ -66,25 +66,28 @@ class Cause:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A cause at one strength."""
+    """A cause at one strength: `level` is one of the cause's `levels`, or 1 if it lists none."""
 
     cause: Cause
     level: float
 
     @property
     def words(self) -> str:
-        """`links between nodes at 50% of their rate`."""
+        """The cause and its strength in words, for example `links between nodes at 50% of their
+        rate`."""
         return self.cause.what.format(level=self.level)
 
     @property
     def factors(self) -> dict[str, float]:
-        """Factors on inputs of the cost core."""
+        """Names of the cost core's numbers that the hypothesis multiplies, each with its factor,
+        the level; empty if it multiplies none."""
         return dict.fromkeys(self.cause.factors, self.level)
 
     @property
     def target(self) -> tuple[str, str]:
-        """The setting that the level changes: (`request` or `transport`, the field), or (`links`,
-        "")."""
+        """The setting that takes the level, as a pair: the group (`request`, `transport`, `links`
+        or `sockets`) and the field in it. The field is empty for `links` and `sockets`; both are
+        empty if the cause sets nothing."""
         where, _, name = self.cause.sets.partition(".")
         return where, name
 
@@ -98,13 +101,14 @@ def causes(direction: Direction) -> tuple[Cause, ...]:
 
 
 def nothing_overlapped(profile: FrameworkProfile) -> FrameworkProfile:
-    """The profile with every collective exposed."""
+    """The framework's profile in which no communication overlaps with computation."""
     shares = {name: 0.0 for name in Overlap.model_fields if "contention" not in name}
     return with_tables(profile, {"overlap": shares})
 
 
 def predicted_under(proposal: Proposal, hypotheses: Sequence[Hypothesis]) -> Plan | None:
-    """The configuration with all hypotheses applied; None if one does not apply."""
+    """The plan predicted with all hypotheses applied to the proposal; None if one of them does not
+    apply to it."""
     try:
         return _plan(proposal, hypotheses)
     except (UsageError, HardwareError, ConstraintError):
@@ -170,10 +174,12 @@ _OUTSIDE_TEST = (
 
 @dataclass(frozen=True)
 class GapExplanation:
-    """A possible difference in words, and the figure that the model then predicts, s or bytes.
+    """A possible difference between the run and the prediction in words (`what`), and the figure
+    that the model predicts with it (`predicted`), in seconds or bytes.
 
-    `effect`: the figure over the original prediction, minus one; `test`: how to find out;
-    `any_gap`: it explains a gap of any size, so `predicted` is the measurement.
+    `effect`: `predicted` over the original prediction, minus one; `near`: whether it comes close to
+    the measurement; `test`: how to find out whether it applies; `any_gap`: it explains a gap of any
+    size, so `predicted` is the measurement.
     """
 
     figure: Figure
@@ -188,7 +194,8 @@ class GapExplanation:
 
 @dataclass(frozen=True)
 class Loss:
-    """A part of the predicted step besides its arithmetic: seconds, and the share of the step."""
+    """A part of the predicted step that is not the model's arithmetic at the GPU's peak rate:
+    seconds, and share of the step."""
 
     label: str
     seconds: float
@@ -197,8 +204,9 @@ class Loss:
 
 @dataclass(frozen=True)
 class Findings:
-    """Comparisons with a run, explanations of the gaps, losses of the predicted step, and the
-    meaning of a stated MFU."""
+    """The result of comparing a run with its prediction: the comparison of each figure,
+    explanations of the gaps, losses of the predicted step, and the ways in which a stated MFU may
+    have been counted, with verdicts on them."""
 
     comparisons: tuple[MeasuredComparison, ...] = ()
     explanations: tuple[GapExplanation, ...] = ()
@@ -223,8 +231,8 @@ def findings_of(proposal: Proposal, job: Job, plan: Plan, measured: Measured) ->
 
 
 def losses_of(plan: Plan) -> tuple[Loss, ...]:
-    """Time of the predicted step beyond the model's arithmetic at peak rate, by cause, largest
-    first."""
+    """Time that the predicted step takes beyond the model's arithmetic at peak rate, by cause,
+    largest first; causes with a small share of the step (`_LEAST_LOSS`) are left out."""
     total = plan.step_time_s
     ideal_s = min(plan.mfu * total, plan.time.compute_s)
     amounts = {TIME_WORDS[name]: value for name, value in plan.time.model_dump().items()}
@@ -240,7 +248,8 @@ CostedCause = tuple[Cause, tuple[tuple[Hypothesis, Plan], ...]]
 
 
 def costed_causes(proposal: Proposal, direction: Direction) -> tuple[CostedCause, ...]:
-    """Every cause of a direction, predicted at each of its strengths."""
+    """Every cause of a direction, with the strengths that apply to the proposal and the plan
+    predicted at each."""
     return tuple(
         (
             cause,
@@ -255,7 +264,8 @@ def costed_causes(proposal: Proposal, direction: Direction) -> tuple[CostedCause
 
 
 def direction_of(comparison: MeasuredComparison) -> Direction:
-    """The direction of a gap, which selects the list of causes to try."""
+    """Direction of a gap, which selects the causes to try: `slower` or `faster` for a step time,
+    `memory` for a peak."""
     if comparison.figure == "peak memory":
         return "memory"
     return "slower" if comparison.ratio > 1.0 else "faster"
@@ -267,8 +277,9 @@ def explain_gap(
     comparison: MeasuredComparison,
     costed: Sequence[CostedCause] | None = None,
 ) -> tuple[GapExplanation, ...]:
-    """Explanations of a gap, nearest first; empty if there is hardly a gap. `costed`:
-    `costed_causes` of the gap's direction, if known."""
+    """Explanations of a gap, nearest to the measurement first; empty if the ratio differs from one
+    by no more than `SAME`. A slower step also gets, as the last, time outside the model. `costed`:
+    the result of `costed_causes` for the gap's direction; None: it is computed here."""
     if abs(comparison.ratio - 1.0) <= SAME:
         return ()
     direction = direction_of(comparison)
@@ -292,8 +303,8 @@ _Tried = tuple[Hypothesis, float]
 def _best(
     plans: Sequence[tuple[Hypothesis, Plan]], comparison: MeasuredComparison
 ) -> _Tried | None:
-    """The strength of a cause that comes nearest to the measurement, among those that explain some
-    of the gap; None if none does."""
+    """The strength of a cause whose predicted figure comes nearest to the measurement, with that
+    figure; only strengths that close part of the gap count. None if none does."""
     figures = [(one, comparison.figure_of(plan)) for one, plan in plans]
     found = [(one, figure) for one, figure in figures if comparison.moves(figure)]
     return min(found, key=lambda one: comparison.distance(one[1]), default=None)

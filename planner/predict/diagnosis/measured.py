@@ -90,13 +90,16 @@ class MeasuredComparison:
         return abs(log(figure / self.measured))
 
     def moves(self, figure: float) -> bool:
-        """Whether another prediction closes part of the gap."""
+        """Whether `figure`, another prediction, closes a noticeable part of the gap to the
+        measurement (at least `LEAST_MOVE`) and does not overshoot it by more than the gap itself.
+        """
         gap = self.measured - self.predicted
         overshoots = abs(figure - self.measured) > abs(gap)
         return (figure - self.predicted) / gap >= LEAST_MOVE and not overshoots
 
     def is_near(self, figure: float) -> bool:
-        """Whether a figure is near the measurement, and nearer to it than to the prediction."""
+        """Whether `figure`, another prediction, is close to the measurement (within `NEAR`) and
+        less than half as far from it as the original prediction, in ln."""
         near = abs(figure / self.measured - 1.0) <= NEAR
         return near and self.distance(figure) < 0.5 * abs(log(self.ratio))
 
@@ -111,7 +114,9 @@ class Convention:
 
 
 def comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
-    """Each measurement with its prediction; an MFU counts as the step time that it implies."""
+    """Each measured figure, step time and peak memory, with its prediction. If the step time is not
+    given, it is computed from tokens/s or from the MFU. Figures that were not measured are left
+    out."""
     seconds = measured.seconds(plan)
     if seconds is None and measured.mfu is not None:
         seconds = plan.step_time_s * plan.mfu / measured.mfu
@@ -123,7 +128,8 @@ def comparisons(plan: Plan, measured: Measured) -> Iterator[MeasuredComparison]:
 
 
 def conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, ...]:
-    """The step time that the stated MFU implies under each convention."""
+    """The step time that the stated MFU implies under each way of counting MFU; ways that imply
+    nearly the same time are listed once. Empty if no MFU is stated."""
     if measured.mfu is None:
         return ()
     stated, taken_s = measured.mfu, measured.seconds(plan)
@@ -154,7 +160,9 @@ def conventions(plan: Plan, job: Job, measured: Measured) -> tuple[Convention, .
 
 
 def verdicts(plan: Plan, measured: Measured, ways: tuple[Convention, ...]) -> Iterator[str]:
-    """How a stated MFU was counted: certain if the step time is known, else likely."""
+    """Sentences on the way in which a stated MFU was counted: certain if the step time is known,
+    else likely. Yields no sentence if no MFU is stated, or if it fits when counted the usual way,
+    the first of `ways`."""
     if measured.mfu is None:
         return
     stated, first = share(measured.mfu), ways[0]

@@ -41,8 +41,9 @@ _PLACES = {
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Tensors that a phase keeps for backward: numbers of micro-batches for each part of the stage,
-    exceptions for single layers, and offloaded bytes that are on the GPU during a copy."""
+    """Tensors that a phase keeps for backward. `copies`: for how many micro-batches each part of
+    the stage is kept; `layers`: single layers that differ from that; `on_their_way`: bytes of
+    offloaded tensors that are on the GPU while they are copied."""
 
     copies: records.KeptCopies
     layers: tuple[OneLayer, ...]
@@ -51,10 +52,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class PhaseMemory:
-    """Live bytes of a stage at the worst point of a phase, by term.
+    """Live bytes of a stage at the worst point of a phase: the total, and by term.
 
-    `at`: the piece whose backward runs at that point; `in_flight`: micro-batches of which anything
-    is kept.
+    `at`: the kind of layer, or `loss`, `head`, `mtp` or `embedding`, that the GPU works on at that
+    point; empty if none. `in_flight`: number of micro-batches of which anything is kept. `kept`:
+    the tensors kept for backward; None in phases without any, such as the optimizer's.
     """
 
     name: str
@@ -67,14 +69,16 @@ class PhaseMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
-    """Phases of the first step (no optimizer state until its end) and of every later step."""
+    """Phases of the first step, which has no optimizer state until its end, and phases of every
+    later step."""
 
     first_step: tuple[PhaseMemory, ...]
     later_steps: tuple[PhaseMemory, ...]
 
     @property
     def peak(self) -> PhaseMemory:
-        """The phase that decides whether the job fits."""
+        """The phase with the most bytes, in the first step or in a later one. It decides whether
+        the job fits."""
         return max((*self.first_step, *self.later_steps), key=lambda phase: phase.total_bytes)
 
     def phase(self, name: str) -> PhaseMemory:
@@ -83,7 +87,8 @@ class MemoryTimeline:
 
 
 def stage_timeline(stage: Stage, kinds: tuple[str, ...] = ()) -> MemoryTimeline:
-    """The step of one stage; `kinds`: names of its kinds of layers."""
+    """The phases of one stage in the first step and in later steps. `kinds`: names of the kinds of
+    layers, by the core's index."""
     *phases, optimizer = _step(stage, kinds)
     return MemoryTimeline(
         (*(_without_state(stage, phase) for phase in phases), optimizer), (*phases, optimizer)
@@ -125,8 +130,8 @@ def _step(stage: Stage, kinds: tuple[str, ...]) -> Iterator[PhaseMemory]:
 def _pass(
     stage: Stage, one_pass: Pass, label: str, kinds: tuple[str, ...]
 ) -> Iterator[PhaseMemory]:
-    """Memory of one micro-batch in its forward, at the end of that, and in the worst phase of its
-    backward."""
+    """Phases of one micro-batch: its forward, the end of the forward, and the worst point of its
+    backward. `label` is appended to their names."""
     count = ceil(one_pass.in_flight)
     name = f"forward {count}/{count}" if count > 1 else "forward"
     loss = "loss" if stage.holds.head else ""
@@ -242,8 +247,10 @@ def _account(configuration: Configuration, stage: Stage, kinds: tuple[str, ...])
 
 
 def _gaps(stage: Stage, row: Any) -> dict[str, float]:
-    """Bytes of blocks that the allocator keeps in addition to live tensors; during the update, the
-    update's blocks are live."""
+    """Bytes, by name, that the allocator holds beyond the live tensors of the peak:
+    `fragmentation`, and the blocks that it keeps for the optimizer's update. The latter are not
+    listed if the framework keeps none, or if the peak is the update itself, when these blocks are
+    live tensors."""
     gaps = float(row.terms[f.STAGE_FRAGMENTATION])
     aside = core.set_aside_bytes(stage.key, stage.grid, stage.inputs.framework)
     if not aside or row.phase == 1.0:
@@ -258,12 +265,13 @@ def tensor_buffers(stage: Stage) -> float:
 
 
 def kind_names(job: Job) -> tuple[str, ...]:
-    """Names of the kinds of layers in the op table."""
+    """Names of the model's kinds of layers, in the order of the op table."""
     return tuple(piece.name for piece in job_pieces(job)[: len(job.model.piece_kinds)])
 
 
 def communicators(degrees: Degrees) -> tuple[str, ...]:
-    """Names of the communicators with buffers to which a rank belongs."""
+    """Names of the communicators for which each rank holds buffers: those with more than one rank
+    at these degrees."""
     sizes = core.communicator_sizes(degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.ep)
     return tuple(name for name, size in zip(core.COMMUNICATORS, sizes, strict=True) if size > 1)
 
@@ -277,7 +285,8 @@ class Footprint:
 
     @cached_property
     def heaviest(self) -> StageAccount:
-        """The stage with the least room on its machine, which decides whether the job fits."""
+        """The stage that uses the largest share of the limit of its machine. It decides whether the
+        job fits."""
         limits = [machine.hbm_limit_bytes for machine in self.configuration.job.machines]
         scales = [max(limits) / limits[machine] for machine in self.configuration.machines]
         return max(self.stages, key=lambda stage: stage.total_bytes * scales[stage.stage])
@@ -295,17 +304,18 @@ class Footprint:
 
     @property
     def limit_bytes(self) -> float:
-        """Bytes that the job may use: usable HBM less the reserve."""
+        """Bytes that the job may use on a GPU of the heaviest stage: usable HBM minus the
+        reserve."""
         return self.job.hbm_limit_bytes
 
     @property
     def usable_bytes(self) -> float:
-        """Bytes of HBM that a process can use."""
+        """Bytes of HBM that a process can use on a GPU of the heaviest stage."""
         return self.job.cluster.gpu.hbm_usable_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the predicted total stays within the limit."""
+        """Whether the predicted memory of the heaviest stage stays within the limit."""
         return self.total_bytes <= self.limit_bytes
 
     @property
@@ -325,8 +335,8 @@ def footprint_of(configuration: Configuration) -> Footprint:
 
 
 def worst_expert_load(job: Job, degrees: Degrees) -> float:
-    """Load of the busiest expert rank over the mean load, if a dropless router sends it as many
-    tokens as possible.
+    """The largest possible load of the busiest expert rank, divided by the mean load: the case in
+    which a dropless router sends that rank as many tokens as it can.
 
     A rank holds E/ep experts, so it gets at most min(k, E/ep) of the k copies of each token of its
     ep group; the mean is k/ep (E = experts, k = top_k). 1 without experts or without ep.
@@ -339,8 +349,8 @@ def worst_expert_load(job: Job, degrees: Degrees) -> float:
 
 
 def dropless_worst_case(configuration: Configuration) -> Footprint | None:
-    """The footprint if every token of the ep group goes to one rank; None if ranks do not share out
-    the experts, or if the job already assumes such a load."""
+    """The footprint if one expert rank gets the largest possible load (`worst_expert_load`). None
+    if experts are not split over ranks, or if the job already assumes a load at least as large."""
     job = configuration.job
     worst = worst_expert_load(job, configuration.degrees)
     if worst <= job.expert_imbalance:
@@ -350,8 +360,8 @@ def dropless_worst_case(configuration: Configuration) -> Footprint | None:
 
 @dataclass(frozen=True, slots=True)
 class LayerMemory:
-    """Live bytes during the backward of one layer of a stage; `done`: number of layers whose
-    backward is finished."""
+    """Live bytes of a stage while one of its layers runs backward. `layer`: its number in the
+    stage, from 0; `done`: number of layers whose backward is finished by then."""
 
     layer: int
     done: int
@@ -359,8 +369,9 @@ class LayerMemory:
 
 
 def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
-    """The layers of a stage in the order of backward, last layer first, in the heavier of the
-    step's passes."""
+    """Memory at each layer of a stage, in the order of backward: last layer first. Bytes are
+    computed for the first and the last layer of the heavier of the step's passes, and linear in
+    between."""
     stage, count = account.core, account.layers
     step_passes = passes(stage.held, stage.grid.grad_acc, stage.inputs.framework)
     lines = [_ends(stage, one_pass) for one_pass in step_passes if one_pass.counts]
@@ -373,8 +384,9 @@ def backward_by_layer(account: StageAccount) -> tuple[LayerMemory, ...]:
 
 
 def _ends(stage: Stage, one_pass: Pass) -> tuple[float, float]:
-    """Bytes at the first and at the last layer of a backward pass; 0 without layers. (The core
-    skips the last layer once gradients exist, because it is lighter then.)"""
+    """Live bytes while the stage's first layer runs backward, and while its last layer does; both 0
+    if the stage has no layers. (The core leaves out the last layer once gradients exist, because it
+    is lighter then.)"""
     firsts = [
         float(total_bytes(stage.terms(phase, one_pass)))
         for phase in (LAYER, LAYER_AGAIN)

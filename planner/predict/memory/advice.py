@@ -36,10 +36,11 @@ LEAST_SHRINKAGE = 0.2
 
 @dataclass(frozen=True)
 class Move:
-    """One change or a pair of changes, and the result.
+    """One change, or a pair of changes, and the plan that results.
 
-    `saved_bytes`: at the peak of the heaviest stage; `extra_s`: increase of the step time, at the
-    original batch; `follows`: the other options that had to change, in words.
+    `saved_bytes`: bytes by which the peak of the heaviest stage falls; `extra_s`: seconds by which
+    the step becomes longer, at the original batch; `follows`: other options that had to change as
+    well, in words.
     """
 
     changes: tuple[OptionChange, ...]
@@ -57,7 +58,8 @@ class Move:
 
     @property
     def learns(self) -> str:
-        """How the training changes, if the result is a different model; else empty."""
+        """How the training differs, in words, if the change trains a different model; empty if
+        not."""
         return ", ".join(dict.fromkeys(change.learns for change in self.changes if change.learns))
 
     @property
@@ -67,14 +69,15 @@ class Move:
 
     @property
     def is_safe(self) -> bool:
-        """Whether it fits with the probability that a recommendation requires."""
+        """Whether the changed plan fits with the probability that a recommendation requires."""
         return self.plan.fit_probability >= SAFE_PROBABILITY
 
 
 @dataclass(frozen=True)
 class LargestTerm:
-    """The largest memory term at the peak, in bytes; `move`: the first change, in the order of
-    advice, that shrinks it; None if no tried change does."""
+    """The largest memory term at the peak. `size_bytes`: its bytes; `total_bytes`: those of the
+    whole peak; `move`: the first change, in the order of advice, that shrinks the term, or None if
+    no tried change does."""
 
     name: str
     label: str
@@ -157,7 +160,8 @@ class _Adviser:
         )
 
     def _moves(self, what: str, sets: list[tuple[OptionChange, ...]]) -> list[Move]:
-        """Legal moves that save memory."""
+        """The changes of `sets` that obey the rules and save memory. `what`: words for the progress
+        display."""
         found = []
         for index, changes in enumerate(sets):
             if self.over(" ".join(change.flags for change in changes)):
@@ -169,7 +173,7 @@ class _Adviser:
         return found
 
     def _move(self, changes: tuple[OptionChange, ...]) -> Move | None:
-        """A move, evaluated; None if it breaks a rule."""
+        """The changes and the plan that results from them; None if that breaks a rule."""
         self.tried += 1
         proposal = self._changed(changes)
         if proposal is None:
@@ -212,8 +216,9 @@ class _Adviser:
         return proposal.changed(request, degrees, *again)
 
     def _completed(self, degrees: Degrees, wanted: Mapping[str, int], gbs: int) -> Degrees | None:
-        """Degrees completed: dp from the GPUs, grad_acc from the batch, etp, and vpp 1 if chunks
-        would be unequal at another pp."""
+        """`degrees` with the remaining ones computed: dp from the number of GPUs, grad_acc from the
+        batch `gbs`, etp; and vpp is set to 1 if another pp would make the chunks unequal. None if
+        GPUs or batch cannot be divided. `wanted`: the degrees that the changes set."""
         present = self.proposal.degrees
         replica, gpus = degrees.tp * degrees.pp * degrees.cp, present.gpus
         if "dp" in wanted or (self.may_add_gpus and replica > gpus):
@@ -225,7 +230,9 @@ class _Adviser:
         return degrees.model_copy(update=changes).filling(gpus, gbs)
 
     def _expert_tensor(self, degrees: Degrees) -> int:
-        """etp, which equals tp if it did so before or has to."""
+        """The etp to use with these degrees: 1 without experts. If the framework has no separate
+        etp, it is 1 with ep and tp without. Otherwise it equals tp if both were equal and above 1
+        before the change; if not, it stays as it was, but at most tp."""
         present, rules = self.proposal.degrees, self.job.framework.parallelism
         if self.job.model.moe is None:
             return 1
@@ -235,7 +242,7 @@ class _Adviser:
 
 
 def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
-    """The largest term at a plan's peak, and the first of the moves that shrinks it."""
+    """The largest term at the peak of `base`, and the first of `moves` that shrinks it."""
     stage = base.stages[base.heaviest_stage]
     name = max(MEMORY_WORDS, key=lambda term: float(getattr(stage, term)))
     size = float(getattr(stage, name))
@@ -250,13 +257,14 @@ def largest_term(base: Plan, moves: Iterable[Move]) -> LargestTerm:
 
 
 def _stay(moves: Sequence[Move]) -> list[Move]:
-    """Moves without additional GPUs."""
+    """The moves that need no additional GPUs."""
     return [move for move in moves if not move.more_gpus]
 
 
 def _fewest_gpus(moves: list[Move]) -> list[Move]:
-    """Drop moves to more GPUs than the smallest additional number that suffices, and moves to that
-    number that do not fit."""
+    """The moves without those that add needlessly many GPUs. If n is the smallest number of added
+    GPUs with which some move fits, moves that add more than n are dropped, and so are moves that
+    add n and do not fit. All moves if no move with added GPUs fits."""
     enough = min((move.more_gpus for move in moves if move.more_gpus and move.is_safe), default=0)
     if not enough:
         return moves

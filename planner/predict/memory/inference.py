@@ -37,41 +37,45 @@ class InferenceMemory:
 
     @cached_property
     def heaviest(self) -> ServingStageMemory:
-        """The stage with the least room, or the largest excess over its limit."""
+        """The stage with the least room to spare, or, if some do not fit, the one that exceeds its
+        limit most."""
         return max(self.stages, key=lambda stage: stage.missing)
 
     @property
     def fits(self) -> bool:
-        """Whether the batch at full context is expected to fit every stage."""
+        """Whether the KV cache of the batch at full context is predicted to fit on every stage."""
         return self.heaviest.missing <= 0
 
     @property
     def sure(self) -> bool:
-        """Whether the answer is the same at both ends of the interval."""
+        """Whether `fits` has the same answer at both ends of the 80 % interval of the room for the
+        KV cache."""
         missing = self.heaviest.missing
         low, high = missing - self.spread.high, missing - self.spread.low
         return high <= 0 or low > 0
 
     @property
     def layer_token_bytes(self) -> float:
-        """Bytes a token adds to one layer on one rank."""
+        """Bytes that one token adds to the KV cache of one layer on one rank."""
         return layer_token_bytes(self.deployment)
 
     @property
     def token_bytes(self) -> float:
-        """Bytes a token adds to all layers on all ranks of a replica, ignoring windows."""
+        """Bytes that one token adds to the KV cache, summed over all layers and all ranks of a
+        replica, as if no layer had a sliding window."""
         return model_token_bytes(self.deployment)
 
     @property
     def caching_layers(self) -> str:
-        """The layers that cache tokens, in words."""
+        """The number of layers that cache tokens, in words: `all 32 layers` or `8 of 32 layers`."""
         kinds = self.deployment.model.kind_sequence
         caching = sum(kind.attention not in ("state", "none") for kind in kinds)
         return f"{'all' if caching == len(kinds) else f'{caching} of'} {len(kinds)} layers"
 
     @property
     def one_copy_token_bytes(self) -> float:
-        """Bytes of a token's keys and values without the copies that several ranks hold."""
+        """Bytes that one token adds to the KV cache of all layers on a single GPU, where no keys
+        and values are copied to several ranks."""
         deployment = self.deployment
         alone = Deployment(deployment.model, deployment.gpu, kv=deployment.kv)
         return model_token_bytes(alone)
@@ -112,9 +116,10 @@ _REDUCTIONS_A_LAYER = 2.0
 
 @dataclass(frozen=True)
 class ServingSplit:
-    """A deployment on the same GPUs, whose stages work one after the other. `read_s`: seconds to
-    read a rank's weights and cache once at full HBM rate, all experts included; `reduce_s`: seconds
-    of the all-reduces for one token of each sequence."""
+    """A deployment on the same GPUs with another tp and dp. Its pipeline stages work one after the
+    other, so their seconds are added. `read_s`: seconds to read a rank's weights and cache once at
+    full HBM rate, all experts included; `reduce_s`: seconds of the all-reduces of one decoding
+    step, which gives each sequence one token."""
 
     memory: InferenceMemory
     read_s: float
@@ -122,8 +127,8 @@ class ServingSplit:
 
     @property
     def token_s(self) -> float:
-        """Seconds between tokens of a sequence, ignoring launches and products, which overlap with
-        the reads."""
+        """Seconds between two tokens of a sequence: reads and all-reduces. Kernel launches are
+        ignored, and so is the arithmetic, which overlaps with the reads."""
         return self.read_s + self.reduce_s
 
     @property
@@ -139,8 +144,8 @@ class ServingSplit:
 
 
 def splits(deployment: Deployment, cluster: Cluster) -> Iterator[ServingSplit]:
-    """Every legal tp·dp of the same number of ranks, deepest tp first. `cluster`: its links are
-    used."""
+    """The deployment with every legal pair of tp and dp whose product stays the same, largest tp
+    first. `cluster`: gives the speed of the links."""
     ranks = deployment.tp * deployment.dp
     for tp in (count for count in range(ranks, 0, -1) if ranks % count == 0):
         near = replace(deployment, tp=tp, dp=ranks // tp)

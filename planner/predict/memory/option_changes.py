@@ -34,7 +34,8 @@ OTHER_BATCH = "a larger batch"
 
 @dataclass(frozen=True)
 class OptionChange:
-    """One option with another value. `kind` groups options that exclude each other.
+    """One option with another value. `kind`: changes of the same kind exclude each other; `flags`:
+    the options to give; `request`, `degrees`: the fields that change.
 
     `learns`: how the training changes, if the result is a different model; empty if only memory and
     time change.
@@ -91,8 +92,11 @@ class OptionChanges:
             yield OptionChange("recompute", flags, recompute="full", recomputed=fewest)
 
     def _fewest_recomputed(self) -> tuple[int, ...] | None:
-        """Smallest number of layers per stage whose full recomputation suffices, by the stages'
-        accounts."""
+        """For each stage, the number of layers to recompute in full so that the configuration fits:
+        the smallest number that suffices, the same on every stage but at most the stage's layers.
+        None if it fits already, if recomputing all layers does not suffice or all are needed, if
+        something is recomputed already, or if the framework cannot recompute only some layers in
+        full."""
         job, proposal = self.job, self.proposal
         rule = job.framework.parallelism.recompute_layers
         modes = [mode.name for mode in job.framework.recompute]
@@ -134,8 +138,8 @@ class OptionChanges:
         yield from self._more_replicas()
 
     def _zero_beside(self, name: str) -> dict[str, int]:
-        """The ZeRO stage to combine with a larger tensor degree, if the present stage excludes
-        it."""
+        """`{"zero": 2}` if the degree `name` is tp, ZeRO-3 is in use, and the framework cannot
+        combine it with tensor parallelism; otherwise empty."""
         stays = name != "tp" or self.job.framework.parallelism.zero3_with_tensor
         return {} if stays or self.proposal.degrees.zero < 3 else {"zero": 2}
 
@@ -159,8 +163,8 @@ class OptionChanges:
             yield OptionChange("dp", flags, request=batch, degrees=given, learns=OTHER_BATCH)
 
     def _trades(self, name: str, factor: int, names: list[str]) -> Iterator[OptionChange]:
-        """A larger degree of one split in exchange for a smaller degree of another, on the same
-        GPUs."""
+        """The degree `name` multiplied by `factor`, and another degree divided by it, so that the
+        number of GPUs stays. ep takes no part."""
         present = self.proposal.degrees
         for giver in names:
             given = getattr(present, giver)
@@ -182,14 +186,16 @@ class OptionChanges:
 
     @staticmethod
     def _option(kind: str, learns: str = "", **option: str) -> OptionChange:
-        """One option of the request with another value."""
+        """A change of one field of the request. `option`: the field and its new value; `kind`,
+        `learns`: as in `OptionChange`."""
         ((name, value),) = option.items()
         flags = f"--{name.replace('_', '-')} {value}"
         return OptionChange(kind, flags, request=option, learns=learns)
 
     def _optimizer_offloads(self) -> Iterator[OptionChange]:
-        """A larger share of the optimizer on the host, with the ZeRO stage that this requires, and
-        with the stage from which on gradients are moved there too."""
+        """Larger shares of the optimizer on the host. Each is offered with the present ZeRO stage,
+        or with a higher one if it requires that; and also with ZeRO-2 if the framework moves
+        gradients to the host from that stage on."""
         stages = sorted(self.job.framework.parallelism.zero_stages)
         for share in _SHARES[self.job.framework.optimizer.offload]:
             if share <= self.job.optimizer_offload:
@@ -214,7 +220,8 @@ class OptionChanges:
                 yield spelled(modules, profile, self.job.model)
 
     def _kernels(self) -> Iterator[OptionChange]:
-        """Attention that keeps no scores, and weights in 16 bits."""
+        """Flash attention, which stores no scores; weights in bf16; and sequence parallelism: those
+        that the job does not use yet."""
         if self.job.attention == "eager":
             yield self._option("attention", attention="flash")
         if self.job.dtype != "bf16":
@@ -235,8 +242,8 @@ class OptionChanges:
         yield from self._weights_off_gpu()
 
     def _weights_off_gpu(self) -> Iterator[OptionChange]:
-        """Weights in host memory or on NVMe, with ZeRO-3, which gathers them, if the present stage
-        does not gather weights."""
+        """Techniques that keep the weights in host memory or on NVMe, each combined with ZeRO-3,
+        which they need. Empty if ZeRO-3 is in use already, or if the framework does not have it."""
         profile = self.job.framework
         if self.proposal.degrees.zero > 2 or 3 not in profile.parallelism.zero_stages:
             return

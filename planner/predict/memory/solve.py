@@ -51,8 +51,9 @@ class SolvedPoint:
 
 @dataclass(frozen=True)
 class Solution:
-    """Borders for the safe probability and for an even chance. Values are multiples of `step`, or
-    divisors of the batch if `step` is 0; `held` states in words what stays fixed."""
+    """Borders for the safe probability (`safe`) and for an even chance (`even`). Tried values are
+    multiples of `step`, or divisors of the batch if `step` is 0; `held` states in words what stays
+    fixed."""
 
     unknown: Unknown
     step: int
@@ -75,7 +76,8 @@ def solve(configuration: Configuration, unknown: Unknown, *, batch_is_fixed: boo
 
 @dataclass
 class _Axis:
-    """Values of the unknown, ascending, and the configuration of each."""
+    """The values of the unknown to try, ascending; `place` makes the configuration with one of
+    them. `step`, `held`: as in `Solution`."""
 
     values: Sequence[int]
     step: int
@@ -150,7 +152,8 @@ def _axis(configuration: Configuration, unknown: Unknown, batch_is_fixed: bool) 
 
 
 def _dividing_micro_batches(configuration: Configuration) -> _Axis:
-    """Micro-batches that divide a data-parallel rank's share of the batch."""
+    """The micro-batches to try if the global batch is fixed: those that divide a data-parallel
+    rank's share of it. UsageError if none obeys the rules."""
     degrees = configuration.degrees
     share = degrees.mbs * degrees.grad_acc
 
@@ -166,7 +169,9 @@ def _dividing_micro_batches(configuration: Configuration) -> _Axis:
 
 
 def _stepped(held: str, largest: int, step: int, place: Callable[[int], Configuration]) -> _Axis:
-    """Multiples of the smallest legal unit, which is `step` times a power of two."""
+    """The values to try: all multiples, up to `largest`, of the smallest unit whose first three
+    multiples obey the rules. Units are `step` times a power of two. UsageError if there is no such
+    unit."""
     for doubling in range(_MOST_DOUBLINGS):
         unit = step << doubling
         first = [unit * count for count in (1, 2, 3) if unit * count <= largest]
@@ -185,13 +190,15 @@ def _is_legal(place: Callable[[int], Configuration], value: int) -> bool:
 
 
 def _exact(job: Job, degrees: Degrees, **changes: Any) -> Job:
-    """The job with exactly the batch of these degrees, and with further changes."""
+    """The job with `changes`, and with exactly the global batch of these degrees, without
+    tolerance."""
     batch = BatchTarget(float(degrees.gbs), tolerance=0.0, exact=True)
     return replace(job, batch=batch, **changes)
 
 
 def _again(configuration: Configuration, seq: int | None = None, **degrees: int) -> Configuration:
-    """The same layout for another length or other degrees, checked against the rules."""
+    """The configuration with the same layout but another sequence length or other degrees, checked
+    against the rules."""
     changed = configuration.degrees.model_copy(update=degrees)
     job = _exact(configuration.job, changed, seq=seq or configuration.job.seq)
     return checked(replace(configuration, job=job, degrees=changed))

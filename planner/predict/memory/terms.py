@@ -33,8 +33,9 @@ ON_THEIR_WAY = "offloaded, on their way"
 
 @dataclass(frozen=True, slots=True)
 class KeptTensor:
-    """A saved tensor of the op table: bytes of all layers and micro-batches together, in `copies`
-    copies (a micro-batch that keeps only some of its layers counts as a fraction)."""
+    """A tensor of the op table that is saved for backward. `size_bytes`: of all its copies;
+    `copies`: one for each layer and micro-batch that keeps it (a micro-batch that keeps only some
+    of its layers counts as a fraction)."""
 
     name: str
     size_bytes: float
@@ -48,7 +49,7 @@ class KeptTensor:
 
 
 def kept_tensors(job: Job, stage: Stage, phase: PhaseMemory) -> tuple[KeptTensor, ...]:
-    """Tensors kept for backward in a phase, largest first."""
+    """Tensors kept for backward in a phase, largest first; empty if the phase keeps none."""
     kept = phase.kept
     if kept is None:
         return ()
@@ -67,7 +68,7 @@ def kept_tensors(job: Job, stage: Stage, phase: PhaseMemory) -> tuple[KeptTensor
 
 
 def _waiting(stage: Stage, kept: Kept) -> float:
-    """Bytes kept only for weight gradients that are deferred."""
+    """Bytes kept only because the computation of weight gradients is deferred."""
     copies, holds = kept.copies, stage.holds
     return float(copies.weight * holds.layer_weight + copies.head_weight * holds.head_weight)
 
@@ -166,8 +167,8 @@ _SMALL = 5e-5
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A summand of a stage's peak: live tensors, or bytes outside tensors (`where`). `of`: the
-    larger term that it belongs to."""
+    """A part of a stage's peak. `where`: `tensors` for live tensors, `outside` for bytes outside
+    them; `of`: the larger term to which it belongs, or empty."""
 
     name: str
     label: str
@@ -178,7 +179,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """A phase of the first step or of later ones."""
+    """A phase of the first step or of later ones (`step`), and whether it is the peak."""
 
     step: Step
     phase: PhaseMemory
@@ -228,7 +229,8 @@ def peak_parts(footprint: Footprint, account: StageAccount) -> tuple[Part, ...]:
 
 
 def _pooled(parts: list[Part], least: float) -> list[Part]:
-    """The parts, with those below `least` bytes merged into one."""
+    """The parts of at least `least` bytes; all smaller ones are added up in a last part, `other
+    tensors`."""
     shown = [part for part in parts if part.size_bytes >= least]
     small = sum(part.size_bytes for part in parts if part.size_bytes < least)
     if small:
@@ -237,7 +239,7 @@ def _pooled(parts: list[Part], least: float) -> list[Part]:
 
 
 def _activation_parts(tensors: tuple[KeptTensor, ...]) -> list[Part]:
-    """Kept tensors by the block of the model that keeps them, largest first."""
+    """Bytes of kept tensors, added up by the block of the model that keeps them, largest first."""
     sizes: dict[str, float] = {}
     for tensor in tensors:
         part = part_of(tensor.name)

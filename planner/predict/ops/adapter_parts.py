@@ -39,8 +39,9 @@ _OWN_INPUT = ("out_proj", "down", "up_proj", "q_up", "kv_up", "experts_up", "exp
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A linear layer within a row, or several layers that share an adapter: input and output width,
-    sharding of the weights by output, and sharding of the input."""
+    """A linear layer within a row of the op table, or several layers that share one adapter: its
+    name, input width `into`, output width `out`, how tensor parallelism divides the weights by
+    outputs (`shard`), and how the input is divided (`input_shard`)."""
 
     name: str
     into: float
@@ -50,7 +51,8 @@ class Part:
 
 
 def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
-    """Linear layers of a row, by the names that adapters use for their targets."""
+    """The linear layers that a row contains, by the names that `targets` of adapters use ("q",
+    "up"); empty if it contains none."""
     if op.name == _QKV:
         return ("q", "k", "v")
     if op.name in _ALONE:
@@ -66,7 +68,8 @@ def layer_names(op: Op, context: OpContext) -> tuple[str, ...]:
 
 
 def _is_together(context: OpContext) -> bool:
-    """Whether one row contains both gate and up."""
+    """Whether gate and up are one row: the model has a gate, and the framework fuses
+    projections."""
     return context.model.gated and bool(context.profile.kernels.fused_projections)
 
 
@@ -116,8 +119,9 @@ def _qkv_parts(op: Op, context: OpContext, wanted: set[str]) -> tuple[Part, ...]
 
 
 def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, ...]:
-    """Parts of a row with gate and up, or with one of them. If the library has both in one layer,
-    the adapter belongs to the first row."""
+    """The parts of a row that contains gate, up or both. If the library makes gate and up one
+    layer, they share one adapter: it is counted in the row of both or, if they are two rows, in the
+    row of gate, so the row of up has no part."""
     together, families = _is_together(context), context.saved.fused_gate_up_families
     if context.profile.adapters.fused_targets or context.applies(families):
         whole = op.out_width if together else 2.0 * op.out_width
@@ -128,7 +132,8 @@ def _up_parts(op: Op, context: OpContext, names: Sequence[str]) -> tuple[Part, .
 
 
 def input_of(op: Op, context: OpContext) -> str:
-    """The tensor that a product reads, by a name common to all its readers."""
+    """Name of the tensor that a product reads. Products that read the same tensor get the same
+    name; a product with an input of its own gets the name of its row."""
     block, _, row = op.name.partition("/")
     if op.name in _OF_IMAGES:
         return "images"

@@ -34,7 +34,9 @@ _ENGINE_SHARE = 0.5
 
 
 def with_tuning(piece: Piece, context: OpContext, *, frozen: bool = False) -> Piece:
-    """A piece as it is trained: frozen rows with adapters; `frozen`: no part of it is trained."""
+    """The piece with its rows changed to fit the job's tuning: rows that are not trained become
+    frozen, and rows of adapters are added. Unchanged if the job trains all weights. `frozen`: no
+    part of this piece is trained, so it gets no adapters."""
     if context.tuning.trains_all:
         return piece
     rule = Frozen(context, frozen)
@@ -82,8 +84,9 @@ def _cast_bytes(op: Op, context: OpContext) -> float:
 def _kept_inputs(
     ops: Sequence[Op], adapted: dict[str, tuple[Part, ...]], context: OpContext, *, frozen: bool
 ) -> dict[str, tuple[Saved, ...]]:
-    """The inputs that each row keeps. If several products read the same tensor, the first of them
-    that needs it for backward keeps it."""
+    """The inputs that the products keep for backward, by the name of the row; rows that keep none
+    may be missing. If several products read the same tensor, only the first of them that needs it
+    keeps it."""
     held: dict[str, tuple[Saved, ...]] = {}
     for op in ops:
         rows = tuple(row for row in op.saved if op.is_product and is_input(row, context))
@@ -104,21 +107,23 @@ def _kept_inputs(
 
 
 def _gathered(row: Saved, context: OpContext) -> Saved:
-    """The input that adapters keep; it is gathered if tensor parallelism splits the adapters
-    (Megatron-Bridge, src/megatron/bridge/peft/lora.py, sequence_parallel_input_regather)."""
+    """A kept input as it is stored: whole on every rank if the job has adapters that tensor
+    parallelism splits, otherwise unchanged (Megatron-Bridge, src/megatron/bridge/peft/lora.py,
+    sequence_parallel_input_regather)."""
     split = context.tuning.has_adapters and context.profile.adapters.fused_targets
     return replace(row, shard=Shard.NONE) if split and row.shard is Shard.SEQUENCE else row
 
 
 def _input_of(op: Op, context: OpContext) -> str:
-    """Name of the tensor that a product keeps: the shared input if products share it, else a cast
-    of the product's own."""
+    """Name under which a product's input is kept: the name of the shared tensor if the framework
+    keeps one for all its readers, otherwise the name of the row, because each product keeps a cast
+    of its own."""
     return input_of(op, context) if context.saved.linear_inputs_shared else op.name
 
 
 def _as_wide(row: Saved, op: Op, context: OpContext) -> Saved:
-    """An input in the type in which its product receives it: quantised products after fp32 norms
-    get fp32."""
+    """A kept input with the bytes of the type in which its product receives it: fp32 for a
+    quantised product that reads an fp32 tensor, otherwise unchanged."""
     if not (context.tuning.base and is_packed(op, context) and is_wide(op, context)):
         return row
     factor = _FP32 / context.saved.activation_bytes
@@ -148,16 +153,17 @@ class _Adapter:
 
     @property
     def cast_of_weights(self) -> float:
-        """Bytes per weight of the 16-bit copy of the adapter's fp32 weights that autocast keeps if
-        the base has 16 bits; with an fp32 base all weights have such a copy
-        (`saved.weight_cast_bytes`)."""
+        """Bytes per weight of the 16-bit copy of fp32 adapter weights that autocast makes and the
+        graph keeps. 0 if the adapter is not fp32, if there is no autocast, or if the base is fp32:
+        then the 16-bit copy of all weights (`saved.weight_cast_bytes`) includes it."""
         autocasts = 0.0 < self.context.profile.adapters.cast_bytes < _FP32
         over_16_bits = autocasts and not self.context.saved.weight_cast_bytes
         return _HALF if over_16_bits and self.held == "fp32" else 0.0
 
     @property
     def held(self) -> str:
-        """Type of the adapter's weights."""
+        """Name of the type in which the adapter's weights are stored: the type that the job states,
+        else the framework's."""
         return self.context.tuning.adapter or self.context.profile.adapters.weight_type
 
     @property
@@ -176,7 +182,8 @@ class _Adapter:
 
     @property
     def groups(self) -> float:
-        """Number of pairs of adapter matrices."""
+        """Number of pairs of matrices A and B in the row: one per expert if every expert has its
+        own, else 1."""
         return self.op.groups if self.of_each_expert else 1.0
 
     @property
@@ -194,15 +201,16 @@ class _Adapter:
 
     @property
     def freed(self) -> Module:
-        """Modules whose recomputation frees the adapter's tensors: those that free the product's
-        input, else those of the whole layer."""
+        """The recompute modes that drop the tensors that the adapter keeps: those that drop the
+        product's input or, if the product lists no input, those that recompute the whole layer.
+        NOTHING for the output head."""
         if self.op.pads_vocabulary:
             return Module.NOTHING
         inputs = [row for row in self.op.saved if is_input(row, self.context)]
         return inputs[0].freed_by if inputs else WHOLE_LAYER
 
     def shards(self, *, first: bool) -> ParamShard:
-        """Sharding of the matrix A (`first`) or B."""
+        """How tensor parallelism divides the matrix A (`first` is true) or B."""
         if self.op.kind is OpKind.GROUPED_GEMM:
             return ParamShard.EXPERT if self.of_each_expert else ParamShard.NONE
         if self.is_split:
@@ -256,7 +264,7 @@ def _adapter_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
 
 
 def _by_outputs(second: Op, one: _Adapter) -> Op:
-    """The product by B, with outputs divided like those of the frozen product."""
+    """The product by B, with its outputs divided over ranks as those of the frozen product are."""
     if one.part.shard is ParamShard.KV:
         return replace(second, out_width=0.0, kv_out_width=one.part.out)
     if one.op.kind is OpKind.GROUPED_GEMM and not one.of_each_expert:
@@ -284,7 +292,8 @@ def _split(first: Op, second: Op, by_inputs: bool) -> tuple[Op, Op]:
 
 
 def _kept_by_first(one: _Adapter) -> tuple[Saved, ...]:
-    """The input that the product by A keeps; empty if it shares the frozen product's input."""
+    """The input that the product by A keeps, with dropout's mask if there is dropout; empty if the
+    adapter keeps the same tensor as the frozen product."""
     width = one.part.into * one.op.tokens_factor
     if _shares_input(one.op, one.context):
         return ()

@@ -36,8 +36,8 @@ def attention_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _gate(context: OpContext) -> tuple[Op, ...]:
-    """A sigmoid gate on the output of attention, computed by further outputs of the query
-    projection."""
+    """The row that multiplies the output of attention by a sigmoid gate; empty if the model has no
+    such gate. The query projection computes the gate as additional outputs."""
     model, width = context.model, float(context.model.attention_out_width)
     if not model.attention_gate:
         return ()
@@ -48,8 +48,8 @@ def _gate(context: OpContext) -> tuple[Op, ...]:
 
 
 def layer_checkpoint(context: OpContext) -> Saved:
-    """The tensors that whole-layer recomputation keeps: the input of the layer, or the inputs of
-    its parts."""
+    """The tensor that is kept only if whole layers are recomputed: the input of the layer or, if
+    the framework checkpoints the layer's parts, the input of each."""
     return Saved(
         "layer/checkpoint",
         context.saved.checkpoint_inputs * context.saved.residual_bytes * context.model.hidden,
@@ -127,8 +127,8 @@ def _qk_norm(context: OpContext) -> tuple[Op, ...]:
 
 
 def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Queries and keys divided by their length. This norm has no scale, so no normalised tensor is
-    kept."""
+    """Rows that divide queries and keys by their length (L2 norm); empty unless the model does so
+    in this kind of layer. This norm has no learned scale, so no normalised tensor is kept."""
     if not context.model.qk_l2_norm or kind.attention != "sliding":
         return ()
     rows = []
@@ -142,8 +142,10 @@ def _l2_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 def norms_of_heads(
     context: OpContext, *, per_head: bool, gated: bool
 ) -> Iterator[tuple[Op, float]]:
-    """Norms of queries and of keys with their widths. `per_head`: statistics for every head, and
-    weights of one head; `gated`: the other half of the query projection's output is a gate."""
+    """The rows of the query norm and of the key norm, each with its width in elements per token.
+    `per_head`: each head has statistics of its own, and all heads share the scale of one head; else
+    one norm spans all heads. `gated`: half of the query projection's output is a gate, which the
+    kept input of the query norm keeps alive too."""
     model = context.model
     for name, width, heads, shard in (
         ("q_norm", float(model.query_width), model.heads, Shard.TP),
@@ -158,7 +160,8 @@ def norms_of_heads(
 
 
 def _of_heads(context: OpContext, kept: Saved, count: int, copy_bytes: float) -> Saved:
-    """A tensor that a norm over `count` heads keeps."""
+    """A tensor that a norm keeps, changed for a norm of `count` separate heads: statistics for each
+    head, and a weight copy of `copy_bytes` bytes. Other tensors are unchanged."""
     match kept.name.rpartition("/")[2]:
         case "statistics":
             return replace(kept, bytes_per_token=context.norm_statistics_bytes * count)
@@ -168,8 +171,9 @@ def _of_heads(context: OpContext, kept: Saved, count: int, copy_bytes: float) ->
 
 
 def _rotary(context: OpContext, width: float) -> tuple[Op, ...]:
-    """Rotary embedding: one read and one write of queries and keys each way. It keeps only cosines
-    and sines, and those only if each layer computes its own."""
+    """The row of rotary embedding; empty if the model has none. Forward and backward each read and
+    write queries and keys once. It keeps only cosines and sines, and those only if each layer
+    computes its own."""
     if context.model.position != "rope":
         return ()
     passes = 2.0 * context.profile.kernels.rotary_traffic
@@ -222,9 +226,10 @@ def _mla_up(context: OpContext, name: str, rank: float, width: float) -> Op:
 
 
 def _output_widths(context: OpContext) -> tuple[float, float]:
-    """Elements kept of the attention output: (in the tensor that attention keeps, in a separate
-    copy that the projection reads). Flash attention may keep a separate output, reordered or padded
-    to the width of queries; otherwise both share one tensor."""
+    """Width of the attention output in elements per token, as a pair: of the tensor that attention
+    keeps, and of a separate copy that the output projection reads and keeps (0 if both use the same
+    tensor). Only flash attention may have a separate copy: its output is reordered, or padded to
+    the width of the queries."""
     model, width = context.model, float(context.model.attention_out_width)
     if context.attention != "flash":
         return width, 0.0

@@ -33,7 +33,8 @@ class _Heads:
 
     @property
     def copied(self) -> bool:
-        """Whether key/value heads are copied for each of the query heads that share them."""
+        """Whether attention copies each key/value head for all the query heads that share it. False
+        if there are as many key/value heads as query heads."""
         broadcast = self.context.saved.broadcasts_one_kv_head and self.kv_heads == 1
         broadcast = broadcast and not _products_copy(self.context)
         return self.kv_heads < self.context.model.heads and not broadcast
@@ -86,9 +87,10 @@ def _core_saved(heads: _Heads) -> tuple[Saved, ...]:
 
 
 def _scaled(context: OpContext, freed: Module) -> tuple[Saved, ...]:
-    """Scaled queries, kept in addition to the output of the fused projection. Norms of queries and
-    keys output new tensors, so only values keep that output alive; the norms keep their part of it
-    in fp32."""
+    """The scaled queries that are kept in addition to the output of the fused projection; empty if
+    the framework keeps none (`scales_queries`). If queries and keys are normed, the norms output
+    new tensors, so only the values keep the projection's output alive, and the norms keep queries
+    and keys of it in fp32."""
     model = context.model
     if not context.saved.scales_queries:
         return ()
@@ -99,7 +101,8 @@ def _scaled(context: OpContext, freed: Module) -> tuple[Saved, ...]:
 
 
 def _products_copy(context: OpContext) -> bool:
-    """Whether the batched products of unfused attention copy strided operands."""
+    """Whether the batched matrix products of unfused (`eager`) attention make contiguous copies of
+    their operands; they do not if a micro-batch is a single sequence."""
     batched = context.saved.batched_products_copy and not context.one_sequence
     return context.attention == "eager" and batched
 
@@ -125,8 +128,9 @@ def _key_value(heads: _Heads, freed: Module) -> tuple[Saved, ...]:
 
 
 def _expanded_key_value(heads: _Heads, projected: tuple[Saved, ...]) -> tuple[Saved, ...]:
-    """Keys and values copied for every query head inside core attention; if the core is recomputed,
-    its inputs are kept instead."""
+    """Keys and values copied for every query head inside core attention. If core attention is
+    recomputed, the copies are dropped and `projected`, the keys and values before copying, are kept
+    instead."""
     context, count = heads.context, heads.context.model.heads
     freed = WHOLE_LAYER | Module.CORE_ATTENTION
     return (
@@ -137,9 +141,10 @@ def _expanded_key_value(heads: _Heads, projected: tuple[Saved, ...]) -> tuple[Sa
 
 
 def score_parts(saved: SavedTensors, *, dropout: bool) -> tuple[float, float, float]:
-    """Bytes per score that unfused attention keeps: for the softmax's output (or its exponents, if
-    it is written in operators), for the operand of the product with the values if that is a
-    different tensor, and for dropout's mask."""
+    """Bytes that unfused attention keeps per score, as three numbers: for the softmax's output (or
+    its exponents, if the softmax is written in separate operators); for the matrix that is
+    multiplied with the values (0 if it is the softmax's output itself); for dropout's mask (0
+    without dropout)."""
     element, softmax = saved.activation_bytes, saved.score_bytes
     another = saved.softmax_in_operators or softmax != element or dropout
     operand = element if softmax and another else 0.0

@@ -60,8 +60,8 @@ def _keeps(op: Op) -> bool:
 
 
 def _rerun(op: Op, changed: Callable[[Module], Module], *, backward: bool = True) -> Op:
-    """The row with changed sets of modules that run it and its collectives again; `backward`:
-    including collectives that occur only in backward."""
+    """The row with `changed` applied to the recompute modes under which it and its collectives run
+    again. Without `backward`, collectives that occur only in backward are left as they are."""
     collectives = tuple(
         replace(collective, rerun_with=changed(collective.rerun_with))
         if collective.forward or backward
@@ -136,8 +136,9 @@ def _is_made_here(row: Saved) -> bool:
 
 
 def _makers(ops: Sequence[Op], index: int, order: Mapping[str, int]) -> tuple[str, ...]:
-    """Rows that make the input of row `index`, starting from the last row before it that kept an
-    input."""
+    """Names of the rows that must run again to make the input of row `index`: from the last earlier
+    row that keeps an input up to the row before `index`, or the one row that `_INPUT_FROM` names.
+    Empty if no earlier row keeps an input."""
     given = _INPUT_FROM.get(ops[index].name)
     if given is not None and given in order:
         return (given,)
@@ -162,8 +163,9 @@ def _time(op: Op) -> float:
 
 
 def _best(choices: Sequence[_Choice], budget_bytes: float) -> list[bool]:
-    """For each choice, whether to keep it, so that the kept ones have the greatest total time
-    within `budget_bytes` per token."""
+    """For each choice, whether to keep it, so that the kept ones need at most `budget_bytes` per
+    token and save as much recomputation time as possible. Tries all combinations, or uses `_greedy`
+    if there are too many."""
     slack = budget_bytes * (1.0 + 1e-12)
     if len(choices) > _EXACT_CHOICES:
         return _greedy(choices, slack)

@@ -64,7 +64,8 @@ class OpContext:
 
     @property
     def mapped_experts(self) -> float:
-        """Experts in the full routing map that HybridEP, the racks' fused dispatcher, sends."""
+        """Number of experts in the routing map that HybridEP, the fused dispatcher for racks, sends
+        for every token; 0 if the job does not use that dispatcher or the model has no experts."""
         moe = self.model.moe if self.rack and self.profile.kernels.dispatch_deduplicates else None
         return float(moe.experts) if moe else 0.0
 
@@ -85,14 +86,15 @@ class OpContext:
 
     @property
     def quantised_input_bytes(self) -> float:
-        """Bytes per element of a linear's kept input if it is quantised, else 0."""
+        """Bytes per element of the input that a linear layer keeps if that input is quantised to
+        less than the type of activations; 0 if it is not."""
         size = self.saved.linear_input_bytes
         return size if size < self.saved.activation_bytes else 0.0
 
     @property
     def norm_in_linear(self) -> Module:
-        """Mode that frees the normalised input of a product; NOTHING if the product's module
-        computes the norm itself."""
+        """The recompute mode that drops the normalised input of a product: LAYERNORM, or NOTHING if
+        the product's module computes the norm itself."""
         return Module.NOTHING if self.saved.norms_in_linears else Module.LAYERNORM
 
     @property
@@ -117,15 +119,17 @@ class OpContext:
 
     @property
     def norm_extra_bytes(self) -> float:
-        """Bytes per element of the normalised tensor that a norm keeps in addition to its input."""
+        """Bytes per element of the normalised tensor that a norm keeps in addition to its input; 0
+        if it keeps none."""
         if self.model.norm == "layernorm" and self.saved.layernorm_input_bytes is not None:
             return 0.0
         return self.saved.norm_extra_bytes
 
 
 def piece_counts(model: ModelSpec) -> list[int]:
-    """Number of each layer kind in the model, of embedding and head, and, if any, of MTP modules
-    and of their losses: the order of `planner.predict.ops.table.pieces`."""
+    """How often the model has each of its pieces, in the order of
+    `planner.predict.ops.table.pieces`: layers of each kind, one embedding, one head and, only if
+    the model has MTP modules, these modules and their losses."""
     counts = [model.piece_indices.count(kind) for kind in range(len(model.piece_kinds))]
     return [*counts, 1, 1, *([model.mtp_layers] * 2 if model.mtp_layers else [])]
 
@@ -146,13 +150,15 @@ def norm(
     viewed: float = 0.0,
     alone: Module = Module.NOTHING,
 ) -> Op:
-    """A norm over `width`: one read and one write forward; backward reads x, dy and writes dx.
+    """The row of a norm over `width` elements per token. Forward reads and writes the tensor once;
+    backward reads x and dy and writes dx.
 
-    Its output is the next linear's input and is listed there. If its input is the output of a
-    product (`of_product`), the normalised tensor has the type of activations unless the norm scales
-    in fp32; if it is the stream itself (`of_stream`), at least the stream's type. If its input is
-    part of a wider tensor and norms make no copy, it keeps `viewed` further elements alive.
-    `alone`: the mode that recomputes only the norm.
+    The norm's output is the next linear's input and is listed there. `of_product`: the norm's input
+    is the output of a product, so the normalised tensor has the type of activations unless the norm
+    scales in fp32. `of_stream`: the input is the residual stream, so the normalised tensor has at
+    least the stream's type. `viewed`: further elements per token that the kept input keeps alive
+    because it is part of a wider tensor, if norms make no copy. `alone`: the recompute mode that
+    runs only the norm again.
     """
     saved = context.saved
     copies = context.norm_input_bytes != saved.activation_bytes or not context.norm_extra_bytes

@@ -37,8 +37,9 @@ def cross_rows(context: OpContext) -> tuple[Op, ...]:
 
 
 def gate_row(context: OpContext, block: str, *, masked: bool = False) -> Op:
-    """A learned factor on the output of a block, whose gradient needs the scaled tensor; `masked`:
-    it follows a product with a mask of rows, in the type of weights."""
+    """The row that multiplies a block's output by a learned factor. It keeps the scaled tensor,
+    which the factor's gradient needs. `masked`: a mask of rows in the type of the weights was
+    multiplied with the output before, so the kept tensor has the residual's type."""
     hidden = float(context.model.hidden)
     row = elementwise(context, f"{block}/gated", hidden, Shard.SEQUENCE, (2, 4))
     kept = context.kept(f"{block}/scaled", hidden, Shard.SEQUENCE)

@@ -61,8 +61,8 @@ def tower_profile(context: OpContext) -> FrameworkProfile:
 
 
 def placed(op: Op, context: OpContext, repeats: int = 1) -> Op:
-    """A row of such a tower as a rank runs it, for `repeats` equal layers. Rows of a tower whose
-    layers are among the pipeline's are unchanged."""
+    """A row of a tower on the first stage as one rank runs it; it stands for `repeats` equal
+    layers. Unchanged if the tower's layers are among those that the pipeline divides."""
     if not is_placed(context):
         return op
     copied = is_copied(context)
@@ -118,16 +118,17 @@ def _parameter_shard(shard: ParamShard, context: OpContext) -> ParamShard:
 
 
 def _follows(modules: Module, context: OpContext) -> Module:
-    """The modules among these that also recompute in the tower: Megatron passes granularity and
-    method on to Qwen3-VL's tower, and to others only with --recompute-vision."""
+    """Those of the recompute modes `modules` that apply to the tower as well; NOTHING if the tower
+    never recomputes. Megatron passes granularity and method on to Qwen3-VL's tower, and to others
+    only with --recompute-vision."""
     vision = context.model.vision
     families = context.profile.towers.recomputed
     return modules & Module.FULL if vision and vision.rule in families else Module.NOTHING
 
 
 def _kept(row: Saved, context: OpContext, repeats: int) -> Saved | None:
-    """A kept tensor of all the layers together; None for a checkpoint, if the tower does not
-    recompute."""
+    """A kept tensor, multiplied to stand for `repeats` equal layers; None if it is a checkpoint and
+    the tower does not recompute."""
     only_with = _follows(row.only_with, context)
     if row.only_with and not only_with:
         return None

@@ -39,7 +39,9 @@ _INPUTS = ("input", "output_copied", "output_quantised", "output_exchanged")
 
 
 def is_input(row: Saved, context: OpContext) -> bool:
-    """Whether a tensor that a product keeps is its input and is not also kept by attention."""
+    """Whether a tensor that a product's row keeps is the input of that product. The output of
+    attention counts only if attention is unfused (`eager`), because fused attention keeps that
+    tensor itself."""
     name = row.name.rpartition("/")[2]
     return name in _INPUTS or (row.name == "attention/output" and context.attention == "eager")
 
@@ -60,7 +62,8 @@ def modules_of(op: Op, context: OpContext) -> tuple[str, ...]:
 
 
 def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
-    """Whether the row's own weights are trained; `frozen`: no part of its layer is."""
+    """Whether the row's own weights are trained. `frozen`: no part of its layer is trained, so the
+    answer is False."""
     tuning = context.tuning
     if frozen:
         return False
@@ -77,15 +80,17 @@ def is_trained(op: Op, context: OpContext, *, frozen: bool) -> bool:
 
 
 def is_packed(op: Op, context: OpContext) -> bool:
-    """Whether a frozen row's weights are stored in the quantised base, if there is one."""
+    """Whether a frozen row's weights would be stored in quantised form if the job has a quantised
+    base. The caller checks whether it has one (`tuning.base`)."""
     inside = op.is_product and not op.pads_vocabulary and op.name not in _NEVER_PACKED
     expert = op.parameter_class == "expert"
     return inside and (not expert or bool(context.profile.adapters.quantised_experts))
 
 
 def is_wide(op: Op, context: OpContext) -> bool:
-    """Whether a row reads fp32, which norms output. The output of fused attention is not fp32, nor
-    is that of other products, unless these are quantised and output the type of their input."""
+    """Whether a row reads an fp32 tensor, as fp32 norms output. Products that read the output of
+    attention do not. Nor do those that read the output of another product, unless products are
+    quantised and output the type of their input."""
     saved = context.saved
     norms = saved.residual_bytes, context.model.norm == "layernorm" and saved.layernorm_input_bytes
     if _FP32 not in norms or op.name in _NEVER_WIDE:
@@ -121,8 +126,9 @@ class Frozen:
         return self.whole and not (below or hooked or ends & set(tuning.whole))
 
     def rows(self, op: Op, inputs: tuple[Saved, ...], *, adapted: bool) -> Iterator[Op]:
-        """The row as it runs, and the frozen weights held next to a trained copy; `inputs`: the
-        inputs that a product keeps."""
+        """The row as it runs in this job, preceded or followed by rows of further weights that are
+        only held: biases of a quantised product, or the frozen original of a trained copy.
+        `inputs`: the inputs that a product keeps; `adapted`: whether the row has adapters."""
         if is_trained(op, self.context, frozen=self.whole):
             yield from self._trained(op, inputs)
             return
@@ -150,8 +156,9 @@ class Frozen:
             yield without_backward(row) if self.stops else row
 
     def _trained(self, op: Op, inputs: tuple[Saved, ...]) -> Iterator[Op]:
-        """A row whose weights are trained; in a job with adapters, also the frozen weights of which
-        they are a copy."""
+        """A row whose weights are trained. In a job with adapters these weights are a copy, so a
+        second row holds the frozen originals; for the head of a model with tied embeddings the one
+        row holds both."""
         row = replace(op, saved=(*inputs, *self._others(op))) if op.is_product else op
         adapted = self.context.tuning.has_adapters
         if adapted and self.context.model.tied_embeddings and op.name == "head/logits":
@@ -166,8 +173,8 @@ class Frozen:
             yield _held_beside(op, "original", op.parameters, class_name("frozen", None))
 
     def _others(self, op: Op) -> tuple[Saved, ...]:
-        """Tensors that a row keeps except its products' inputs, and except those that a norm keeps
-        only for the gradient of its weights if these are frozen."""
+        """The tensors that a row keeps in addition to the inputs of products. If the row's weights
+        are frozen, tensors that only the gradient of these weights needs are left out."""
         trained = is_trained(op, self.context, frozen=self.whole)
         return tuple(
             row
@@ -195,8 +202,10 @@ class Frozen:
         return bool(rules.upcasts_norms if is_norm else rules.upcasts_tables)
 
     def _upcast(self, op: Op) -> Op:
-        """An fp32 head or plain matrix multiplies by a 16-bit cast of its weights, which the graph
-        keeps, because autocast caches only casts of trained weights (torch, autocast_mode.cpp)."""
+        """The row with one more kept tensor if it is the head or a plain matrix whose weights were
+        converted to fp32, else unchanged. Such a row multiplies by a 16-bit cast of its weights,
+        which the graph keeps, because autocast caches only casts of trained weights (torch,
+        autocast_mode.cpp)."""
         if op.name not in ("head/logits", "projector/matrix1") or not self._is_upcast(op):
             return op
         size, block = _HALF * op.in_width * op.out_width, op.name.partition("/")[0]
@@ -205,15 +214,17 @@ class Frozen:
 
 
 def _of_inputs(op: Op) -> float:
-    """Number of kernels in a frozen row's backward, which computes no gradient of weights: half of
-    a product's kernels, one fewer of a norm's."""
+    """Number of kernels in the backward of a frozen row, which computes no gradient of weights:
+    half of a product's backward kernels, one fewer than a norm's but at least one."""
     if op.is_product:
         return op.backward_kernels / 2.0
     return max(1.0, op.backward_kernels - 1.0) if op.parameters else op.backward_kernels
 
 
 def _by_operators(op: Op, context: OpContext) -> Op:
-    """A product whose packed weights are unpacked by a sequence of torch operators."""
+    """The row with the kernels and memory traffic of unpacking GPTQ weights by a sequence of torch
+    operators before each use; unchanged if its weights are not packed so, or one kernel unpacks
+    them."""
     traffic = context.profile.adapters.gptq_unpacking_bytes
     if not op.packed or context.tuning.base != "gptq4" or not traffic:
         return op

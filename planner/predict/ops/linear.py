@@ -35,7 +35,8 @@ def linear_inputs(
 
 
 def _forward(name: str, kind: CollectiveKind, size: float, rerun_with: Module) -> Collective:
-    """Tensor-parallel traffic of a forward pass, which overlaps with the adjacent product."""
+    """Tensor-parallel traffic of a forward pass, which may overlap with the adjacent product;
+    `rerun_with`: recompute modes that repeat it."""
     overlap = Hidden.TP_OVERLAP
     return Collective(name, kind, "tp", size, 1, 0, hidden_forward=overlap, rerun_with=rerun_with)
 
@@ -43,7 +44,8 @@ def _forward(name: str, kind: CollectiveKind, size: float, rerun_with: Module) -
 def _backward(
     name: str, kind: CollectiveKind, size: float, hidden: Hidden, *, split: bool = False
 ) -> Collective:
-    """Tensor-parallel traffic of a backward pass; `split`: only under sequence parallelism."""
+    """Tensor-parallel traffic of a backward pass. `hidden`: the work with which it may overlap;
+    `split`: it exists only under sequence parallelism."""
     return Collective(
         name, kind, "tp", size, 0, 1, hidden_backward=hidden, rerun_with=Module.NOTHING,
         sequence_parallel_only=split,

@@ -35,13 +35,14 @@ def merges(op: Op, context: OpContext) -> bool:
 
 
 def with_sum(op: Op, context: OpContext) -> Op:
-    """A frozen row that multiplies by the sum: the tensors that it keeps, its gradient and its
-    traffic.
+    """A frozen row that multiplies by the sum W + s·B·A: the row with the kept sum, the gradient of
+    the sum, and their memory traffic.
 
     Bytes per weight, r = read, w = written, in W's type: forward r of W, w of the sum; backward r
-    of the gradient of the sum for A and r for B. That gradient is alive as a whole, for all
-    experts. For the first product it is no larger than the second product's sum, which is freed by
-    then, and that product's gradient (counted on a step of a small Qwen3-MoE on a CPU: within 1 %).
+    of the gradient of the sum for A and r for B. During backward that gradient is alive as a whole,
+    for all experts. It is counted for the second product only: the first product's gradient is no
+    larger than the second product's sum and gradient, which are freed by then (counted on a step of
+    a small Qwen3-MoE on a CPU: within 1 %).
     """
     size = context.profile.state.weight_bytes
     first = op.name.endswith("experts_up")
@@ -90,8 +91,10 @@ def merged_rows(op: Op, part: Part, context: OpContext) -> Iterator[Op]:
 
 
 def _cast_bytes(held: str, grouped: bool, context: OpContext) -> float:
-    """Bytes per value of the copy of A and B in the weights' type, which the graph keeps: always
-    for experts; for a single matrix only if autocast casts the operands of their product."""
+    """Bytes per value of the copy of fp32 adapter matrices in the type of the weights, which the
+    graph keeps. `grouped`: the matrices belong to experts, which always make the copy; a single
+    matrix makes it only if autocast casts the operands of the product of B and A. 0 if no copy is
+    made."""
     rules, size = context.profile.adapters, context.profile.state.weight_bytes
     if held != "fp32" or size >= _FP32:
         return 0.0

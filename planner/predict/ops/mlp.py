@@ -20,7 +20,7 @@ _UNFUSED_GELU_KEPT = 4.0
 
 
 def gate_factor(context: OpContext) -> float:
-    """Matrices between hidden and FFN width on the way up: gate and up, or one."""
+    """Number of matrices from hidden to FFN width: 2 with a gate (gate and up), else 1."""
     return 2.0 if context.model.gated else 1.0
 
 
@@ -67,8 +67,8 @@ def mlp_rows(context: OpContext, name: str, width: float, owner: Module) -> tupl
 
 
 def _by_name(owner: Module) -> tuple[Module, Module]:
-    """Modes that run (gate and up, the activation) again; for a dense block these include JAX's
-    policies that select tensors by name."""
+    """The recompute modes that run gate and up again, and those that run the activation again. For
+    a dense block these include JAX's policies that select tensors by name."""
     if owner != Module.MLP:
         return owner, owner
     return owner | Module.MLP_UP, owner | Module.MLP_UP | Module.MLP_ACT
@@ -84,7 +84,9 @@ def _input_is_kept_elsewhere(context: OpContext, name: str) -> bool:
 
 
 def _down_output(context: OpContext, name: str) -> tuple[Saved, ...]:
-    """The block's output, which the per-op policy keeps because a product computed it."""
+    """The output of the block's down projection. It is kept only under the recompute policy that
+    selects operators (`Module.SELECTIVE_OP`), because that policy keeps the outputs of products;
+    empty if the framework's policy does not keep outputs that backward never reads."""
     if not context.saved.policy_keeps_unread:
         return ()
     size = 2.0 * context.model.hidden
@@ -106,7 +108,8 @@ def down_input(
 
 
 def _split(up: Op, name: str) -> tuple[Op, Op]:
-    """Gate and up as two products that share their input; a per-op policy runs up again."""
+    """The row of gate and up as two rows. The shared input and the traffic are listed with gate; a
+    recompute policy that selects operators runs up again."""
     ((count, shard),) = up.parameters
     gate = replace(
         up, name=f"{name}/gate", out_width=up.out_width / 2, parameters=((count / 2, shard),)

@@ -50,8 +50,8 @@ def _padding_bytes(experts: Experts) -> float:
 
 
 def _added(experts: Experts) -> float:
-    """Number of values of a token's routed copies that atomics add up; 0 with
-    `fused_permutation`."""
+    """Number of values per token that atomic operations add up when the routed copies of a token
+    are summed; 0 if the framework has a fused kernel for that (`fused_permutation`)."""
     fused = experts.context.profile.kernels.fused_permutation
     return 0.0 if fused else experts.hidden * experts.copies
 
@@ -99,8 +99,9 @@ def _dispatch(experts: Experts) -> Op:
 
 
 def _local_dispatch(experts: Experts) -> tuple[Op, ...]:
-    """Passes over the routed copies, for dispatch and combine, that a fused dispatcher avoids,
-    except on a rank that holds all experts."""
+    """A row for additional passes over the routed copies, at dispatch and combine, on a rank that
+    holds all experts: a fused dispatcher avoids them only where it exchanges tokens. Empty if there
+    are no additional passes."""
     kernels = experts.context.profile.kernels
     further = kernels.local_dispatch_passes - kernels.dispatch_passes
     if kernels.local_dispatch_passes == 0.0 or further <= 0.0:
@@ -190,9 +191,10 @@ def _grouped(
 
 
 def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
-    """A plain GELU's output, kept for the gradient of the weights that multiply it. SwiGLU, quick
-    GEGLU and squared ReLU have kernels that multiply and keep only their input (Megatron-Core 0.13,
-    transformer/moe/experts.py, `bias_act_func`)."""
+    """The output of a plain GELU, kept for the gradient of the routing weights that multiply it;
+    empty for other activations, or if the weights multiply the experts' outputs instead. SwiGLU,
+    quick GEGLU and squared ReLU have kernels that multiply and keep only their input (Megatron-Core
+    0.13, transformer/moe/experts.py, `bias_act_func`)."""
     plain_gelu = context.model.activation.startswith("gelu") and not context.model.gated
     if context.saved.moe_keeps_expert_output or not plain_gelu:
         return ()
@@ -201,8 +203,9 @@ def _unweighted(context: OpContext, width: float) -> tuple[Saved, ...]:
 
 
 def _in_expert_type(context: OpContext, saved: tuple[Saved, ...]) -> tuple[Saved, ...]:
-    """Tensors in the type of the experts' products instead of the type of other activations.
-    Experts skip the cast that autocast makes for a plain activation."""
+    """The kept tensors with the bytes of the type in which the experts' products run; unchanged if
+    that is the type of other activations. Experts skip the cast that autocast makes for a plain
+    activation."""
     type_bytes = context.saved.expert_bytes
     if type_bytes is None:
         return saved
@@ -260,8 +263,8 @@ def _expert_bias(experts: Experts) -> tuple[Op, ...]:
 
 
 def _expert_output_bytes(context: OpContext) -> float:
-    """Bytes per element of the tensor that is weighted: the experts' outputs, or their inputs,
-    which have the residual's type."""
+    """Bytes per element of the tensor that the routing weights multiply: the experts' outputs or,
+    if all experts see all tokens, their inputs, which have the residual's type."""
     saved = context.saved
     if saved.experts_see_all_tokens:
         return saved.residual_bytes

@@ -16,7 +16,8 @@ from planner.predict.ops.rows import Op, Piece, Saved
 
 @dataclass(frozen=True, slots=True)
 class OffloadGroup:
-    """Names of the tensors that a module saves: `alone`, or `shared` with another module."""
+    """Names of the tensors that a module saves: `alone`, those that no other module saves, and
+    `shared`, those that another module saves too."""
 
     alone: tuple[str, ...]
     shared: tuple[str, ...] = ()

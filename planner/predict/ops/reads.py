@@ -46,7 +46,8 @@ def with_teacher(
 
 
 def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:
-    """Rows of `count` equal pieces, repeated for each time that they are read."""
+    """Rows of `count` equal pieces of a model that is read, with the work repeated for each piece
+    and each read; the weights of all pieces are in the first repetition."""
     for op in piece.ops:
         first = forward_only(op, read)
         parameters = tuple((count * number, shard) for number, shard in first.parameters)
@@ -55,7 +56,9 @@ def _whole(piece: Piece, read: Read, count: int) -> Iterator[Op]:
 
 
 def _rows(trained: Piece, plain: Piece, read: Read) -> Iterator[Op]:
-    """Rows of a model that is read, repeated for each time."""
+    """Rows of the trained model when it is read forward, repeated for each read; the weights are in
+    the first repetition only. Rows of adapters are left out if the model is read without them
+    (`read.plain`)."""
     names = {op.name for op in plain.ops}
     for op in trained.ops:
         if read.plain and op.name not in names:

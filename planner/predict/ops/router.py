@@ -30,15 +30,17 @@ class Experts:
 
     @cached_property
     def copies(self) -> float:
-        """Copies of a token that experts compute, at the load of the busiest rank; one per expert
-        if all experts see all tokens."""
+        """Number of copies of a token that experts compute: the number of experts per token, times
+        the load of the busiest rank over the mean. If all experts see all tokens, it is the number
+        of experts."""
         if self.context.saved.experts_see_all_tokens:
             return float(self.moe.experts)
         return self.moe.top_k * self.context.expert_imbalance
 
     @cached_property
     def routed(self) -> float:
-        """Copies of a token that the router makes, whatever the balance among experts."""
+        """Number of copies of a token that the router makes, without regard to imbalance among
+        experts: the number of experts per token, or of all experts if all see all tokens."""
         all_tokens = self.context.saved.experts_see_all_tokens
         return float(self.moe.experts if all_tokens else self.moe.top_k)
 

@@ -25,13 +25,14 @@ _HALF = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor kept from forward to backward: bytes per token, and the modes that drop it.
+    """A tensor kept from forward to backward: its bytes per token, and the recompute modes that
+    drop it.
 
-    `freed_by`: modules whose recomputation makes it unnecessary; `only_with`: if set, the tensor
-    exists only under those modes (the checkpoint that they keep instead). `fixed_bytes`: further
-    bytes per micro-batch, however many sequences it contains (masks, rotary tables, random seeds),
-    never sharded. `exchanged`: it exists only if attention exchanges heads over context
-    parallelism.
+    `freed_by`: the modes under which it is not kept, because backward computes it again.
+    `only_with`: if set, the tensor is kept only under these modes: it is the checkpoint from which
+    they recompute. `fixed_bytes`: further bytes per micro-batch, however many sequences it contains
+    (masks, rotary tables, random seeds), never sharded. `exchanged`: it exists only if attention
+    exchanges heads over context parallelism.
     """
 
     name: str
@@ -51,17 +52,19 @@ class Saved:
         return self.name in ("head/loss", "head/softcap")
 
     def kept_under(self, modules: Module) -> bool:
-        """Whether the tensor lives from forward to backward under a recompute mode."""
+        """Whether the tensor is kept from forward to backward if `modules` are recomputed."""
         exists = not self.only_with or bool(self.only_with & modules)
         return exists and not self.freed_by & modules
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Traffic of one op per micro-batch: full (ungathered) bytes per token, forward and backward.
+    """Communication of one row: bytes per token of the whole tensor, before any division among
+    ranks, forward and backward.
 
     `group`: the axis along which it communicates (`constraints.axes.GROUPS`). `forward`,
-    `backward`: number of times in that pass; modes in `rerun_with` repeat the forward ones.
+    `backward`: number of times per micro-batch that it occurs in that pass; recompute modes in
+    `rerun_with` repeat the forward ones.
     """
 
     name: str
@@ -172,8 +175,9 @@ class Op:
 
     @property
     def unpacked(self) -> float:
-        """HBM bytes per weight to derive tensors from the weights before each use; for packed
-        weights these include reading the packed form and writing 16 bits."""
+        """HBM bytes moved per weight before each use to make the tensors that the product reads
+        from the stored weights. For packed weights these include reading the packed form and
+        writing 16 bits."""
         if not self.packed:
             return self.weight_traffic
         held = parameter_classes()[self.parameter_class].bytes_per_parameter or 0.0
@@ -181,7 +185,8 @@ class Op:
 
     @property
     def transient(self) -> float:
-        """Bytes per weight of these derived tensors while they are alive."""
+        """Bytes per weight of the tensors that are made from the weights before each use, while
+        they exist."""
         return (_HALF if self.packed else 0.0) + self.weight_copies
 
     @property
@@ -191,12 +196,14 @@ class Op:
 
     @property
     def derives(self) -> bool:
-        """Whether backward computes a gradient of its weights."""
+        """Whether backward computes a gradient with respect to the row's weights: they are trained
+        or have merged adapters, and the row's output is used."""
         return (self.trains or self.merged) and not self.unread
 
 
 def times(op: Op, factor: float) -> Op:
-    """The row if there are `factor` tokens for each token for which it is written."""
+    """The row with the number of tokens times `factor`: work, kept bytes and traffic grow, weights do
+    not."""
     return replace(
         op,
         tokens_factor=factor * op.tokens_factor,

@@ -79,7 +79,8 @@ def _ffn_rows(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
 
 
 def _ffn_norm(context: OpContext, kind: LayerKind) -> tuple[Op, ...]:
-    """Norm before the block; empty if one norm feeds both branches or norms come after."""
+    """Norm before the feed-forward block; empty if the block shares the norm of attention, or if
+    the model norms only the outputs of its blocks."""
     if context.model.block in ("single", "post"):
         return ()
     alone = Module.LAYERNORM if kind.ffn == "moe" else context.norm_in_linear
@@ -266,7 +267,8 @@ def mtp_loss_rows(context: OpContext) -> tuple[Op, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Parameters of a model. `active`: used by one token (top-k of the experts)."""
+    """Number of parameters of a model: all (`total`), and those that one token uses (`active`: only
+    the top-k experts)."""
 
     total: int
     embedding: int
@@ -292,8 +294,10 @@ class ComponentParameters:
 
 
 def pieces(context: OpContext) -> tuple[Piece, ...]:
-    """Layer kinds in the model's order, then embedding, head and, if any, one MTP module and its
-    loss. The loss is on the head's stage, and so is the module unless it has a block of its own."""
+    """The model's pieces: one for each kind of layer in the model's order, then the embedding, the
+    head and, only if the model has MTP, one MTP module and its loss. The loss of MTP is on the
+    head's pipeline stage, and so is the module unless it has a block of its own. `piece_counts`
+    gives how often each occurs."""
     model = context.model
     layers = [_layer(context, kind) for kind in model.piece_kinds]
     embedding = _end(Piece("embedding", embedding_rows(context)), context)

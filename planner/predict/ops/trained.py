@@ -32,8 +32,8 @@ _RETURNED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TrainedFlop:
-    """FLOP of one trained token without recomputation, and the number of forward passes that they
-    equal."""
+    """FLOP of one trained token without recomputation (`total`), and that number divided by the
+    FLOP of one forward pass (`passes`: 3 if all weights are trained)."""
 
     total: float
     passes: float
@@ -89,7 +89,8 @@ def _read_flop(job: Job, attended: float, *, causal: bool) -> tuple[float, float
 
 
 def _backward(op: Op) -> float:
-    """FLOP of a row's backward divided by those of its forward."""
+    """FLOP of a row's backward divided by those of its forward: 2 in general, 1 for a product whose
+    weights are frozen, 0 for a row without backward."""
     if not op.returns:
         return 0.0
     return _RETURNED + (op.derives if op.is_product else _RETURNED)

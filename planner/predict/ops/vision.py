@@ -48,7 +48,9 @@ Layer = Callable[[OpContext, LayerKind], Piece]
 
 
 def tower_layer(context: OpContext, kind: LayerKind, layer: Layer) -> Piece:
-    """A layer of the tower; `layer`: builds a layer of any model."""
+    """One layer of the tower as a piece, with its rows converted from patches to tokens of the
+    language model. `kind`: the kind of layer; `layer`: the function that builds a layer of any
+    model."""
     model = tower_model(_vision(context).tower)
     span = context.model.images.span
     if kind.attention == "sliding":
@@ -84,8 +86,9 @@ def _run_once(op: Op) -> Op:
 
 
 def _under_hook(op: Op) -> Op:
-    """A row of a frozen layer that passes on a gradient only under recomputation, because the
-    library then hooks the patch embedding; otherwise it keeps nothing."""
+    """A row of a frozen tower layer, if the library hooks the patch embedding under recomputation
+    so that it requires a gradient. The layer then passes that gradient on and keeps tensors for it;
+    without recomputation it keeps nothing."""
     held = (row for row in op.saved if row.only_with or row.freed_by is Module.NOTHING)
     saved = tuple(replace(row, only_with=row.only_with or WHOLE_LAYER) for row in held)
     return replace(op, saved=saved, hooked=True)
@@ -113,10 +116,11 @@ def tower_context(context: OpContext, span: int) -> OpContext:
 
 
 def part_tuning(tuning: Tuning, part: str, kind: str = "") -> Tuning:
-    """How the tower (`kind`: the kind of tower) or the projector is trained: like the language
-    model, except for names of layers. In a job with adapters, it is trained in full if the job
-    states that, and not at all if its layers have other names than the adapters' targets, or if it
-    is frozen separately."""
+    """The tuning of one part of the vision model: of the tower (`kind`: the kind of tower) or of
+    the projector. It is the language model's tuning, with the names of this part's own layers as
+    targets of adapters. In a job with adapters the part is trained in full if the job states that,
+    and is frozen if no target names one of its layers. It is also frozen if the job freezes it
+    separately."""
     if part in tuning.whole:
         return replace(tuning, method="full", rank=0, targets=(), whole=(), frozen=())
     targets = part_targets(tuning, part, kind)
@@ -158,9 +162,9 @@ def _ends(context: OpContext) -> tuple[Op, ...]:
 
 
 def _scattered(context: OpContext) -> tuple[Op, ...]:
-    """Features written to the positions of an image's tokens, with the mask of these positions,
-    which is kept (torch, masked_scatter). With cross-attention, instead the projector's output,
-    kept once for all layers."""
+    """The row that writes image features to the positions of an image's tokens and keeps the mask
+    of these positions (torch, masked_scatter). In a model with cross-attention it is instead a row
+    that only keeps the projector's output, once for all layers. Empty if the job has no images."""
     images, hidden = context.model.images, float(context.model.hidden)
     if not images.patches:
         return ()
@@ -192,8 +196,9 @@ def _vision(context: OpContext) -> VisionSpec:
 
 
 def _of_patches(op: Op, context: OpContext, span: int, share: float = 1.0) -> Op:
-    """A row per patch, converted to one per token of the language model; `share`: share of the
-    patches to which it applies."""
+    """A row written per patch, converted to one per token of the language model; without images
+    only its weights remain. `span`: number of patches to which each patch attends; `share`: share
+    of the patches to which the row applies."""
     factor = share * context.model.images.patches
     named = replace(op, name=f"vision/{op.name}")
     if not factor:
@@ -323,7 +328,8 @@ def _projector_context(context: OpContext) -> OpContext:
 def _one_projector(
     context: OpContext, vision: VisionSpec, name: str, norm_width: int, made: float
 ) -> Iterator[Op]:
-    """Rows of a projector per patch; `made`: bytes per element of the tower's output."""
+    """Rows of a projector, per patch of the tower. `norm_width`: width of its norm, 0 without one;
+    `made`: bytes per element of the tower's output."""
     projector = vision.projector
     share = 1.0 / projector.merged
     if projector.learned and not name.count("tap"):
@@ -365,8 +371,8 @@ def _one_projector(
 
 
 def _of_stream(op: Op, context: OpContext) -> Op:
-    """A norm of the stream between layers. It lists no input unless it makes a copy, because the
-    next layer keeps that input."""
+    """The row of a norm that reads the stream between layers. It keeps its input only if the norm
+    makes a copy; otherwise the next layer keeps the same tensor and lists it."""
     if context.norm_input_bytes != context.saved.residual_bytes:
         return op
     return replace(op, saved=tuple(row for row in op.saved if not row.name.endswith("/input")))

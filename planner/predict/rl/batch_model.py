@@ -29,7 +29,8 @@ _READ = Read("policy", 1, copied=True)
 
 
 class BatchModel(CostModel):
-    """The update of a trainer, in micro-batches whose numbers of tokens its columns state."""
+    """The cost model of a trainer's update, in micro-batches whose numbers of tokens are given in
+    columns (`planner.predict.rl.micro_batches.with_micro_batches`)."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -37,12 +38,13 @@ class BatchModel(CostModel):
         return _with_answers(super().pieces, self.job)
 
     def of(self, job: Job) -> BatchModel:
-        """The model of another job on the same hardware."""
+        """The same model for another job on the same hardware."""
         return type(self)(job, self.altered, compiled=self.compiled)
 
     def waits(self, columns: Columns, shapes: Array, keys: Array, costs: Array) -> Array:
-        """Seconds in which ranks wait for the one with the most tokens and squared lengths, from
-        the excess shares in columns `more_tokens` and `more_squares`."""
+        """Seconds per shape in which ranks wait for the fullest one. Columns `more_tokens` and
+        `more_squares` state the fullest rank's excess over the mean, in tokens and in squared
+        lengths. Without these columns: as in any training."""
         if "more_tokens" not in columns:
             return super().waits(columns, shapes, keys, costs)
         if not (columns["more_tokens"].any() or columns["more_squares"].any()):
@@ -58,8 +60,8 @@ class BatchModel(CostModel):
 
 
 class ReadingModel(BatchModel):
-    """A pass that reads every sample forward, without gradients. It counts as a step that reduces,
-    updates and keeps nothing."""
+    """The cost model of a pass that reads every sample forward, without gradients. For the core it
+    is a step that reduces, updates and keeps nothing."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -72,7 +74,7 @@ class ReadingModel(BatchModel):
 
     @cached_property
     def framework_inputs(self) -> FrameworkInputs:
-        """Inputs of the core for the framework, without those that only training has."""
+        """The core's inputs for the framework, with everything that only training has set to 0."""
         plain = cost_tables.framework_inputs(self.job, self.pieces)
         peak = reading_peak_bytes(self.job.framework, self.job.objective)
         reading = plain._replace(
@@ -102,7 +104,8 @@ def _with_answers(pieces: tuple[Piece, ...], job: Job) -> tuple[Piece, ...]:
 
 
 def _read_class(one: ClassInputs) -> ClassInputs:
-    """A class in a reading pass: gathered once, neither trained nor updated."""
+    """A class of parameters as a reading pass uses it: gathered once, neither trained nor
+    updated."""
     gathered = one.gathered or one.weights
     return one._replace(gathered=gathered, gathers=gathered, gradients=0.0, reduced=0.0, states=0.0)
 

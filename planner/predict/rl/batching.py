@@ -49,9 +49,10 @@ _LEAST = 1e-30
 class Load:
     """The work of one rank of an engine.
 
-    `samples` answers of `lengths` to prompts of `prompt` tokens, at most `slots` at once. A
-    sequence with c cached tokens takes `state + full·c + windowed·min(c, window)` of `room`; c does
-    not count the share `shared` of its prompt, which other sequences have cached already. `again`:
+    `samples` answers of `lengths` to prompts of `prompt` tokens, at most `slots` at once. `room`:
+    size of the cache, in the unit of `state`, `full` and `windowed` (bytes for an engine's work). A
+    sequence with c cached tokens takes `state + full·c + windowed·min(c, window)` of it; c leaves
+    out the share `shared` of its prompt, which other sequences have cached already. `again`:
     whether the prompt of a preempted sequence is read again.
     """
 
@@ -68,7 +69,7 @@ class Load:
     again: bool = True
 
     def taken(self, cached: Floats) -> Floats:
-        """Room taken by a sequence with `cached` tokens."""
+        """Part of `room` that a sequence with `cached` tokens takes."""
         counted = cached - self.shared * self.prompt
         windowed = self.windowed * np.minimum(counted, self.window)
         room: Floats = self.state + self.full * counted + windowed
@@ -77,11 +78,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Flow:
-    """Quantities in each bin of steps: number of steps (`steps`), running sequences (`running`),
-    their cached tokens (`tokens`; `windowed`: at most a window of each), sequences not yet ended
-    (`left`), newly admitted ones (`admitted`), tokens read again (`reread`).
+    """Mean numbers for each bin of steps: decoding steps in the bin (`steps`), sequences that run
+    (`running`), their cached tokens (`tokens`; `windowed`: at most a window of each), sequences not
+    yet ended (`left`), newly admitted ones (`admitted`), tokens read again (`reread`).
 
-    `preempted`: preemptions per sample.
+    `preempted`: preemptions per sample, over the whole flow.
     """
 
     steps: Floats
@@ -101,8 +102,9 @@ def flow(load: Load) -> Flow:
 
 
 class _Bins:
-    """Computes a load's flow, bin by bin: running sequences (`ages`) and preempted ones
-    (`waiting`), by the number of tokens that they have."""
+    """Computes a load's flow, bin by bin. `ages`, `waiting`: the numbers of running and of
+    preempted sequences, by the number of answer tokens that they have; `queue`: samples not yet
+    admitted."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -164,8 +166,8 @@ class _Bins:
 
     def _schedule(self, sums: Floats) -> tuple[float, float]:
         """Choose the sequences that run in the next bin; return (newly admitted sequences, tokens
-        read again). `sums`: rows whose products with `ages` are the number of running sequences and
-        their room."""
+        read again). `sums`: two rows; their products with `ages` are the number of running
+        sequences and the room that these take."""
         count, taken = (sums @ self.ages).tolist()
         if taken > self.load.room * _FULL and count > 1.0:
             self._preempt(taken)
@@ -180,9 +182,10 @@ class _Bins:
         return fresh, reread
 
     def _sums(self) -> Floats:
-        """Rows whose products with the quantities by age are: the number of sequences, their room
-        at the end of the bin, the mean number running in the bin, their cached tokens, those within
-        the window, and the number that end."""
+        """Six rows with a value for each age. Multiplied with the numbers of sequences by age they
+        give: the number of sequences, the room that they take at the end of the bin, the mean
+        number that run in the bin, their cached tokens, those within the window, and the number
+        that end."""
         mean = 1.0 - 0.5 * self.ending
         return np.stack((
             np.ones_like(mean), self.taken, mean, mean * self.cached, mean * self.windowed,
@@ -190,7 +193,8 @@ class _Bins:
         ))  # fmt: skip
 
     def _preempt(self, taken: float) -> None:
-        """Preempt the youngest sequences if the running ones are about to outgrow the room."""
+        """Move the youngest sequences from running to waiting, until the rest fits the room.
+        `taken`: room that all of them would take at the end of the bin."""
         each = self.ages * self.taken
         before = np.cumsum(each) - each
         excess = taken - self.load.room
@@ -200,8 +204,9 @@ class _Bins:
         self.lost += float(gone.sum())
 
     def _readmit(self, count: float, taken: float) -> float:
-        """Readmit preempted sequences, the oldest first and before any new one; return the number
-        of tokens that are read again."""
+        """Let preempted sequences run again as far as slots and room allow, oldest first; return
+        the number of tokens that are read again for them. `count`, `taken`: running sequences and
+        their room."""
         waiting = self.waiting
         each = waiting * self.taken
         by_slots = (self.load.slots - count - _behind(waiting)) / np.maximum(waiting, _LEAST)
@@ -213,19 +218,21 @@ class _Bins:
         return float(back @ (self.cached - 0.5 * self.width - kept))
 
     def _fresh(self, count: float, taken: float) -> float:
-        """Number of sequences of the queue for which there are slots and room."""
+        """Number of sequences that can be admitted from the queue, as far as slots and room allow.
+        `count`, `taken`: running sequences and their room."""
         room = (self.load.room - taken) / self.start
         return max(0.0, min(self.queue, self.load.slots - count, room))
 
     @property
     def _past(self) -> int:
-        """Number of bins over which a flow is averaged: two mean answers, exact if all answers are
-        equally long."""
+        """Number of bins over which a flow is averaged: the length of two mean answers. If all
+        answers are equally long, that average is exact."""
         return 2 * max(1, round(self.load.lengths.mean / self.width))
 
     def _is_settled(self, rows: list[tuple[float, ...]]) -> bool:
-        """Whether the flow is steady: as many sequences run and are admitted as before, or the flow
-        has lasted so long that its average is used."""
+        """Whether the flow counts as steady: as many sequences run and are admitted as in the
+        period before, or the flow has lasted so long that its average is used. `rows`: the bins so
+        far."""
         past = self._past
         if len(rows) >= _LONG:
             return True
@@ -236,8 +243,9 @@ class _Bins:
         return all(abs(one - other) <= _STILL * max(one, other) for one, other in sums)
 
     def _skip(self, rows: list[tuple[float, ...]]) -> None:
-        """Count the steady part as one wide bin. As many sequences are admitted as end, so the
-        number of running ones determines the rate."""
+        """Append the steady part of the flow to `rows` as one wide bin, and take its sequences off
+        the queue. In it as many sequences are admitted as end, so the number of running ones
+        determines the rate. Does nothing if that part would be shorter than two bins."""
         recent = rows[-self._past :]
         mean = [sum(row[index] for row in recent) / len(recent) for index in range(7)]
         rate = mean[1] / float((self.alive[:-1] + self.alive[1:]).sum() / 2.0)
@@ -253,7 +261,8 @@ class _Bins:
 
 
 def _alive(lengths: Lengths, ends: Floats) -> Floats:
-    """Share of the samples that are longer than zero, then than the end of each bin."""
+    """Share of the samples that are longer than 0 tokens, then than each of `ends`: one value more
+    than `ends` has. The last value is 0."""
     reached = np.searchsorted(np.asarray(lengths.tokens), ends * (1.0 + 1e-9), side="right")
     shares = np.concatenate(([0.0], np.cumsum(lengths.shares)))
     alive = np.concatenate(([1.0], 1.0 - shares[reached]))
@@ -262,6 +271,6 @@ def _alive(lengths: Lengths, ends: Floats) -> Floats:
 
 
 def _behind(quantity: Floats) -> Floats:
-    """For each age, the total quantity of higher ages."""
+    """For each age, the sum of the quantity over all higher ages."""
     total: Floats = np.cumsum(quantity[::-1])[::-1] - quantity
     return total

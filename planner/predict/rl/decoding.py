@@ -66,14 +66,14 @@ _GRID = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2
 
 @dataclass(frozen=True)
 class DecodeCosts:
-    """Seconds of a step of one engine, by number of sequences on each of its dp ranks.
+    """Seconds of a decoding step of one engine, by the number of sequences on each of its dp ranks.
 
     `grid`: the numbers of sequences for which the next five fields state seconds: `weights` for
     reading the weights, `products` for arithmetic beyond that, `exchange` among ranks, `kernels`
     for small kernels and launches, `sampling`. `token_s`, `window_token_s`: seconds per cached
     token, in layers without and with a window; `state_s`: seconds per sequence, for recurrent
-    states; `launches`: number of kernels of a step; `prefill_token_s`: seconds per token that is
-    read; `prefill_square_s`: seconds per pair of tokens of a sequence.
+    states; `launches`: number of kernels of a step; `prefill_token_s`: seconds per prompt token
+    that is read; `prefill_square_s`: seconds per pair of tokens of a prompt.
     """
 
     grid: tuple[float, ...]
@@ -90,8 +90,9 @@ class DecodeCosts:
     prefill_square_s: float
 
     def terms(self, sequences: Floats, tokens: Floats, windowed: Floats) -> Mapping[str, Floats]:
-        """Seconds of steps by cause; `tokens`: cached tokens of all sequences of a rank,
-        `windowed`: those within the window."""
+        """Seconds of steps by cause: those of the grid, interpolated, and `kv` for reading cache
+        and states. Each argument has one value per step: `sequences` on a rank, `tokens` that they
+        have cached together, and `windowed`, those of them within the window."""
         found = {name: np.interp(sequences, self.grid, getattr(self, name)) for name in _CAUSES}
         read = tokens * self.token_s + windowed * self.window_token_s
         return {**found, "kv": read + sequences * self.state_s}
@@ -194,7 +195,8 @@ class _Coster:
         return read, quantising + max(read, gpu.kernel_floor_s + few * arithmetic)
 
     def _experts(self, op: Op, tokens: float) -> tuple[float, float]:
-        """As `_product`, for experts; only those experts of the rank are read that get a token."""
+        """(seconds to read the experts' weights, seconds of their products), as in `_product`. Only
+        the rank's experts that get a token are read. `tokens`: on each dp rank."""
         deployment, gpu = self.deployment, self.low if self._is_low(op) else self.gpu
         moe = deployment.model.moe
         if moe is None:
@@ -212,13 +214,13 @@ class _Coster:
         return read, max(read, 2.0 * rows * width * depth / flop_per_s)
 
     def _bytes(self, op: Op) -> float:
-        """Bytes of a row's weights on a rank."""
+        """Bytes on a rank of the weights of one row of the op table."""
         if id(op) not in self._weights:
             self._weights[id(op)] = op_weights(self.deployment, op).total
         return self._weights[id(op)]
 
     def _shape(self, op: Op) -> tuple[float, float]:
-        """(width, depth) of a product on the rank."""
+        """(elements per token that a product writes, elements that it reads) on the rank."""
         out = op.out_width * self.deployment.share(op.out_shard)
         kv_out = op.kv_out_width * self.deployment.share(Shard.KV)
         return out + kv_out, op.in_width * self.deployment.share(op.in_shard)
@@ -243,8 +245,9 @@ class _Coster:
         return memory_bound_time_s(tokens * width, kernels, self.gpu)
 
     def _cached_token_s(self) -> tuple[float, float]:
-        """Seconds per cached token, of all layers without and of all with windows. Each stage has
-        part of the layers and works on part of the sequences, and they take turns."""
+        """Seconds per cached token: (in all layers without a window, in all with one). With a
+        pipeline each stage has part of the layers and works on part of the sequences, and the
+        stages take turns."""
         each = self._layer_token_s() / self.deployment.pp
         kinds = self.deployment.model.kind_sequence
         full = sum(kind.attention in ("full", "both") for kind in kinds)
@@ -254,8 +257,8 @@ class _Coster:
         return each * full, each * windowed
 
     def _layer_token_s(self) -> float:
-        """Seconds per cached token in one layer: to read its bytes, or for products with padded
-        queries if these take longer."""
+        """Seconds of attention per cached token in one layer: the time to read the token's keys and
+        values, or that of the products with padded queries if it is longer."""
         deployment, gpu = self.deployment, self.gpu
         read = layer_token_bytes(deployment) / (gpu.hbm_bytes_per_s * gpu.hbm_efficiency)
         model = deployment.model
@@ -301,7 +304,8 @@ class _Coster:
         return total
 
     def _prefill(self) -> float:
-        """Seconds per token of a long chunk, all layers; the head reads only the last token."""
+        """Seconds per token to read a long chunk of a prompt, all layers; the head runs only for
+        the last token."""
         seconds = 0.0
         for kind, count in self.counts.items():
             seconds += count * sum(self._layer(kind, _PREFILL_TOKENS).values())
@@ -322,6 +326,7 @@ class _Coster:
 
 
 def _low_type(deployment: Deployment) -> str | None:
-    """The type in which products of the quantised weights multiply, if the GPU has it."""
+    """The 8-bit type (`int8` or `fp8`) in which products of quantised weights are computed; None if
+    the GPU does not have it."""
     name = "int8" if deployment.weights.name == "int8" else "fp8"
     return name if name in deployment.gpu.peak_flop_per_s else None

@@ -23,12 +23,13 @@ from planner.predict.rl.plan import EngineLayout
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """One engine on its fullest GPU.
+    """Memory of one engine on its fullest GPU.
 
     `held`: bytes by content, with a full KV cache; `room`: bytes of the KV cache on a rank of the
-    tightest stage, where a cached token takes `token_bytes` in layers without a window and
-    `window_bytes` within the window, and a sequence takes `state_bytes`; `over`: bytes by which the
-    engine's share and all other memory exceed the GPU (negative: to spare).
+    tightest stage; on that rank a cached token takes `token_bytes` in all layers without a window
+    and `window_bytes` in all layers with one, as long as it is among the last `window` tokens; a
+    sequence takes `state_bytes` besides; `over`: bytes by which the engine's share and all other
+    memory exceed the GPU (negative: to spare).
     """
 
     held: Mapping[str, float]
@@ -46,12 +47,14 @@ class EngineMemory:
 
     @property
     def room_tokens(self) -> float:
-        """Number of tokens of long sequences that fit the cache."""
+        """Number of tokens for which the cache has room, counting only layers without a window, as
+        for long sequences."""
         return max(0.0, self.room) / max(self.token_bytes, 1.0)
 
 
 def deployment_of(job: RlJob, engine: EngineLayout, gpu: Gpu | None = None) -> Deployment:
-    """The engine as a server of the job's policy. UsageError for degrees that no engine takes."""
+    """The job's policy as the model of a serving deployment with the engine's degrees. UsageError
+    for degrees that no engine takes."""
     gpu, setting = gpu or job.trainer.cluster.gpu, job.engine
     deployment = Deployment(
         model=job.policy.language,
@@ -78,7 +81,7 @@ def deployment_of(job: RlJob, engine: EngineLayout, gpu: Gpu | None = None) -> D
 def engine_memory(
     deployment: Deployment, generation: EngineGeneration, beside: float
 ) -> EngineMemory:
-    """Memory of one engine; `beside`: bytes on each GPU that belong to other processes."""
+    """Memory of one engine; `beside`: bytes on each of its GPUs that belong to other processes."""
     stages = stage_memory(deployment)
     rooms = [_room(stage, generation, beside) for stage in stages]
     tightest = min(range(len(stages)), key=lambda index: rooms[index] / _need(stages[index]))
@@ -104,13 +107,14 @@ def _state_bytes(pool: StagePool) -> float:
 
 
 def _need(stage: ServingStageMemory) -> float:
-    """Bytes of the KV cache of one sequence of the greatest length."""
+    """Bytes of KV cache that one sequence of the greatest length takes on this stage."""
     context = stage.pool.deployment.context
     return max(1.0, stage.pool.sequence_blocks(context) * stage.pool.block_bytes)
 
 
 def _room(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
-    """Bytes of the KV cache: the rest of the engine's share, or of the GPU if that is less."""
+    """Bytes left on a stage for the KV cache: the rest of the engine's share, or of the GPU if that
+    is less; negative if the rest does not fit."""
     if not generation.static_share:
         return stage.available
     free = stage.usable - stage.context - stage.nccl - beside
@@ -119,8 +123,9 @@ def _room(stage: ServingStageMemory, generation: EngineGeneration, beside: float
 
 
 def _over(stage: ServingStageMemory, generation: EngineGeneration, beside: float) -> float:
-    """Bytes by which the engine exceeds the GPU. vLLM refuses to start if its share is not free;
-    SGLang runs out of memory if activations and graphs do not fit outside its share."""
+    """Bytes by which the engine exceeds the GPU; negative: bytes to spare. vLLM refuses to start if
+    its share is not free; SGLang runs out of memory if activations and graphs do not fit outside
+    its share."""
     before = stage.context + stage.nccl + beside
     if not generation.static_share:
         return before + max(stage.budget, stage.fixed) + stage.graphs_beside - stage.usable

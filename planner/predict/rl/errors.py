@@ -1,11 +1,12 @@
 """Error bars of phases and steps of reinforcement learning, and corrections learnt from a cluster's
 own runs.
 
-A phase takes predicted · (effect of unstated facts) · (difference of this cluster) · (noise). The
-first factor concerns the lengths: if they are open, `and_also` widens the bar by the spread of
-predictions over the open values. The other two are the half widths in `errors.toml`, by kind of
-phase. Own runs (`hardware.calibration.LearntPhase`) remove the second: the phase is predicted with
-the factor that they showed, within the scatter of runs of one cluster.
+The true seconds of a phase are taken to be predicted · (effect of unstated facts) · (difference of
+this cluster) · (noise). The first factor concerns the lengths of answers: if these are not all
+known, `and_also` widens the bar by the spread of predictions over the possible lengths. The other
+two factors together have the half widths in `errors.toml`, by kind of phase. Own runs
+(`hardware.calibration.LearntPhase`) remove the difference of the cluster: the prediction is
+multiplied by the factor that these runs showed, and the bar is the scatter of runs of one cluster.
 """
 
 from __future__ import annotations
@@ -44,19 +45,21 @@ WIDTH = 1.2816
 
 
 class Ends(NamedTuple):
-    """Distance of a bar's ends below and above the prediction, in ln."""
+    """A bar: distances from the prediction down to its low end and up to its high end, both
+    positive, in ln."""
 
     low: float
     high: float
 
     def and_also(self, deviation: float) -> Ends:
-        """The bar with a further independent error of this standard deviation, in ln."""
+        """The bar widened by a further independent error; `deviation`: its standard deviation, in
+        ln."""
         more = WIDTH * deviation
         return Ends(math.hypot(self.low, more), math.hypot(self.high, more))
 
 
 class KindErrors(Frozen):
-    """A row of `errors.toml`, which explains the fields."""
+    """The errors of one kind of phase: a row of `errors.toml`, which explains the fields."""
 
     low: float
     high: float
@@ -78,7 +81,8 @@ class RlErrors(Frozen):
     without: dict[str, dict[str, Ends]] = Field(default_factory=dict)
 
     def ends(self, kind: str, source: str) -> Ends:
-        """The bar of a kind of phase, fitted with one source left out."""
+        """The bar of a kind of phase as fitted without the runs of `source`; the bar fitted on all
+        runs if there is none for that source."""
         return self.without.get(source, {}).get(kind) or self.kind[kind].ends
 
 
@@ -89,8 +93,9 @@ def rl_errors() -> RlErrors:
 
 
 def with_bar(phase: Phase, job: RlJob, deviation: float = 0.0) -> Phase:
-    """The phase with its bar; if the cluster's own runs taught a factor, seconds are multiplied by
-    it. `deviation`: standard deviation of ln(seconds) over the open facts of the job."""
+    """The phase with the ends of its 80 % interval (`low`, `high`). If own runs of the job's
+    cluster taught a factor, the seconds and their terms are multiplied by it. `deviation`: standard
+    deviation of ln(seconds) over the open facts of the job."""
     kind = KINDS[phase.name]
     learnt = learnt_phase(job, kind)
     ends = kind_ends(job, kind).and_also(deviation)
@@ -111,7 +116,7 @@ def learnt_phase(job: RlJob, kind: str) -> LearntPhase | None:
 
 
 def learnt_ends(learnt: LearntPhase) -> Ends:
-    """The bar of a phase after calibration by own runs."""
+    """The bar of a phase whose factor own runs have taught."""
     return Ends(WIDTH * learnt.spread, WIDTH * learnt.spread)
 
 
@@ -136,21 +141,25 @@ def learnt(kind: str, logs: Sequence[float]) -> LearntPhase:
 
 
 def step_bar(phases: Sequence[Phase]) -> tuple[float, float]:
-    """Factors of the 80 % interval of a sum of phases: all phases of a step in which they follow
-    each other, or those of the slower side if both work at once."""
+    """Factors (low, high) of the 80 % interval of a sum of phases: 1 is the prediction. The phases
+    are all those of a step in which they follow each other, or those of the slower side if both
+    sides work at once."""
     parts = [(Ends(-math.log(phase.low), math.log(phase.high)), phase.seconds) for phase in phases]
     ends = joined(parts, rl_errors().shared)
     return math.exp(-ends.low), math.exp(ends.high)
 
 
 def kind_ends(job: RlJob, kind: str) -> Ends:
-    """The bar of a kind of phase: the one that own runs taught, else the shipped one."""
+    """The bar of a kind of phase: that of the cluster's own runs if there are any, otherwise the
+    shipped one."""
     learnt = learnt_phase(job, kind)
     return learnt_ends(learnt) if learnt else rl_errors().kind[kind].ends
 
 
 def joined(parts: Sequence[tuple[Ends, float]], shared: float) -> Ends:
-    """The bar of a sum of parts (bar, seconds), of whose errors' variance a part is shared."""
+    """The bar of a sum. `parts`: (bar, seconds) of each summand; `shared`: share of the variance of
+    their errors that is common to all parts, the rest being independent. (0, 0) if the seconds add
+    up to 0."""
     total = math.fsum(seconds for _, seconds in parts)
     if total <= 0.0:
         return Ends(0.0, 0.0)

@@ -29,8 +29,9 @@ def _links(cluster: Cluster) -> LinkInputs:
 def layer_exchange_s(
     deployment: Deployment, cluster: Cluster, kind: LayerKind, tokens: float
 ) -> float:
-    """Seconds of exchange in one layer, for `tokens` tokens on each dp rank: the sums after
-    attention and after the feed-forward block, or the exchange with experts on other dp ranks."""
+    """Seconds of exchange in one layer of this kind, for `tokens` tokens on each dp rank: the
+    all-reduces after attention and after the feed-forward block, or the exchange with experts on
+    other dp ranks."""
     links = _links(cluster)
     payload = _ELEMENT * tokens * deployment.model.hidden
     reduced = tensor_reduce_s(payload, deployment, links)
@@ -41,8 +42,8 @@ def layer_exchange_s(
 
 
 def tensor_reduce_s(payload: float, deployment: Deployment, links: LinkInputs) -> float:
-    """Seconds of one all-reduce among tp ranks: NCCL's, or the engine's own kernel if that is
-    faster."""
+    """Seconds of one all-reduce of `payload` bytes among tp ranks, with NCCL or the engine's own
+    kernel, whichever is faster."""
     ranks = deployment.tp
     if ranks == 1:
         return 0.0

@@ -37,8 +37,9 @@ _DRAINED = 0.9
 
 @dataclass(frozen=True)
 class SamplingEngine:
-    """One engine's costs and the samples of its dp ranks: `load`: those of the fullest rank,
-    `samples`: all of a batch."""
+    """The costs of one engine, and its work. `load`: the samples of its fullest dp rank; `samples`:
+    all samples of a batch, on all engines together; `shared`: share of the prompts that is read if
+    samples of one prompt share its cache."""
 
     layout: EngineLayout
     costs: DecodeCosts
@@ -53,7 +54,8 @@ class SamplingEngine:
     shared: float
 
     def terms(self, running: Floats, tokens: Floats, windowed: Floats) -> dict[str, Floats]:
-        """Seconds of steps by cause, including the time in which the GPU waits for the CPU."""
+        """Seconds of steps by cause, including the time in which the GPU waits for the engine's
+        CPU. Arguments as in `DecodeCosts.terms`."""
         found = dict(self.costs.terms(running, tokens, windowed))
         gpu = np.sum(list(found.values()), axis=0)
         launched = 0.0 if self.graphs else self.costs.launches * self.made.launch_s
@@ -65,8 +67,8 @@ class SamplingEngine:
         return {**found, "engine": waited + exposed}
 
     def prefill_s(self, prompts: float, again: float) -> float:
-        """Seconds to read the prompts of `prompts` samples, and `again` tokens that are read
-        again."""
+        """Seconds to read the prompts of `prompts` samples, plus `again` tokens of preempted
+        sequences."""
         tokens = prompts * self.load.prompt * self.shared + again
         pairs = prompts * self.prompt_squared * self.shared
         return self.read_s(tokens) + pairs * self.costs.prefill_square_s / self.made.prefill_share
@@ -124,8 +126,8 @@ def sampling_engine(
 
 
 def _sharing(job: RlJob, lanes: int) -> float:
-    """Number of samples of one prompt on a rank, which share its cached keys and values and read it
-    once."""
+    """Number of samples of the same prompt on one rank. They share its cached keys and values, and
+    the rank reads it once. 1 if the framework has no prefix cache."""
     rollout = job.rollout
     if not job.framework.prefix_cache:
         return 1.0
@@ -147,8 +149,9 @@ def _machine(job: RlJob, layout: EngineLayout, gpu: Gpu | None) -> Cluster:
 
 
 def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
-    """Number of samples of mean length that have together as many tokens as the fullest rank: the
-    mean over ranks plus the expected largest of one normal deviation per rank (Blom's formula)."""
+    """The work of the fullest rank, as a number of samples of mean length with the same total of
+    tokens: the mean over ranks plus the expected largest of one normal deviation per rank (Blom's
+    formula). `samples`: mean number of samples on a rank."""
     lanes = layout.replicas * layout.dp
     if lanes == 1 or samples < 1.0:
         return max(1.0, samples)
@@ -159,8 +162,8 @@ def _heaviest(samples: float, layout: EngineLayout, lengths: Lengths) -> float:
 
 @dataclass(frozen=True)
 class _Course:
-    """A phase over time: seconds of each bin, by cause and in total, of the engine that ends
-    last."""
+    """Generation over time, on the engine that ends last: seconds of each bin of steps, by cause
+    (`terms`) and in total (`seconds`); `most`: most sequences that run at once on a rank."""
 
     flow: Flow
     terms: Mapping[str, Floats]
@@ -169,10 +172,11 @@ class _Course:
 
 
 def _course(made: SamplingEngine) -> _Course:
-    """How long each bin of steps takes, weighted with the probability that some engine still runs.
+    """The seconds of each bin of steps, multiplied by the probability that some engine still runs
+    then.
 
-    If a share l of an engine's N samples is left on average, some run with probability
-    1 - (1 - l)^N; of all engines with M samples, with probability 1 - (1 - l)^M.
+    If a share l of an engine's N samples is left on average, some of them run with probability 1 -
+    (1 - l)^N; some of all engines' M samples run with probability 1 - (1 - l)^M.
     """
     found = flow(made.load)
     layout = made.layout
@@ -219,15 +223,16 @@ def _generation(job: RlJob, made: SamplingEngine) -> Generation:
 
 
 def _fed(course: _Course) -> float:
-    """Share of the seconds in which sequences wait for admission and take the place of one whose
-    tool runs."""
+    """Share of the phase's seconds before the last sequence is admitted. Until then a waiting
+    sequence takes the place of one whose tool runs, so that tools cost no time."""
     fed = int(np.flatnonzero(course.flow.admitted > 0.0)[-1])
     return float(course.seconds[:fed].sum() / max(course.seconds.sum(), 1e-12))
 
 
 def _steady_s(made: SamplingEngine) -> float:
     """Seconds for the same samples if engines never run out of prompts: as many sequences run as
-    slots and room allow, with the mix of ages that results if each end admits another sequence."""
+    slots and room allow, and each one that ends is replaced at once, so that sequences of all ages
+    run together."""
     load = made.load
     longest = load.lengths.tokens[-1]
     ages = (np.arange(256) + 0.5) * longest / 256
@@ -247,7 +252,8 @@ def _steady_s(made: SamplingEngine) -> float:
 
 
 def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]:
-    """(seconds since the start, share of the samples that still run)."""
+    """Points of a curve: (seconds since the start, share of the samples that still run), falling
+    from 1 to 0."""
     ends = np.concatenate(([0.0], np.cumsum(course.seconds)))
     left = np.concatenate(([1.0], np.clip(course.flow.left / samples, 0.0, 1.0)))
     left[-1] = 0.0
@@ -256,7 +262,9 @@ def _profile(course: _Course, samples: float) -> tuple[tuple[float, float], ...]
 
 
 def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float:
-    """Standard deviation of ln(seconds) over length distributions that fit the known facts."""
+    """Spread of the phase's seconds over all length distributions that fit the known facts: root
+    mean square of ln(seconds under another distribution / `seconds`). 0 if the distribution is
+    known."""
     others = job.rollout.response.unstated
     if not others or seconds <= 0.0:
         return 0.0
@@ -269,7 +277,8 @@ def _length_deviation(job: RlJob, made: SamplingEngine, seconds: float) -> float
 
 
 def _notes(job: RlJob, made: SamplingEngine, course: _Course, longest_bytes: float) -> list[str]:
-    """Notes for the reader, in whole sentences."""
+    """Notes for the reader, in whole sentences: no room for the longest sequence, memory that is
+    not free, preemptions, long waits for the CPU, unknown lengths. Empty if none applies."""
     found = []
     if made.memory.room < longest_bytes:
         found.append(

@@ -30,9 +30,10 @@ _SHARING = ("dp", "pp", "vpp", "zero", "tp", "cp", "ep", "etp")
 
 class Batch(NamedTuple):
     """Samples that are read or trained on at once: `samples` on all ranks, in micro-batches of up
-    to `limit` tokens. `apart`: 1 if ranks are not balanced, 0 if their shares have equal tokens, in
-    between if only several batches together are balanced. `rows`: samples per micro-batch, if
-    micro-batches count samples; None: as many as in training."""
+    to `limit` tokens. `apart`: how far ranks' shares of the tokens differ: 1 if ranks are not
+    balanced, 0 if they have equal tokens, in between if only several batches together are balanced.
+    `rows`: samples per micro-batch, used only if micro-batches count samples; None: as many as in
+    training."""
 
     samples: float
     limit: float
@@ -41,8 +42,9 @@ class Batch(NamedTuple):
 
 
 class MicroBatches(NamedTuple):
-    """Micro-batches of a rank: their number, the tokens of a mean one and of the longest during
-    training; and the excess of the fullest rank over the mean, in tokens and in squared lengths."""
+    """Micro-batches of one rank. `number`: how many; `tokens`: tokens of a mean one; `most`: tokens
+    of the longest one during training; `more_tokens`, `more_squares`: excess of the fullest rank
+    over the mean rank, as a share, in tokens and in squared lengths."""
 
     number: int
     tokens: float
@@ -52,8 +54,9 @@ class MicroBatches(NamedTuple):
 
 
 def mini_batch(job: RlJob) -> Batch:
-    """The samples of one optimizer step. If ranks have equal tokens over all M mini-batches
-    together, a single mini-batch keeps the share 1 - 1/M of its variance."""
+    """The samples of one optimizer step. If a framework balances ranks only over all M mini-batches
+    of a step together, the tokens of ranks in a single mini-batch still vary, with 1 - 1/M of the
+    variance without balancing."""
     samples = job.rollout.samples / job.minibatches
     apart = {"none": 1.0, "step": sqrt(1.0 - 1.0 / job.minibatches), "mini-batch": 0.0}
     return Batch(samples, float(job.trainer.seq), apart[job.framework.balances])
@@ -69,9 +72,10 @@ def whole_batch(job: RlJob) -> Batch:
 
 
 def with_micro_batches(job: RlJob, batch: Batch, columns: Columns) -> Columns:
-    """The columns of shapes, changed to the micro-batches into which each shape splits a batch. If
-    micro-batches count tokens, each is a single row with columns `kept` and `computed`, in the form
-    that the cost model reads."""
+    """The columns of shapes, with the micro-batches into which each shape splits the batch. If
+    micro-batches count samples, `mbs`, `grad_acc` and `gbs` are set. If they count tokens, `mbs` is
+    1, and columns for the cost model are added: `kept` (longest micro-batch over the job's sequence
+    length), `computed` (mean over longest), `more_tokens` and `more_squares`."""
     if not by_tokens(job):
         mbs = columns["mbs"] if batch.rows is None else np.full_like(columns["mbs"], batch.rows)
         number = np.maximum(1, np.ceil(batch.samples / columns["dp"] / mbs - 1e-9))
@@ -134,9 +138,11 @@ def _micro_batches(
 
 @cache
 def _more(lengths: Lengths, draws: int, ranks: int, in_step: int) -> tuple[float, float]:
-    """Excess of the fullest rank over the mean, for independent draws: of tokens, and of squared
-    lengths. A rank's micro-batches are alike, so the rank for which others wait in each micro-batch
-    (those `in_step`) is the one for which they wait at the end of the step."""
+    """Excess of the fullest rank over the mean rank, as a share of the mean: (in tokens, in squared
+    lengths); (0, 0) with one rank. `draws`: number of independent samples on a rank; `in_step`:
+    number of ranks that wait for each other in every micro-batch. A rank's micro-batches are alike,
+    so the ranks that others wait for in each micro-batch are those that they wait for at the end of
+    the step."""
     if ranks == 1:
         return 0.0, 0.0
     tokens, shares = np.array(lengths.tokens), np.array(lengths.shares)

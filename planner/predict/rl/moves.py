@@ -69,8 +69,9 @@ def ways() -> Mapping[str, Way]:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One transfer of new weights. `terms`: seconds by cause; `moved_bytes`: over the links;
-    `buffer_bytes`: on a GPU of each side while it lasts."""
+    """One transfer of new weights to the engines. `terms`: seconds by cause; `moved_bytes`: bytes
+    of weights that are sent; `buffer_bytes`: temporary bytes on a GPU of each side during the
+    transfer."""
 
     way: str
     terms: Mapping[str, float]
@@ -84,8 +85,8 @@ class Transfer:
 
 
 def transfer(job: RlJob, engine: EngineLayout, way: str, shard_bytes: float) -> Transfer:
-    """The transfer of new weights to every engine. `shard_bytes`: weights on one GPU of the
-    trainer."""
+    """The transfer of new weights to every engine. `way`: its name in `transfer.toml`;
+    `shard_bytes`: bytes of weights on one GPU of the trainer."""
     rules = ways()[way]
     weights, tensors = moved_weights(job)
     terms = {
@@ -109,14 +110,16 @@ def unpinned_bytes_per_s(cluster: Cluster) -> float:
 
 
 def usual_way(job: RlJob, *, colocated: bool) -> str:
-    """The framework's default way."""
+    """The name of the framework's default way to send weights, for engines on the trainer's GPUs
+    (`colocated`) or on others."""
     framework = job.framework
     return framework.transfer_colocated if colocated else framework.transfer_separate[0]
 
 
 def moved_weights(job: RlJob) -> tuple[float, int]:
-    """(bytes, published tensors) that engines need after an update. In a job with adapters these
-    are only the trained ones, because engines serve adapters separately from the weights."""
+    """(bytes in 16 bits, number of tensors as published) that engines need after an update. In a
+    job with adapters these are only the trained ones, because engines serve adapters separately
+    from the weights."""
     if not job.trainer.tuning.has_adapters:
         return _published(job.policy)
     held = held_parameters(job.trainer)
@@ -138,15 +141,17 @@ def published_tensors(model: ModelSpec) -> int:
 
 
 def _travelling(rules: Way, weights: float, engine: EngineLayout) -> float:
-    """Bytes that the slowest link carries."""
+    """Bytes that the slowest link carries: the slice of one rank if ranks fetch their own slices,
+    otherwise the weights that are sent, or the changed ones of them."""
     if rules.sharded:
         return weights / (engine.tp * engine.pp * max(1, engine.ep // engine.tp))
     return weights * rules.changed * (_CHANGED_BYTES / 2.0 if rules.changed < 1.0 else 1.0)
 
 
 def _buffers(job: RlJob, weights: float, tensors: int) -> float:
-    """Bytes of two buckets, each at least as large as the largest tensor (the embedding), but at
-    most two copies of the weights."""
+    """Bytes of two buckets of tensors on the way. Each is at least as large as the largest tensor
+    (the embedding); together they take at most two copies of the weights. 0 if no tensor is sent.
+    """
     bucket = job.framework.bucket_bytes
     largest = 2.0 * job.policy.vocab * job.policy.hidden
     return min(2.0 * max(bucket, largest), 2.0 * weights) if tensors else 0.0

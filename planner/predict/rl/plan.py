@@ -22,11 +22,12 @@ Side = Literal["trainer", "engine"]
 
 @dataclass(frozen=True, slots=True)
 class EngineLayout:
-    """Degrees of the sampling engines: `replicas` of tp·pp·dp GPUs each.
+    """Degrees of the sampling engines: `replicas` engines of tp·pp·dp GPUs each.
 
     `dp`: data-parallel attention inside an engine, all of whose ranks share the experts; `ep`:
     number of its tp·dp ranks over which whole experts are distributed; `kv_share`: share of a GPU's
-    memory that an engine takes; `sequences`: number that run at once on one of its dp ranks.
+    memory that an engine takes; `sequences`: most sequences that run at once on one of its dp
+    ranks.
     """
 
     replicas: int
@@ -138,7 +139,8 @@ WAITING = "waiting: "
 
 
 def at_work(held: Mapping[str, float]) -> Mapping[str, float]:
-    """Bytes of a phase without those that only wait for another phase."""
+    """The bytes of a phase, without the entries that only wait for another phase (marked
+    `WAITING`)."""
     return {name: size for name, size in held.items() if not name.startswith(WAITING)}
 
 

@@ -29,8 +29,9 @@ def asleep(job: RlJob, engine: EngineLayout) -> Mapping[str, float]:
 def engine_turns(
     name: Literal["wake", "sleep"], job: RlJob, layout: RlLayout, held: Mapping[str, float]
 ) -> Phase:
-    """The phase in which the engine takes its memory back, or releases it. At level 1 its weights
-    are copied from pinned host memory, or to it (vLLM, device_allocator/cumem.py)."""
+    """The phase in which a sleeping engine takes its memory back, or an awake one releases it. At
+    sleep level 1 its weights are copied from pinned host memory, or to it (vLLM,
+    device_allocator/cumem.py). `held`: bytes on the GPU by content."""
     level, cluster = job.framework.sleep_level, layout.trainer.job.cluster
     terms = {"pages": _PAGES_S[name] if level else 0.0}
     if level == 1:

@@ -70,14 +70,16 @@ class RlStep:
 
     @property
     def fits(self) -> bool:
-        """Whether every phase is predicted to fit its GPUs."""
+        """Whether the predicted bytes of every phase fit its GPUs, and generation fits
+        (`Generation.fits`)."""
         held = all(phase.peak_bytes <= self.usable_bytes[phase.side] for phase in self.phases)
         return held and self.generation.fits
 
     @cached_property
     def fit_probability(self) -> float:
-        """Probability that every phase fits. Only the trainer's tensors may be larger than
-        predicted; an engine fills its fixed share of the memory with KV cache."""
+        """Probability that every phase fits: that of the phase least likely to fit; 0 if generation
+        does not fit. Only the trainer's tensors may be larger than predicted; an engine fills its
+        fixed share of the memory with KV cache."""
         if not self.generation.fits:
             return 0.0
         return min((self._fits_with(phase) for phase in self.phases), default=1.0)
@@ -103,7 +105,9 @@ def rl_step(job: RlJob, layout: RlLayout) -> RlStep:
 
 
 def beside_engine(layout: RlLayout, training: Training) -> Mapping[str, float]:
-    """Bytes that the trainer keeps on a GPU of the engine while the engine samples."""
+    """Bytes, by content, that the trainer keeps on a GPU of the engine while the engine samples;
+    empty if both have separate GPUs. A trainer that leaves keeps only those that cannot be moved.
+    """
     if layout.placement == "separate":
         return {}
     stays = training.staying if layout.trainer_leaves else {**training.resident, **training.staying}
@@ -111,12 +115,13 @@ def beside_engine(layout: RlLayout, training: Training) -> Mapping[str, float]:
 
 
 def _prefixed(side: Side, held: Mapping[str, float]) -> Mapping[str, float]:
-    """Bytes of a side, named with the side, to be listed in a phase of the other side."""
+    """Bytes of a side, with the side before each name (`trainer: weights`), to be listed in a phase
+    of the other side. Entries of 0 are left out."""
     return {f"{side}: {name}": size for name, size in held.items() if size}
 
 
 def compose(job: RlJob, layout: RlLayout, training: Training, generation: Generation) -> RlStep:
-    """The step of a trainer and an engine that are already costed."""
+    """The step of a trainer and an engine whose costs are already known."""
     colocated = layout.placement == "colocated"
     way = layout.way or usual_way(job, colocated=colocated)
     moved = transfer(job, layout.engine, way, training.shard_bytes)
@@ -187,16 +192,16 @@ def _on_their_own(
 
 
 def _steady(engine: Phase, generation: Generation) -> Phase:
-    """Sampling if the next prompts follow at once, so that no engine waits for the longest answer
-    of a step; the terms keep their shares."""
+    """The generation phase with its seconds replaced by those of engines that always have a next
+    prompt (`steady_s`); the causes keep their shares of them."""
     share = generation.steady_s / engine.seconds if engine.seconds else 1.0
     terms = {name: value * share for name, value in engine.terms.items()}
     return replace(engine, seconds=generation.steady_s, terms=terms)
 
 
 def _judging(job: RlJob, side: Side, held: Mapping[str, float]) -> Iterator[Phase]:
-    """The phase of a reward that takes a given number of seconds. A rule takes no time, and a model
-    is a phase of the trainer."""
+    """The reward phase, if the reward takes a given number of seconds; otherwise nothing. A rule
+    takes no time, and a reward model is a phase of the trainer."""
     if job.reward.kind == "seconds" and job.reward.seconds:
         yield Phase("reward", side, job.reward.seconds, {"given": job.reward.seconds}, held)
 
@@ -223,8 +228,9 @@ _SIDES: tuple[Side, Side] = ("trainer", "engine")
 
 
 def _binding(layout: RlLayout, phases: tuple[Phase, ...]) -> tuple[float, tuple[Phase, ...]]:
-    """(seconds of a step, the phases that determine them): all phases of a colocated or synchronous
-    step, whose seconds add up, else those of the slower side."""
+    """(seconds of a step, phases that determine them). Colocated or synchronous: all phases, whose
+    seconds add up (a transfer between separate GPUs occupies both sides and counts once).
+    Otherwise: the phases of the slower side."""
     sides = {side: sum(phase.seconds for phase in phases if phase.side == side) for side in _SIDES}
     both = sides["engine"] + sides["trainer"]
     if layout.placement == "colocated":

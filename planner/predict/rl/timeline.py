@@ -27,7 +27,7 @@ PHASE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A phase, from `start_s` to `end_s` since the step began."""
+    """A phase on the clock: `start_s` and `end_s` are seconds since the step began."""
 
     phase: Phase
     start_s: float
@@ -35,7 +35,7 @@ class Bar:
 
     @property
     def words(self) -> str:
-        """The phase in words."""
+        """The phase's name in words."""
         return PHASE_WORDS[self.phase.name]
 
 
@@ -55,7 +55,8 @@ def bars(step: RlStep) -> tuple[Bar, ...]:
 
 
 def side_words(step: RlStep, side: Side) -> str:
-    """`32 GPUs`, or with separate GPUs `24 GPUs that train`."""
+    """The GPUs of a side in words: `32 GPUs` if colocated, otherwise `24 GPUs that train` or `8
+    GPUs that sample`."""
     layout = step.layout
     if layout.placement == "colocated":
         return f"{layout.gpus:,} GPUs"

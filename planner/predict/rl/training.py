@@ -55,14 +55,15 @@ class Models:
         self._scoring: dict[tuple[int, int], tuple[Job, ModelSpec, Job]] = {}
 
     def of(self, job: RlJob, trainer: Job, kind: type[BatchModel]) -> BatchModel:
-        """The model of a trainer's job with the micro-batches of the RL job."""
+        """The cost model of class `kind` for a trainer's job, with the micro-batches of the RL job;
+        built at the first call."""
         key = id(trainer), kind
         if key not in self._made:
             self._made[key] = trainer, kind(costing_job(job, trainer))
         return self._made[key][1]
 
     def scoring_job(self, trainer: Job, model: ModelSpec) -> Job:
-        """The trainer's job with a model that outputs scores."""
+        """The trainer's job with a model that outputs scores; made once for each pair."""
         key = id(trainer), id(model)
         if key not in self._scoring:
             self._scoring[key] = trainer, model, scoring_job(trainer, model)
@@ -95,14 +96,14 @@ def train(
 
 @dataclass(frozen=True)
 class Costed:
-    """A configuration with the kernel's costs for one of its phases."""
+    """A configuration, and the costs of its model in one phase as the kernel computed them."""
 
     configuration: Configuration
     costed: CostedLayout
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of one step by term."""
+        """Seconds of one step, by term; terms of 0 are left out."""
         step = self.costed.step
         return {
             term.name: float(step[f.TIME_COLUMNS[term.field]])
@@ -116,14 +117,15 @@ class Costed:
 
     @cached_property
     def peak(self) -> Bytes:
-        """Bytes on the fullest GPU at its peak, by term."""
+        """Bytes by term on the fullest GPU at its peak."""
         row = self.costed.stages[self._fullest]
         return {term.words: float(row[f.MEMORY_COLUMNS[term.field]]) for term in MEMORY_TERMS}
 
     @cached_property
     def resting(self) -> Bytes:
-        """Bytes on that GPU that stay between micro-batches: weights, optimizer states, and
-        gradients with buffers of their own. FSDP's fp32 shards count as weights."""
+        """Bytes on the fullest GPU that stay between micro-batches: weights, optimizer state, and
+        gradients if they have buffers of their own. If a GPU keeps only FSDP's fp32 shards, these
+        count as weights."""
         machine = self.configuration.machines[self._fullest]
         stage = Stage(self.costed.memory[machine], self._fullest)
         rest, framework = stage.rest, stage.inputs.framework
@@ -136,7 +138,7 @@ class Costed:
 
     @property
     def staying(self) -> Bytes:
-        """Bytes on that GPU outside all tensors."""
+        """Bytes on the fullest GPU that are not tensors."""
         return {term.words: self.peak[term.words] for term in MEMORY_TERMS if term.name in _STAYING}
 
 
@@ -167,7 +169,7 @@ class _Account:
 
     @cached_property
     def critic_update(self) -> Costed | None:
-        """One optimizer step of the critic."""
+        """One optimizer step of the critic; None without a critic."""
         return self._costed(self._critic, BatchModel) if self._critic else None
 
     @cached_property
@@ -177,7 +179,7 @@ class _Account:
 
     @cached_property
     def judging(self) -> Costed | None:
-        """A reward model's pass over all samples."""
+        """A reward model's pass over all samples; None if the reward is not a model's."""
         model = self.job.reward.model
         if self.job.reward.kind != "model" or model is None:
             return None
@@ -204,7 +206,8 @@ class _Account:
 
     @cached_property
     def beside(self) -> Bytes:
-        """Bytes of the other models on the policy's GPUs."""
+        """Bytes, by model, that the reference, the critic and the reward model keep on the policy's
+        GPUs; only those that the job has there."""
         found: dict[str, float] = {}
         if self.job.reference == "copied":
             found[REFERENCE] = self.reading.peak["weights"]
@@ -227,7 +230,8 @@ class _Account:
             yield self._read("values", self._costed(configuration, ReadingModel), CRITIC)
 
     def _read(self, name: PhaseName, pass_: Costed, of: str) -> Phase:
-        """A forward pass over all samples; `of`: name of the model if it is not the policy."""
+        """The phase of a forward pass over all samples. `of`: name of the model that reads; empty
+        for the policy."""
         terms = dict(pass_.seconds)
         if name == "reference" and self.job.reference == "host":
             # The reference's weights replace the policy's, which come back afterwards.
@@ -247,26 +251,29 @@ class _Account:
         )
 
     def _trained(self, one: Costed) -> dict[str, float]:
-        """Seconds of all optimizer steps of a model."""
+        """Seconds by term of all optimizer steps of a model in one step of the job."""
         seconds = {name: self.job.updates * value for name, value in one.seconds.items()}
         passes = self.job.epochs * passes_of(one.configuration.mode)
         return seconds | self._handed_out | self._rotary(one.configuration, passes)
 
     @property
     def _handed_out(self) -> dict[str, float]:
-        """Seconds in which one controller distributes samples to the ranks and collects results."""
+        """`{"controller": seconds}` in which a single controller distributes samples to the ranks
+        and collects results; empty if that takes no time."""
         seconds = handed_out_s(self.job)
         return {"controller": seconds} if seconds else {}
 
     def _rotary(self, trained: Configuration, passes: float) -> dict[str, float]:
-        """Seconds in which rotary embeddings are applied to packed samples one by one."""
+        """`{"rotary": seconds}` in which rotary embeddings are applied to packed samples one by
+        one, for `passes` passes over all samples; empty if that takes no time."""
         columns = {name: trained.columns[name] for name in ("dp", "pp")}
         seconds = float(rotary_s(self.job, trained.job, columns)[0]) * passes
         return {"rotary": seconds} if seconds else {}
 
     def _held(self, of: str, *, read: bool) -> Bytes:
-        """Bytes in memory during any work: those of the model at work (`of` empty: the policy),
-        unless it is trained, and those of the other models, which wait."""
+        """Bytes by content that are in memory during a phase in addition to the work itself. The
+        model at work is `of` (empty: the policy); its weights are listed if it only reads (`read`),
+        because an update's own account has them. All other models are marked as waiting."""
         policy, found = self.update.resting, dict[str, float]()
         for name, size in self.beside.items():
             if name != of:
@@ -283,14 +290,14 @@ class _Account:
 
 
 def handed_out_s(job: RlJob) -> float:
-    """Seconds of a phase in which a single controller handles the samples, whose tensors are
-    padded."""
+    """Seconds per phase in which a single controller handles all samples, each padded to the
+    longest; 0 in frameworks without such a controller."""
     return job.framework.position_s * job.rollout.samples * job.rollout.longest
 
 
 def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
-    """Seconds of one pass over all samples in which a stage's layers apply rotary embeddings to
-    them one by one."""
+    """Seconds, for each row of `columns`, in which the layers of a stage apply rotary embeddings to
+    samples one by one, in one pass over all samples; 0 if the framework does not do that."""
     if job.fused_rotary or trainer.framework.name not in job.framework.rotates_samples:
         return np.zeros(len(columns["dp"]))
     layers = len(trainer.model.kind_sequence) / columns["pp"]
@@ -300,13 +307,15 @@ def rotary_s(job: RlJob, trainer: Job, columns: Columns) -> Array:
 
 
 def passes_of(mode: RecomputeMode) -> float:
-    """Training time of a layer's attention in units of a forward pass: backward launches as many
-    kernels as forward; a layer that is recomputed whole runs forward once more."""
+    """The time that training takes for a layer's attention, in units of a forward pass: 2, because
+    backward launches as many kernels as forward; 3 if the layer is recomputed in full, because
+    forward runs once more."""
     return 3.0 if mode.mask & Module.FULL else 2.0
 
 
 def costing_job(job: RlJob, trainer: Job) -> Job:
-    """A trainer's job with packed samples and no padding, if its micro-batches count tokens."""
+    """The trainer's job as the cost model needs it. If micro-batches count tokens: with packed
+    samples and no padding; otherwise unchanged."""
     if not by_tokens(job):
         return trainer
     samples = replace(trainer.samples, packing="padding-free", balance="none", packer="none")

@@ -30,10 +30,10 @@ _NOTHING = 1e-6
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows of a trainer's configurations: `seconds` by phase; `peak_bytes` on the fullest GPU over
-    all phases, with the other models in memory, and `least_peak_bytes` if everything that waits for
-    another phase has left; `resident_bytes`: bytes that stay there between phases, including the
-    GPU's context."""
+    """Costs of a trainer's configurations, one value for each row. `seconds`: by phase;
+    `peak_bytes`: on the fullest GPU over all phases, with the other models in memory;
+    `least_peak_bytes`: the same if everything that waits for another phase has been moved away;
+    `resident_bytes`: bytes that stay there between phases, including the GPU's context."""
 
     seconds: Mapping[PhaseName, Array]
     peak_bytes: Array
@@ -55,8 +55,9 @@ def train_rows(job: RlJob, columns: Columns) -> TrainingRows:
 
 @dataclass(frozen=True)
 class _Models:
-    """One model's update, if it is trained, and its reading pass: seconds, and bytes at the peak
-    and without any tokens."""
+    """Costs of one model for each row: seconds of its update, if it is trained, and of its reading
+    pass; bytes at the peak of each (`update_bytes`, `read_bytes`), and bytes that stay without any
+    tokens (`resting_bytes`, `read_resting_bytes`)."""
 
     update_s: Array
     update_bytes: Array
@@ -103,7 +104,8 @@ class _Rows:
         critic: _Models | None,
         beside: Array,
     ) -> TrainingRows:
-        """Peak bytes of the phases, with the other models in memory and with them moved away."""
+        """The costs of all rows: peak bytes over the phases, with the other models in memory and
+        with them moved away. `beside`: bytes of models that are never trained."""
         resting, waits = policy.resting_bytes, policy.resting_bytes - policy.read_resting_bytes
         states = more = np.zeros_like(beside)
         least = np.maximum(policy.read_bytes, policy.update_bytes)
@@ -143,7 +145,7 @@ class _Rows:
         return model.cost_shapes(with_micro_batches(self.job, batch, self.columns))
 
     def _resting(self, model: BatchModel, costed: CostedShapes) -> Array:
-        """Bytes of shapes whose micro-batches have no tokens."""
+        """Bytes on the fullest GPU of each row if its micro-batches had no tokens."""
         shapes, key = costed.shapes, costed.shapes[:, f.SHAPE["key"]].astype(np.int64)
         columns = {
             **self.columns,
@@ -156,16 +158,16 @@ class _Rows:
 
 
 def _weight_bytes(model: ReadingModel, costed: CostedShapes) -> Array:
-    """Bytes of the model's weights on one GPU, averaged over stages: a shard under ZeRO-3, and
-    under FSDP's stage 2, which gathers them for each pass."""
+    """Bytes of a model's weights on one GPU, for each row, as the mean over stages: only a shard
+    under ZeRO-3, and also under FSDP's stage 2, which gathers weights for each pass."""
     framework = model.framework_inputs
     zero = 3 if framework.zero3_keeps_weight_shard else 2
     return framework.weight_bytes * _parameters(model, costed, "weights", zero)
 
 
 def _passing_bytes(model: BatchModel, costed: CostedShapes) -> Array:
-    """Bytes in an update that are freed after it: its temporaries, and gradients without buffers of
-    their own."""
+    """Bytes of an update that are freed after it, on one GPU for each row: the optimizer's
+    temporaries, and gradients without buffers of their own."""
     framework = model.framework_inputs
     gradients = 0.0 if framework.persistent_gradients else framework.gradient_bytes
     made = gradients * _parameters(model, costed, "gradients", 2)
@@ -174,8 +176,9 @@ def _passing_bytes(model: BatchModel, costed: CostedShapes) -> Array:
 
 
 def _parameters(model: BatchModel, costed: CostedShapes, counts: str, zero: int) -> Array:
-    """Parameters on one GPU, averaged over stages, weighted by a field (`counts`) of their class;
-    ZeRO divides them from stage `zero` on."""
+    """Parameters on one GPU, for each row, as the mean over stages. Each class of parameters is
+    weighted by its field `counts`. Ranks share them from ZeRO stage `zero` on; below that each GPU
+    has them all."""
     shapes, framework = costed.shapes, model.framework_inputs
     key = shapes[:, f.SHAPE["key"]].astype(np.int64)
     total = np.zeros(len(shapes))

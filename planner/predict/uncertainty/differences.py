@@ -75,29 +75,30 @@ class Ratio(Frozen):
 
 @dataclass(frozen=True)
 class DifferenceScales:
-    """Standard deviations by kind of difference, for dense models; `mixture`: factor for mixtures
-    of experts; `flattering`: share of the errors' variance that a choice by prediction exploits, so
-    that a plan may look best because of it."""
+    """Standard deviations by kind of difference between two plans, for dense models. `mixture`:
+    factor on them for mixtures of experts; `flattering`: share of the errors' variance that makes a
+    plan look better than it is when the plan with the best prediction is chosen."""
 
     scales: dict[str, float]
     mixture: float = 1.0
     flattering: float = 1.0
 
     def deviation(self, one: Standing, other: Standing) -> float:
-        """Standard deviation of ln(measured ratio / predicted ratio)."""
+        """Standard deviation of ln(measured ratio / predicted ratio) of the step times of two
+        runs."""
         parts = zip(TERMS, squares(one, other), strict=True)
         variance = sum(self.scales.get(term, 0.0) ** 2 * size for term, size in parts)
         return sqrt(variance) * (self.mixture if one.mixture or other.mixture else 1.0)
 
 
 def degrees_of(degrees: object) -> tuple[int, ...]:
-    """The degrees whose doublings count."""
+    """The values of tp, pp, cp and ep, the degrees whose doublings add to the error."""
     return tuple(int(getattr(degrees, name)) for name in _DEGREES)
 
 
 def squares(one: Standing, other: Standing) -> tuple[float, ...]:
-    """Variance of the difference of two runs for each of `TERMS`, in units of the scale's
-    square."""
+    """Size of the difference of two runs for each of `TERMS`. Multiplied by the square of the
+    term's scale, it is the variance that this difference adds."""
     doublings = sum(map(_doublings, one.degrees, other.degrees))
     micro_batch = _doublings(one.tokens, other.tokens)
     switches = sum(map(ne, one.switches, other.switches))
@@ -129,9 +130,10 @@ def shipped_scales() -> DifferenceScales:
 def switches_of(
     zero: int, recompute: str, schedule: str | None, offloaded: Hashable, exchange: str
 ) -> tuple[Hashable, ...]:
-    """Choices without a size, in a fixed order. Interleaving follows from the number of chunks per
-    stage, so it is not a separate choice; `exchange`: that of context parallelism, empty without
-    any."""
+    """The plan's choices that have no size, in a fixed order, so that two plans can be compared one
+    by one. Interleaving follows from the number of chunks per stage, so it is no choice of its own
+    here. `exchange`: the form of context parallelism's exchange, empty without context parallelism.
+    """
     usual = schedule in (None, "1f1b", "interleaved")
     return zero, recompute, "" if usual else schedule, offloaded, exchange
 
@@ -157,8 +159,8 @@ def standing_of(plan: Plan, gpu: str, mixture: bool) -> Standing:
 
 
 def plan_ratio(first: Plan, other: Plan, mixture: bool, gpus: tuple[str, str] = ("", "")) -> Ratio:
-    """Seconds per token of another plan divided by the first's; `gpus`: their GPU types, if these
-    differ.
+    """Seconds per token of the plan `other` divided by those of the plan `first`, with its
+    interval. `gpus`: the GPU types of the two plans, in this order, if they differ.
 
     The interval is never wider than for two independent errors: own runs may have taught more about
     both plans than is known about differences.
@@ -185,7 +187,8 @@ def half_width(deviation: float) -> float:
 
 
 def ratio_between(value: float, below: float, above: float) -> Ratio:
-    """A ratio with the half widths of its interval in ln."""
+    """The ratio `value` with its interval, whose lower end is `below` and whose upper end is
+    `above` away from it, in ln."""
     return Ratio(value=value, low=value * exp(-below), high=value * exp(above))
 
 

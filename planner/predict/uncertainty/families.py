@@ -18,7 +18,8 @@ OWN_LOOPS = frozenset(
 
 
 class Family(NamedTuple):
-    """Framework profile, GPU architecture, scale and kind of model; empty fields match any."""
+    """A family of measured runs: framework profile, GPU architecture, scale and kind of model. An
+    empty field means that runs with any value belong to it."""
 
     framework: str = ""
     architecture: str = ""
@@ -26,7 +27,7 @@ class Family(NamedTuple):
     model: str = ""
 
     def includes(self, other: Family) -> bool:
-        """Whether `other` is part of this family."""
+        """Whether every run of the family `other` also belongs to this one."""
         return all(
             field in ("", other_field) for field, other_field in zip(self, other, strict=True)
         )
@@ -43,7 +44,8 @@ def kind_of_model(*, mixture: bool, tuned: bool) -> str:
 
 
 def is_tuned_kind(model: str) -> bool:
-    """Whether a family's kind of model is tuned."""
+    """Whether this kind of model, a family's `model` field, means models that are tuned, as opposed
+    to trained in full."""
     return model.startswith(_TUNED)
 
 
@@ -53,7 +55,7 @@ def as_trained_in_full(family: Family) -> Family:
 
 
 def is_mixture(model: str) -> bool:
-    """Whether a family's kind of model has experts."""
+    """Whether this kind of model, a family's `model` field, means mixtures of experts."""
     return model.removeprefix(_TUNED) == "moe"
 
 
@@ -64,7 +66,7 @@ def model_words(model: str) -> str:
 
 
 def architecture_text(architecture: str) -> str:
-    """`Hopper`, `CDNA3`: the architecture as its maker spells it."""
+    """Name of a GPU architecture as its maker spells it, for example `Hopper` or `CDNA3`."""
     return architecture_named(architecture).title
 
 

@@ -23,8 +23,9 @@ SMALL_CHANCE = 0.1
 
 
 def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | None:
-    """Seconds of a step once memory is full: each send and receive of a stage takes `exchange_s`
-    longer (`exchange_wait_s`). None if no measured run of the framework shows that."""
+    """Seconds of a step once memory is full: each send and receive between pipeline stages takes
+    longer by the profile's `exchange_s` (`exchange_wait_s`). None if no measured run of the
+    framework was slower then, or if there is only one stage."""
     from planner.cost.pipeline import exchange_wait_s
 
     wait_s = job.framework.full_memory.exchange_s
@@ -39,8 +40,9 @@ def full_step_time_s(job: Job, degrees: Degrees, step_time_s: float) -> float | 
 def full_memory(
     job: Job, degrees: Degrees, step_time_s: float, fit_probability: float
 ) -> FullMemory | None:
-    """The risk of a configuration; None if it is negligible, if the plan hardly fits anyway, or if
-    the allocator is not torch's."""
+    """The risk that a configuration fills memory: its probability, and the step time then. None if
+    the probability is negligible, if it is so high that the plan hardly fits, or if the allocator
+    is not torch's."""
     known, chance = job.framework.full_memory, 1.0 - fit_probability
     if not SMALL_CHANCE <= chance <= 1.0 - SMALL_CHANCE or known.allocator != "torch":
         return None
@@ -52,7 +54,9 @@ def full_memory(
 
 
 def full_memory_notes(risk: FullMemory | None) -> tuple[str, ...]:
-    """A note that the step time assumes spare memory, if measured runs without it were slower."""
+    """One note: the step time assumes spare memory, with the probability that memory is full and
+    the seconds of a step then. Empty if there is no such risk or no measured run was slower near
+    the limit."""
     if risk is None or risk.step_time_s is None:
         return ()
     return (

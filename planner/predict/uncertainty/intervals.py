@@ -103,7 +103,8 @@ def is_tuned(job: Job) -> bool:
 
 
 def conditions_of(job: Job) -> Conditions:
-    """A job's values on the axes that do not depend on its layout."""
+    """A job's values on those axes that are known before its layout is; the others are unknown
+    (0)."""
     return Conditions(
         gpus=job.cluster.num_gpus,
         seq=job.seq,
@@ -153,8 +154,9 @@ def _fastest(gpu: Gpu, precision: str) -> float:
 def spread_of(
     job: Job, figure: Figure, without: str = "", at: Conditions | None = None
 ) -> tuple[Spread, Further]:
-    """Quantiles of ln(measured / predicted) for a job, and the error that widened them; `without`:
-    a source to leave out."""
+    """The ends of the 80 % interval of ln(measured / predicted) for a job, and the further error,
+    for conditions that were never measured, that is already included in them. `without`: a source
+    to leave out; `at`: conditions of the configuration, by default those of the job alone."""
     family, where = family_of(job), at or conditions_of(job)
     if learnt := learnt_figure(job, figure):
         return learnt_spread(learnt, figure, family, where)
@@ -190,15 +192,15 @@ def learnt_spread(
 
 
 def widened(spread: Spread, deviation: float, figure: Figure) -> Spread:
-    """The spread with a further independent normal error and, for memory, with the errors that
-    residuals do not contain."""
+    """The spread with a further independent normal error of this standard deviation, in ln; for
+    memory also with the errors that residuals do not contain."""
     further = float(further_width(figure, deviation))
     return replace(spread, low=-hypot(spread.low, further), high=hypot(spread.high, further))
 
 
 def further_width(figure: Figure, deviation: Widths) -> Widths:
-    """Half width, at 80 %, of an error with this standard deviation; for memory, joined with the
-    spread of memory outside live tensors (`OUTSIDE_SPREAD`)."""
+    """Half width, in ln, of the 80 % interval of an error with this standard deviation. For memory
+    it also includes the spread of memory outside live tensors (`OUTSIDE_SPREAD`)."""
     outside = OUTSIDE_SPREAD if figure == "memory" else 0.0
     wide: Widths = DEVIATIONS * np.hypot(deviation, outside)
     return wide
@@ -216,8 +218,9 @@ def log_bounds(spread: Spread, doubt: Doubt = NO_DOUBT) -> tuple[float, float]:
 
 
 def in_doubt(interval: Interval, value: float, doubt: Doubt) -> Interval:
-    """The interval of a value that is predicted with defaults, widened by open facts; `interval`:
-    the one if nothing is open."""
+    """The interval of a figure, widened by facts that are not stated. `interval`: the interval if
+    all were known; `value`: the figure predicted with the defaults; `doubt`: distribution of
+    ln(figure / `value`) over the open facts."""
     if doubt == NO_DOUBT:
         return interval
     middle = value * exp(doubt.median)
@@ -230,8 +233,8 @@ _SCALES = {"one domain": "within one NVLink domain", "several domains": "across 
 
 
 def family_text(spread: Spread) -> str:
-    """`3,136 measured runs, 145 of them of dense models with megatron-core on Hopper GPUs,
-    within one NVLink domain`."""
+    """The runs on which a spread is based, in words: `3,136 measured runs, 145 of them of dense
+    models with megatron-core on Hopper GPUs, within one NVLink domain`."""
     if spread.rests_on:
         return spread.rests_on
     known = f"{spread.all_rows:,} measured runs"
@@ -246,8 +249,9 @@ def family_text(spread: Spread) -> str:
 
 
 def learnt_text(runs: int, width: float) -> str:
-    """The basis of a bar that own runs calibrated and, if it is no narrower, the reason; `width`:
-    relative to the bar without them."""
+    """The basis, in words, of an error bar that was calibrated on the user's own runs. If the bar
+    is not narrower than without them, the text adds why. `runs`: their number; `width`: width of
+    the bar over its width without them."""
     known = f"{'1 run' if runs == 1 else f'{runs:,} runs'} of this cluster, which calibrated it"
     if width < 1.0:
         return known

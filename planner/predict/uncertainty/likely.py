@@ -12,9 +12,10 @@ EVEN_CHANCE = 0.5
 
 
 def likely_limit_bytes(job: Job, probability: float) -> float:
-    """Largest predicted peak that fits with at least this probability. For 0 and for probabilities
-    from one half on it is at most the memory limit. With several machines, scaled to the largest
-    memory (`memory_scales`)."""
+    """The largest predicted peak, in bytes, that fits into the GPU's memory with at least this
+    probability. For a probability of 0 or of at least one half it is never above the memory limit;
+    in between, it may be. For a pool of several kinds of machines, the least of the machines'
+    values, each scaled to the largest memory (`memory_scales`)."""
     if job.pool is None:
         return _likely_bytes(job, probability)
     scaled = zip(job.machines, memory_scales(job), strict=True)
@@ -22,9 +23,9 @@ def likely_limit_bytes(job: Job, probability: float) -> float:
 
 
 def memory_scales(job: Job) -> tuple[float, ...]:
-    """Factors by which each machine's bytes are multiplied so that all machines have the same
-    usable memory, that of the largest, for plans that fit with the probability that the job
-    demands."""
+    """For each machine, the factor that converts its bytes to the same share of the largest
+    machine's usable memory. Usable is memory up to the peak that fits with the probability that the
+    job demands."""
     limits = [_likely_bytes(machine, job.fit_probability) for machine in job.machines]
     return tuple(max(limits) / limit for limit in limits)
 

@@ -54,8 +54,8 @@ class Conditions(NamedTuple):
 
     @property
     def parts(self) -> dict[str, float]:
-        """Shares of the step that add up to one: the least time of the model's FLOP, exposed
-        communication, waiting for the CPU, and the rest; empty if the step is unknown."""
+        """Shares of the step, which add up to one: the least time of the model's FLOP, exposed
+        communication, waiting for the CPU, and the rest. Empty if the step time is unknown."""
         if self.least <= 0.0:
             return {}
         waiting = min(self.waiting, 1.0 - self.exposed)
@@ -76,7 +76,8 @@ _NAMES = {
 
 
 def ranges(runs: Iterable[Conditions]) -> dict[str, Range]:
-    """Lowest and highest known value of each axis."""
+    """For each axis, the lowest and the highest value among runs that know it; an axis that is
+    unknown in all runs is left out."""
     found: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         for axis in AXES:
@@ -100,13 +101,14 @@ def common_ranges(by_source: Iterable[MeasuredRanges]) -> dict[str, Range]:
 
 
 def _second(values: Iterable[float]) -> float:
-    """The second smallest, or the only one."""
+    """The second smallest value; if there is only one, that one."""
     ordered = sorted(values)
     return ordered[min(1, len(ordered) - 1)]
 
 
 def doublings(measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
-    """Doublings beyond the measured range on each axis; axes within the range are left out."""
+    """For each axis on which the job is outside the measured range, its distance from the nearer
+    end in doublings (log2). Axes within the range, or with an unknown value, are left out."""
     found = {}
     for axis, (low, high) in measured.items():
         value = getattr(at, axis)
@@ -118,7 +120,7 @@ def doublings(measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
 
 
 def beyond_text(axis: str, measured: MeasuredRanges, at: Conditions) -> str:
-    """`65,536 GPUs (measured: up to 12,288)`."""
+    """A value outside the measured range in words: `65,536 GPUs (measured: up to 12,288)`."""
     value = getattr(at, axis)
     low, high = measured[axis]
     apart, above = low > high, value > high

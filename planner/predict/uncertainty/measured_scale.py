@@ -11,8 +11,9 @@ from planner.predict.uncertainty.shipped import shipped_tables
 
 
 def beyond_measured(job: Job, num_gpus: int) -> str:
-    """A note that no run of a job's kind (model, framework, GPU architecture) was measured on that
-    many GPUs; empty if one was."""
+    """A note that fewer GPUs than `num_gpus` were measured in runs of the job's kind (model,
+    framework, GPU architecture), or that no such run was measured; empty if a run on
+    that number of GPUs was."""
     family, largest = family_of(job), _learnt_gpus(job)
     kind = family._replace(scale="")
     largest = max(largest, most_measured_gpus(kind))

@@ -125,9 +125,10 @@ class OpenValue:
 
 @dataclass(frozen=True, slots=True)
 class OpenFact:
-    """A fact that is not stated. `silence`: probability that it then is the framework's default;
-    `values`: empty if its possible values are unknown; `called`: its name in sentences; `work`:
-    whether it changes the amount of computation, and so the least time of a step."""
+    """A fact that the user or source does not state. `silence`: probability that a fact which is
+    not stated has the framework's default; `values`: its possible values, empty if they are
+    unknown; `called`: its name in sentences; `work`: whether it changes the amount of computation,
+    and so the least time of a step."""
 
     name: str
     silence: float = 1.0
@@ -137,7 +138,8 @@ class OpenFact:
 
     @property
     def fewest(self) -> float:
-        """Least plausible work over the work by default; 1 if no value changes the work."""
+        """The least plausible amount of work divided by the amount with the default; 1 if no value
+        means less work."""
         effects = [value.effects.get("time", 0.0) for value in self.values] if self.work else []
         return exp(min(0.0, *effects)) if effects else 1.0
 
@@ -159,14 +161,15 @@ class OpenFact:
         return any(abs(value.effects.get(figure, 0.0)) >= LEAST_EFFECT for value in self.values)
 
     def factor(self, figure: Figure) -> float:
-        """The largest prediction over the smallest, among its likely values."""
+        """The largest prediction of a figure divided by the smallest, over the fact's likely values
+        (`named`)."""
         effects = [effect for _, effect in self.named(figure)]
         return exp(max(effects) - min(effects))
 
     def named(self, figure: Figure) -> list[tuple[str, float]]:
-        """Its likely values in words with their effects, in ascending order of effect; values with
-        the same effect are merged. If all likely values have the same effect, all values are used.
-        """
+        """The fact's likely values in words, each with its effect on the figure, ln(predicted with
+        it / predicted by default), smallest first. Values with the same effect are joined by "or".
+        Unlikely values are left out unless all likely ones have the same effect."""
         known = [value for value in self.values if figure in value.effects]
         likely = [one for one in known if one.weight >= _LEAST_WEIGHT]
         effects = [one.effects[figure] for one in likely]
@@ -186,8 +189,9 @@ def total_doubt(facts: Iterable[OpenFact], figure: Figure) -> Doubt:
 
 
 def narrowing(facts: Sequence[OpenFact], figure: Figure) -> OpenFact | None:
-    """The open fact whose answer would narrow the bar of a figure most, by the variance that it
-    adds; if none adds any, the one whose values differ most. None if no fact changes the figure."""
+    """The open fact that would narrow the error bar of a figure most if it were stated: the one
+    that adds most variance. If none adds any, because the default is certain, the one whose values
+    differ most. None if no fact changes the figure."""
 
     def told(fact: OpenFact) -> tuple[float, float]:
         even = replace(fact, silence=0.5)
@@ -199,8 +203,9 @@ def narrowing(facts: Sequence[OpenFact], figure: Figure) -> OpenFact | None:
 def open_sentence(
     fact: OpenFact, figure: Figure, by_default: float, unit: Callable[[float], str]
 ) -> str:
-    """`recompute not stated: 8.1 s without, 10.6 s of whole layers`; `by_default`: the figure with
-    the default, which `unit` formats."""
+    """A sentence on an open fact with the figure for each likely value: `recompute not stated: 8.1
+    s without, 10.6 s of whole layers`. `by_default`: the figure predicted with the default; `unit`:
+    formats a figure."""
     parts = (f"{unit(by_default * exp(effect))} {words}" for words, effect in fact.named(figure))
     return f"{fact.called or fact.name} not stated: {', '.join(parts)}"
 
@@ -213,8 +218,9 @@ def effect_of(value: float | None, by_default: float | None) -> float | None:
 def facts_record(
     fact: OpenFact, step_s: float | None, held_bytes: float | None
 ) -> dict[str, object]:
-    """An open fact as data: the probability of the default, and for each value its weight and the
-    predicted seconds and GiB; `step_s`, `held_bytes`: with the default."""
+    """An open fact as data: the probability of the default and, for each possible value, its weight
+    and the predicted step time in seconds and peak in GiB, each None if unknown. `step_s`,
+    `held_bytes`: the step time in seconds and the peak in bytes predicted with the default."""
 
     def figure(one: OpenValue, name: Figure, value: float | None, unit: float) -> float | None:
         known = value is not None and name in one.effects

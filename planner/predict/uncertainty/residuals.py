@@ -124,10 +124,11 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """ln(bound / predicted) of both ends of an 80 % interval about the prediction, its median.
+    """The two ends of an 80 % interval about the prediction, as ln(bound / predicted): `low` is
+    negative, `high` positive.
 
-    `family`: the nearest family with measured runs; `rows`: number of its runs, among `all_rows` of
-    the table; `rests_on`: the basis in words, if it is not these runs.
+    `family`: the nearest family with measured runs; `rows`: number of its runs; `all_rows`: number
+    of all runs in the table; `rests_on`: the basis of the spread in words, if it is not these runs.
     """
 
     low: float
@@ -145,7 +146,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Further:
-    """Standard deviation of an error outside the half widths, and its reasons."""
+    """An error for conditions that were never measured, in addition to the half widths: its
+    standard deviation in ln, and the reasons for it in words."""
 
     deviation: float = 0.0
     reasons: tuple[str, ...] = ()
@@ -153,14 +155,16 @@ class Further:
 
 @dataclass(frozen=True)
 class HalfWidths:
-    """Half widths of 80 % intervals, in ln: `parts`: for each part, to be multiplied by its share
-    of the prediction; `kinds`: logarithms of factors on the sum."""
+    """Half widths of 80 % intervals, in ln. `parts`: the half width of each part of a prediction,
+    to be multiplied by the part's share; `kinds`: for each kind of job, the logarithm of a factor
+    on the sum over the parts."""
 
     parts: Mapping[str, Ends]
     kinds: Mapping[str, Ends] = field(default_factory=dict)
 
     def of(self, shares: Mapping[str, float], kinds: Iterable[str]) -> Ends:
-        """Half widths of a job with these shares of parts and of these kinds."""
+        """Half widths of a job whose prediction has these shares of parts, and which belongs to
+        these kinds."""
         more = [self.kinds.get(kind, Ends(0.0, 0.0)) for kind in kinds]
         down = sum(share * self.parts[part].down for part, share in shares.items())
         up = sum(share * self.parts[part].up for part, share in shares.items())
@@ -220,7 +224,8 @@ class ErrorTable:
         return 1.0 - self.shares.get("run", 1.0)
 
     def spread(self, family: Family, at: Conditions, without: str = "") -> Spread:
-        """The likely error of a job of a family, with one source left out."""
+        """The interval of ln(measured / predicted) for a job of a family, without the further error
+        of unmeasured conditions. `without`: a source to leave out."""
         table = self.without(without)
         nearest = table.nearest(family)
         half = table.half_widths(family, at)
@@ -257,15 +262,16 @@ class ErrorTable:
         return Further(hypot(*terms.values()), tuple(named))
 
     def beyond(self, measured: MeasuredRanges, at: Conditions) -> dict[str, float]:
-        """Standard deviations for axes on which a job is beyond the measured ranges, by description
-        in words."""
+        """The errors of axes on which a job is outside the measured ranges: the axis and its value
+        in words, with the standard deviation. Empty if it is inside on all."""
         return {
             beyond_text(axis, measured, at): self.growth.get(axis, 0.0) * distance
             for axis, distance in doublings(measured, at).items()
         }
 
     def families(self) -> list[Family]:
-        """The narrowest families with measured runs, in alphabetical order."""
+        """The families to which the table's entries belong, each named in full, in alphabetical
+        order."""
         return sorted({entry.family for entry in self.entries})
 
     @cached_property
@@ -298,8 +304,9 @@ class ErrorTable:
         return "architecture" if self.figure == "time" else "framework"
 
     def _missing(self, family: Family) -> Iterator[str]:
-        """Those of architecture, framework and kind of model without a run. If the architecture
-        (for memory: the framework) has any run, only its runs count."""
+        """Names of the fields, among architecture, framework and kind of model, whose value no run
+        has. If the job's architecture (for memory: its framework) was measured at all, only runs
+        with the same one count."""
         base = Family()._replace(**{self._base: getattr(family, self._base)})
         near = base if self._has_runs(base) else Family()
         for kind in ("architecture", "framework", "model"):
@@ -308,14 +315,17 @@ class ErrorTable:
                 yield kind
 
     def _is_beside(self, family: Family, kind: str) -> bool:
-        """Whether the framework was measured on the architecture in another way of training."""
+        """Whether runs of another way of training (`beside`) measured this framework on this
+        architecture; always False for the kind of model."""
         if self.beside is None or kind == "model":
             return False
         wanted = Family()._replace(architecture=family.architecture, framework=family.framework)
         return self.beside._has_runs(wanted)
 
     def _near(self, family: Family) -> _Near:
-        """The range of the nearest runs."""
+        """The measured ranges and precisions of runs on the same architecture (for memory: of the
+        same framework), including those of another way of training; of all runs if there are none.
+        """
         base = getattr(family, self._base)
         if base not in self._near_runs:
             same = Family()._replace(**{self._base: base})
@@ -343,7 +353,8 @@ class ErrorTable:
 
 
 def part_shares(figure: Figure, at: Conditions) -> Mapping[str, float]:
-    """Shares of the parts of a prediction (`PARTS`), which add up to one."""
+    """The share of each part (`PARTS`) in a prediction; they add up to one. A peak has one part.
+    Usual shares are used if the parts of the step are unknown."""
     if figure == "memory":
         return {"peak": 1.0}
     return at.parts or _USUAL
@@ -363,7 +374,8 @@ def fold_of(source: str, sources: Sequence[str]) -> int:
 
 
 def _kind_text(kind: str, family: Family) -> str:
-    """A kind without a run, in words: `nanotron on Volta GPUs`, `dense models on Volta GPUs`."""
+    """A kind of run that was never measured, in words, for example `nanotron on Volta GPUs` or
+    `dense models on Volta GPUs`. `kind`: a name that `_missing` gives."""
     model = model_words(family.model) if kind == "model" else family.framework
     return f"{model} on {architecture_text(family.architecture)} GPUs"
 
@@ -377,7 +389,7 @@ class _Near(NamedTuple):
 
 
 def _merged(members: Iterable[MeasuredRuns]) -> list[dict[str, tuple[float, float]]]:
-    """The range of each source over its families."""
+    """For each source, the measured range of each axis over all its families."""
     merged: dict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     for member in members:
         source = merged[member.source]
@@ -388,6 +400,6 @@ def _merged(members: Iterable[MeasuredRuns]) -> list[dict[str, tuple[float, floa
 
 
 def bounds(low: Widths, high: Widths, further: Widths) -> tuple[Widths, Widths]:
-    """Ends of intervals as ln(bound / predicted), with an independent error of 80 % half width
-    `further` on both sides."""
+    """The lower and the upper ends of intervals as ln(bound / predicted). `low`, `high`: half
+    widths in ln; `further`: half width of an independent error that widens both sides, at 80 %."""
     return -np.hypot(low, further), np.hypot(high, further)

@@ -18,9 +18,9 @@ _HALF_WIDTH = SAMPLES_DEVIATION * DEVIATIONS
 def with_unlike_samples(
     interval: Interval, step_time_s: float, others: Sequence[float]
 ) -> Interval:
-    """The interval of a step time, s, with the error of the rule by which rows are made of samples,
-    and with an error as large as the difference from `others`: step times for other lengths that
-    fit the given facts equally well."""
+    """The interval of a step time, s, widened by two errors: that of the rule by which rows are
+    made of samples, and the distance to `others`, the step times for other distributions of lengths
+    that fit the given facts equally well."""
     reason = "the spread of the lengths, of which only the mean is given"
     below = max(0.0, log(step_time_s / min(others, default=step_time_s)))
     above = max(0.0, log(max(others, default=step_time_s) / step_time_s))

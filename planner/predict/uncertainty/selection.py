@@ -49,16 +49,18 @@ _DRAWS = 200
 
 
 class Luck(Frozen):
-    """How much the winner of a search owes to its prediction error. `rivals`: number of plans
-    within reach of it, each with other degrees or another micro-batch; `longer`: share by which it
-    is expected to take longer than predicted, relative to the error that all plans share."""
+    """The amount by which a search underestimates the time of its winner, because it chose that
+    plan for its short prediction. `rivals`: number of plans whose prediction is near the winner's,
+    each with other degrees or another micro-batch; `longer`: share by which the winner is expected
+    to take longer than predicted, relative to the error that all plans share."""
 
     rivals: int = Field(ge=0)
     longer: float
 
 
 def luck_of(winner: Standing, rivals: Sequence[Standing]) -> Luck:
-    """The luck of the winner among these plans."""
+    """The luck of the winner if it was chosen by its prediction among these rivals; rivals that are
+    predicted to be much slower do not count."""
     near = _near(winner, rivals)
     drawn = [winner, *near[:_MOST_DRAWN]]
     longer = exp(_flattery(drawn, shipped_scales().flattering)) - 1.0
@@ -91,8 +93,9 @@ def expected_ratio(
 
 
 def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
-    """Plans within reach of the winner, fastest first: the fastest for each combination of degrees
-    and micro-batch other than the winner's."""
+    """Rivals whose predicted time is within reach of the winner's, fastest first. Only the fastest
+    counts for each combination of degrees and micro-batch, and the winner's own combination is left
+    out."""
     place = (winner.degrees, winner.tokens)
     reach = winner.pace * exp(REACH)
     near = [
@@ -105,8 +108,9 @@ def _near(winner: Standing, rivals: Iterable[Standing]) -> list[Standing]:
 
 
 def _flattery(contest: Sequence[Standing], share: float) -> float:
-    """Mean luck of the plan chosen as fastest, in ln, if this share of the errors' variance affects
-    the choice."""
+    """How much too short the prediction of the plan chosen as fastest is on average, in ln,
+    relative to the mean error of the plans. `share`: share of the errors' variance that affects the
+    choice."""
     errors = share**0.5 * _errors(contest)
     chosen = (np.log([one.pace for one in contest]) + errors).argmin(axis=1)
     beside = errors.mean(axis=1)
@@ -148,7 +152,7 @@ _Normal = Callable[[int], Array]
 
 
 def _of_each(values: Sequence[Hashable], normal: _Normal) -> Array:
-    """An independent error for each distinct value."""
+    """Draws of an independent error for each distinct value; equal values get the same error."""
     places = {value: index for index, value in enumerate(dict.fromkeys(values))}
     return normal(len(places))[:, [places[value] for value in values]]
 

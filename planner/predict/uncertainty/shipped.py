@@ -20,7 +20,8 @@ _TABLE = TypeAdapter(ErrorTable)
 
 
 def parse_tables(document: dict[str, object]) -> dict[Figure, ErrorTable]:
-    """Tables from the content of a residuals file; a figure without runs has none."""
+    """Tables by figure (time, memory) from the content of a residuals file; a figure without runs
+    is left out."""
     return {
         figure: _TABLE.validate_python({**block, "figure": figure, "entries": block["runs"]})
         for figure in PARTS
@@ -53,7 +54,8 @@ def tuned_tables() -> dict[Figure, ErrorTable]:
 
 
 def shipped_table(figure: Figure, family: Family) -> ErrorTable:
-    """The table that contains the runs of a family."""
+    """The table for runs of a family: that of tuned runs if its kind of model is tuned and such a
+    table exists, else that of runs that train all weights."""
     tuned = tuned_tables().get(figure) if is_tuned_kind(family.model) else None
     return tuned or shipped_tables()[figure]
 

@@ -36,9 +36,10 @@ _ALONE = {"width": 860, "height": 380}
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A point of a series, with the ends of its 80 % intervals on both axes. All points of a series
-    have the same colour. A `marked` point gets a ring. `label` is shown next to the point; on
-    narrow pages only if the point is `named` or `marked`."""
+    """A point of a series. `low`, `high`: ends of its 80 % interval on the vertical axis; `left`,
+    `right`: on the horizontal axis, NaN for none. All points of a series have the same colour.
+    `text`: its tooltip. A `marked` point gets a ring. `label`: text next to the point; on narrow
+    pages only if the point is `named` or `marked`."""
 
     series: str
     x: float
@@ -112,7 +113,9 @@ def scaling_figure(scaling: Scaling) -> CurvesFigure:
 
 
 def _knee(scaling: Scaling) -> str:
-    """The meaning of the ring, or a note that there is none."""
+    """A sentence about the ring for the subtitle. The ring marks the knee: the number of GPUs
+    beyond which more speed is not worth its cost. If there is no knee, the sentence says that speed
+    is worth its price up to the largest number."""
     if any(scaling.knees.values()):
         return "Ring: knee, beyond which more speed is not worth its cost. "
     return "Speed is worth its price up to the largest number. "
@@ -146,7 +149,8 @@ def buying_figure(buying: Buying) -> CurvesFigure:
 
 
 class _Offer(NamedTuple):
-    """A cluster with its figures. `on_front`: no other cluster is both faster and cheaper."""
+    """One cluster with its days and cost; the cost is None without a price. `on_front`: no other
+    cluster is both faster and cheaper."""
 
     cluster: str
     days: Range
@@ -158,8 +162,8 @@ class _Offer(NamedTuple):
 def _offers_figure(
     title: str, study: Comparison | Buying, offers: Iterable[_Offer]
 ) -> CurvesFigure:
-    """Cost against time of clusters. A line joins the front, and a ring marks the
-    recommendation."""
+    """Cost against time of the clusters that have a price. A line joins the clusters that no other
+    beats in both, and a ring marks the recommendation."""
     best = None if study.decision is None else study.decision.best
     taken = set() if best is None else {one.cluster for one in best.choices}
     points = [
@@ -182,7 +186,8 @@ def _offers_figure(
 
 
 def _sets_figure(title: str, buying: Buying, sets: Sequence[Taken]) -> CurvesFigure:
-    """Cost against time of each job on each cluster, and of sets of clusters for all jobs."""
+    """Cost against time: dots for each job on each cluster, and a line for the sets of clusters
+    that run all jobs and that no other set beats in both. A ring marks the recommended set."""
     best = None if buying.decision is None else buying.decision.best
     text = "{0.job} on {0.cluster}: {1}"
     points = [
@@ -229,7 +234,9 @@ def _cost_panels(
 
 
 def budget_figure(found: Budget) -> CurvesFigure:
-    """Loss against model size for the FLOP of the budget. A ring marks the recommended size."""
+    """The loss, in nats per token, that models of different sizes reach with the FLOP of the
+    budget. A ring marks the recommended size. If the loss is unknown, a figure without panels that
+    says why."""
     if found.loss is None:
         return CurvesFigure(f"{found.model}: {found.goal}", f"No loss: {found.why_no_loss}.", ())
     around = (found.parameters, found.best_parameters.value)
@@ -263,8 +270,9 @@ def _loss_point(found: Budget, parameters: float) -> CurvePoint:
 def _points(
     scaling: Scaling, figure: Callable[[Run], Range | None], *, is_cost: bool = False
 ) -> tuple[CurvePoint, ...]:
-    """A figure of each run against its number of GPUs, one series for each kind of batch. Runs
-    without the figure are left out. For costs, the recommended number of GPUs gets a label."""
+    """One point for each run: its figure against its number of GPUs. Each kind of batch is a series
+    of its own. Runs without the figure are left out. A ring marks the knee. In charts of cost, the
+    recommended number of GPUs also gets a label."""
     best = scaling.decision and scaling.decision.best
     taken = best.choices[0].num_gpus if best and is_cost else 0
     return tuple(
@@ -306,7 +314,8 @@ def _run_text(run: Run) -> str:
 
 
 def _mfu(run: Run) -> Range:
-    """MFU in percent. A longer step means a lower MFU."""
+    """MFU of a run in percent, with the interval that follows from the interval of the step time:
+    the longest step gives the lowest MFU."""
     plan = run.plan
     mfu, error = plan.mfu * 100.0, plan.step_time
     low, high = (mfu * plan.step_time_s / end for end in (error.high, error.low))
@@ -385,7 +394,8 @@ def _labelled(point: CurvePoint) -> Labelled:
 
 
 def _on_line(panel: Panel) -> Iterator[Labelled]:
-    """Places along the lines between points. Labels should not cover these either."""
+    """Points without a label along the lines that join the panel's points. Labels that avoid dots
+    then avoid the lines, too."""
     for one, other in pairwise(panel.points):
         if one.series == other.series and panel.joined in ("", one.series):
             for part in range(1, _PARTS):
@@ -396,7 +406,8 @@ def _on_line(panel: Panel) -> Iterator[Labelled]:
 
 
 def _ends(point: CurvePoint) -> tuple[float, float, float, float]:
-    """Ends of the bars: left, right, low, high. A bar without an end stops at its point."""
+    """The ends of a point's interval bars: left, right, low, high. If an end is missing or
+    infinite, the position of the point takes its place."""
     ends = ((point.left, point.x), (point.right, point.x), (point.low, point.y),
             (point.high, point.y))  # fmt: skip
     left, right, low, high = (float(end if math.isfinite(end) else at) for end, at in ends)
@@ -415,7 +426,8 @@ _DWARFS = 1.6
 
 
 def _limits_drawn(panel: Panel) -> tuple[list[float], list[float]]:
-    """The limit on each axis; left out if it is far beyond the largest figure."""
+    """The limit on the horizontal and on the vertical axis, each as a list of one number. A list is
+    empty if there is no limit, or if the limit is far beyond the largest figure."""
     days, cost = ([getattr(point, axis) for point in panel.points] for axis in ("x", "y"))
     found = zip(panel.limits, (days, cost), strict=True)
     wide, high = ([limit] if limit and limit <= _DWARFS * max(figures) else []

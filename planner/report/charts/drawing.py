@@ -92,7 +92,8 @@ def in_file(chart: Specification, title: str, subtitle: str = "") -> Any:
 
 
 def subtitle_lines(text: str, width: float = _WIDTH) -> list[str]:
-    """A subtitle broken into lines that are no wider than the chart below, in pixels."""
+    """The subtitle as lines that fit the chart below it. `width`: the width of the chart in
+    pixels."""
     return textwrap.wrap(text, int(width / _LETTER))
 
 

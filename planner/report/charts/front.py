@@ -37,7 +37,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A shape that the search considered, with its peak memory and tokens/s for each GPU."""
+    """A shape that the search considered: its peak memory in GiB, its tokens/s per GPU, its degrees
+    and its recompute mode."""
 
     gib: float
     tokens_per_s: float
@@ -47,8 +48,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateDots:
-    """The dots to draw. `legal`: number of legal shapes; `is_thinned`: whether some dots were left
-    out because others are close."""
+    """The dots to draw. `legal`: number of all legal shapes, drawn or not. `is_thinned`: whether
+    dots were left out because they lie close to others."""
 
     dots: tuple[Candidate, ...] = ()
     legal: int = 0
@@ -56,7 +57,8 @@ class CandidateDots:
 
 
 def costed_or_reason(result: SearchResult) -> tuple[CostedJob | None, str]:
-    """All legal shapes of a search, costed again; or None and the reason."""
+    """All legal shapes of a search, costed again, and an empty text. If they cannot be costed or
+    there is no plan: None and the reason."""
     if isinstance(result.request.gpu_words, SeveralTypes):
         return None, "its GPUs are of several types"
     if not result.plans:
@@ -82,7 +84,8 @@ def peaks_gib(costed: CostedJob) -> Floats:
 
 
 def candidates(costed: CostedJob, result: SearchResult) -> CandidateDots:
-    """Shapes near the front: all of them if there are at most MOST_DOTS."""
+    """The shapes that are neither far slower than the fastest plan nor far above the memory limit.
+    If there are more than MOST_DOTS, only the fastest of those that lie close together is kept."""
     fastest = max(plan.tokens_per_s_per_gpu for plan in result.plans)
     limit = costed.job.hbm_limit_bytes / GIB
     speed, size = speeds(costed), peaks_gib(costed)
@@ -109,10 +112,10 @@ def shape_of(costed: CostedJob, row: int) -> tuple[Degrees, str]:
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """A plan of the front, or a `riskier` one beyond it, with its peak memory and tokens/s for each
-    GPU. `label`: its number and, for some plans, the reason to consider it. `ends`: its 80 %
-    intervals in the same units, drawn if it has a label. `command`: evaluates a riskier plan again.
-    """
+    """A plan of the front, or a `riskier` one that is less likely to fit than was asked for: its
+    peak memory in GiB and its tokens/s per GPU. `label`: its number and, for some plans, the reason
+    to consider it. `ends`: the ends of its 80 % intervals in the same units, drawn if it has a
+    label. `command`: the command that evaluates a riskier plan again."""
 
     number: int
     label: str
@@ -137,7 +140,8 @@ def front_plans(
 
 
 def end_labels(plans: Sequence[Plan]) -> dict[int, str]:
-    """Labels for the fastest and the lightest plan, used if no plan is recommended."""
+    """Labels for the fastest and the lightest plan, by plan number; for a single plan, `this plan`.
+    They are used if no plan is recommended."""
     numbered = list(enumerate(plans, start=1))
     fastest, _ = min(numbered, key=lambda one: one[1].step_time_s)
     if len(numbered) == 1:
@@ -251,7 +255,8 @@ def _dots_table(dots: Sequence[Candidate], modes: list[str]) -> Specification:
 
 
 def _degree_expression(axis: Axis) -> str:
-    """A Vega expression that writes a degree of a dot as `Degrees` does."""
+    """A Vega expression that writes one degree of a dot, in the way in which `Degrees` writes it:
+    always, only if it is above its least value, or never."""
     shown = f"'{axis.letter or axis.name}' + datum.{axis.name} + ' '"
     changed = f"(datum.{axis.name} > {axis.least} ? {shown} : '')"
     return {"always": shown, "changed": changed, "never": "''"}[axis.shown]

@@ -57,7 +57,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """The cells of every pair of degrees, and the `values` of each degree in order."""
+    """All cells, for every pair of degrees. `values`: for each degree its values as text, in
+    order."""
 
     values: Mapping[str, tuple[str, ...]]
     cells: tuple[Cell, ...]
@@ -71,8 +72,9 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class _Shapes:
-    """Legal shapes followed by the plans of the search, in columns of equal length. `best`: their
-    order, first those that fit by speed, then the others by memory."""
+    """Legal shapes with their layers spread evenly, followed by the plans of the search. Each
+    column has one entry for each of them, which is called a row. `best`: the rows in order of
+    preference: first those that fit, the fastest first, then the others, the lightest first."""
 
     costed: CostedJob
     columns: Mapping[str, IntArray]
@@ -113,7 +115,9 @@ class _Tried:
         return cls(job, context, rules, degrees, rejections(degrees, context, rules))
 
     def conflict(self, given: Mapping[str, int]) -> tuple[ShapeRule, ...]:
-        """The rules that forbid these values together; () if no shape has them."""
+        """The rules that together forbid these values of degrees. If no shape with these values was
+        tried: the rule `world-size` if their product does not divide the number of GPUs, otherwise
+        ()."""
         mask = np.ones(len(self.degrees["tp"]), dtype=np.bool_)
         for name, value in given.items():
             if name in self.degrees:
@@ -168,8 +172,8 @@ def _value(plan: Plan, name: str, modes: list[str]) -> int:
 
 
 def _values(name: str, shapes: _Shapes, tried: _Tried) -> IntArray:
-    """Values of a degree, ascending. If there are too many, those of legal shapes are kept
-    first."""
+    """The values of a degree that the heat map shows, ascending. If there are too many, values
+    without a legal shape are dropped first."""
     legal = np.unique(shapes.columns[name])
     if name == "recompute":
         return legal
@@ -193,7 +197,8 @@ def _cells(
 def _best_rows(
     pair: tuple[str, str], values: Mapping[str, IntArray], shapes: _Shapes
 ) -> dict[tuple[int, int], int]:
-    """Best row by cell (`i`, `j`): the fastest that fits, else the lightest."""
+    """The best row of `shapes` for each cell (`i`, `j`): the fastest that fits; if none fits, the
+    lightest. Cells without a shape are missing."""
     order = shapes.best
     kept = order[
         np.logical_and.reduce([np.isin(shapes.columns[name][order], values[name]) for name in pair])
@@ -231,8 +236,8 @@ def _without_shape(
 
 
 def rule_words(name: str, gpus: int) -> str:
-    """A few words for a cell on what a rule forbids; for the user's conditions, that the user set
-    them."""
+    """The text of a cell that a rule forbids, in a few words. For a condition of the user, the text
+    says that it is theirs."""
     words: dict[str, str] = described("pages.rules")
     whose = "as you asked" if name.startswith("user-") else "your condition"
     return words.get(name, whose).format(gpus=gpus)

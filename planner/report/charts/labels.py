@@ -54,8 +54,9 @@ class Span:
 
 
 def label_columns(dots: Sequence[Labelled], x: Span, y: Span) -> list[Mapping[str, object]]:
-    """The columns `words`, `dx`, `dy` and `align` of each dot's label, and the same for a phone.
-    Earlier dots choose their place first; labels that find no free place are left out."""
+    """For each dot, the columns of its label: `words`, and its position `dx`, `dy` and `align`; and
+    the same columns for a phone. Earlier dots choose their place first. A label that finds no free
+    place is left out."""
     placed = ([*_placed(dots, x, y, size, prefix)] for prefix, size in _VIEWS.items())
     return [desk | phone for desk, phone in zip(*placed, strict=True)]
 
@@ -111,8 +112,9 @@ def _box(point: tuple[float, float], spot: tuple[int, int], words: str) -> Box:
 def _cost(
     box: Box, taken: Sequence[Box], lines: Sequence[Box], size: tuple[float, float]
 ) -> tuple[int, bool, int]:
-    """How bad a place is: the number of labels that it covers, whether it leaves the picture, and
-    the number of dots and whiskers that it covers."""
+    """How bad a place for a label is; lower is better. The number of labels that it covers counts
+    first, then whether it leaves the picture, then the number of dots and whiskers that it covers.
+    """
     beyond = box[0] < 0.0 or box[1] > size[0] or box[2] < 0.0 or box[3] > size[1]
     on_words = sum(_meet(box, other) for other in taken)
     return on_words, beyond, sum(_meet(box, line) for line in lines)

@@ -99,8 +99,8 @@ def _place(run: RunPoint) -> Row:
 
 
 def _strokes(runs: Sequence[tuple[str, RunPoint]]) -> Iterator[Row]:
-    """Every run followed by a row without values. That row ends the stroke, so the path draws a
-    dot."""
+    """The rows of one path through all runs: each run, then a row without values. The empty row
+    interrupts the path, so each run is drawn as a separate dot and no line joins them."""
     for index, (name, run) in enumerate(runs):
         place = 2 * index
         yield {"family": name, "place": place, **_place(run)}

@@ -189,7 +189,8 @@ def memory_panel_chart(
 
 
 def _limit(panel: StagePanel) -> Row:
-    """The label of the limit, and a shorter one for a phone."""
+    """The memory limit in GiB, its label, and a shorter label for a phone. If the chart does not
+    reach the limit, the label says so."""
     size = panel.limit_bytes / GIB
     beyond = "" if panel.shows_limit else " (beyond the top)"
     text = f"- - HBM that may be used: {size:.1f} GiB{beyond}"
@@ -220,7 +221,7 @@ def _bars(panel: StagePanel, places: list[int]) -> Iterator[Row]:
 
 
 def _steps(panel: StagePanel, places: list[int]) -> Iterator[Row]:
-    """Names of the two steps, each placed where its bars begin."""
+    """For each of the two steps, its name and the position of its first bar."""
     first: dict[str, int] = {}
     for place, bar in zip(places, panel.bars, strict=True):
         first.setdefault(bar.step, place)
@@ -228,7 +229,8 @@ def _steps(panel: StagePanel, places: list[int]) -> Iterator[Row]:
 
 
 def _peak(panel: StagePanel, places: list[int]) -> Row:
-    """The total of the heaviest bar with its interval."""
+    """The label of the heaviest bar: its total and, if the panel has an interval, the interval;
+    with the position of the label and the ends of the whisker, GiB."""
     place, bar = next(pair for pair in zip(places, panel.bars, strict=True) if pair[1].is_peak)
     text, (low, high) = f"{gib(bar.total_bytes)} GiB", panel.interval or (bar.total_bytes,) * 2
     if panel.interval is not None:

@@ -33,7 +33,8 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class DrawnGpu:
-    """A GPU of the cluster: its place in the drawing, and the number of its group of each kind."""
+    """One GPU: its place in the drawing (column and row), its rank, the number of its group for
+    each of GROUP_KINDS, and its tooltip."""
 
     column: int
     row: int
@@ -101,8 +102,14 @@ def _gpu(rank: int, degrees: Degrees, node_gpus: int, nodes_a_row: int) -> Drawn
 
 
 def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
-    """The distance between members of a group of each kind, and the size of the group: rank = t +
-    tp (c + cp (d + dp p)). Experts are within data, context and tensor groups."""
+    """For each kind of group (tp, cp, dp, pp, ep): the distance between the ranks of neighbouring
+    members, and the number of members. A rank has the position t in its tensor group, c in its
+    context group, d in its data group, and p in the pipeline:
+
+        rank = t + tp (c + cp (d + dp p))
+
+    Experts are spread over the ranks of the data, context and tensor groups.
+    """
     tp, cp, dp = degrees.tp, degrees.cp, degrees.dp
     return {
         "tp": (1, tp), "cp": (tp, cp), "dp": (tp * cp, dp), "pp": (tp * cp * dp, degrees.pp),
@@ -111,8 +118,8 @@ def _strides(degrees: Degrees) -> dict[str, tuple[int, int]]:
 
 
 def _groups(rank: int, degrees: Degrees) -> tuple[int, ...]:
-    """The number of the rank's group of each of GROUP_KINDS. For `pp` it is the stage: ranks with
-    the same layers."""
+    """For each of GROUP_KINDS, the number of the group to which the rank belongs. For `pp` it is
+    the number of its stage instead, because ranks of a stage hold the same layers."""
     strides = _strides(degrees)
     of = {
         kind: rank % stride + stride * (rank // (stride * size))

@@ -120,7 +120,8 @@ def _size(bar: Bar, part: str, parts: list[str]) -> float:
 
 
 def _held(bar: Bar) -> dict[str, float]:
-    """The sizes in a GPU's memory, with the side (trainer or engine) in the name of each part."""
+    """The parts of a GPU's memory by name, with their sizes in bytes. Each name begins with the
+    side (trainer or engine) that holds the part."""
     return {
         name if ": " in name else f"{bar.phase.side}: {name}": size
         for name, size in bar.phase.held.items()

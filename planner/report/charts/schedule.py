@@ -47,8 +47,9 @@ class Gantt:
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """Shares of a pass. `recompute`: for each stage, the part of a backward pass that repeats
-    forward work; `communication`: the part of every pass; `least`: smaller parts are not drawn."""
+    """How the bar of a pass is divided, in shares of the pass. `recompute`: for each stage, the
+    share of a backward pass that repeats forward work. `communication`: the share of every pass
+    that is communication. `least`: parts below this share are not drawn."""
 
     recompute: tuple[float, ...]
     communication: float
@@ -65,7 +66,8 @@ def schedule_gantt(plan: Plan) -> Gantt | None:
 
 
 def played(plan: Plan, count: int) -> Gantt:
-    """The schedule of a plan with `count` micro-batches."""
+    """The simulated schedule of a plan with `count` micro-batches, as bars for each stage. If there
+    are many passes, small parts of them are not drawn."""
     schedule = _schedule(plan, count)
     outcome = simulator.simulate(schedule, _chunk_times(plan, schedule))
     detailed = sum(len(steps) for steps in schedule.steps) <= _MOST_DETAILED
@@ -81,7 +83,7 @@ def played(plan: Plan, count: int) -> Gantt:
 
 
 def passes_of(plan: Plan, count: int) -> int:
-    """Number of forward and backward passes of all stages with `count` micro-batches."""
+    """Number of passes (forward or backward) of all stages together, with `count` micro-batches."""
     pp = plan.degrees.pp
     chunks = max(len(plan.layout.block_layers) // pp, plan.degrees.vpp)
     return 2 * count * pp * chunks
@@ -136,8 +138,9 @@ def _chunk_times(plan: Plan, schedule: Schedule) -> list[ChunkTimes]:
 
 
 def _shares(plan: Plan, least: float) -> _Shares:
-    """Shares of the passes, from the step's terms for the slowest stage. The recomputed share of a
-    stage is proportional to its share of recomputed layers."""
+    """The shares of recomputation and communication in the passes, from the terms of the plan's
+    step time and the passes of the slowest stage. The other stages' share of recomputation is
+    scaled by the part of their layers that recomputes."""
     time, count = plan.time, plan.degrees.grad_acc
     slowest = max(plan.stages, key=lambda stage: stage.forward_s + stage.backward_s)
     busy_s = count * (slowest.forward_s + slowest.backward_s)

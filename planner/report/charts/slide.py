@@ -104,7 +104,8 @@ def _row(one: Any) -> Mapping[str, object]:
 
 
 def _choices(study: Comparison | Buying, decision: Decision) -> list[Choice]:
-    """The recommended choice, then the next best by the objective (cost, time or energy)."""
+    """The recommended choice, or several of them if there are several jobs; then the others, the
+    best by the objective (cost, time or energy) first. At most _MOST in total."""
     every = [*_every(study)]
     taken = {one.cluster for one in decision.best.choices} if decision.best else set()
     first = [one for one in every if one.cluster in taken]
@@ -146,7 +147,9 @@ def _draw(
     words: list[_Words],
     bars: list[_Bar],
 ) -> None:
-    """Add the bars of one figure, each with its name, its interval and its value."""
+    """Append the rows of one figure to `words` and `bars`: for each choice its name, a bar, a thin
+    line for the interval, and the value in words. `form` writes a value. `left`, `top`: the upper
+    left corner, in pixels."""
     longest = max((found.high for _, found in drawn if found.high < float("inf")), default=1.0)
     jobs = {one.job for one, _ in drawn}
     for row, (one, found) in enumerate(drawn):

@@ -90,7 +90,8 @@ def rl_trace(step: RlStep) -> dict[str, Any]:
 
 
 def _held(words: str, bar: Bar) -> Event:
-    """A counter with the memory of a side from the start of a phase on."""
+    """A counter event that sets the memory of a side, in GiB by part, at the start of a phase. It
+    holds until the next one."""
     held = {name: round(size / GIB, 3) for name, size in bar.phase.held.items() if size}
     return _counter(f"GiB, {words}", bar.start_s, 0, held)
 
@@ -158,8 +159,9 @@ def _bubbles(gantt: Gantt) -> Iterator[Event]:
 
 
 def _memory(plan: Plan, gantt: Gantt) -> Iterator[Event]:
-    """Memory of a GPU of each stage: the constant part, and the activations of micro-batches in
-    flight, scaled to reach the plan's value when the most are in flight."""
+    """Memory of a GPU of each stage over time, as counters in GiB: a constant part, and the
+    activations, which grow with the number of chunks in flight. They are scaled so that they equal
+    the plan's activations when the most chunks are in flight."""
     for stage, mine in _by_stage(gantt).items():
         changes = sorted(_changes(mine))
         most, live = 0, 0
@@ -176,9 +178,9 @@ def _memory(plan: Plan, gantt: Gantt) -> Iterator[Event]:
 
 
 def _changes(mine: Sequence[PassBar]) -> Iterator[tuple[float, int]]:
-    """(time, +1 or -1): chunks of micro-batches in flight, each from the start of its forward pass
-    to the end of its last backward pass. Times are rounded to nanoseconds, so that an end sorts
-    before a start at the same time."""
+    """Changes in the number of chunks in flight, as (time in seconds, +1 or -1). A chunk of a
+    micro-batch is in flight from the start of its forward pass to the end of its last backward
+    pass. Times are rounded to nanoseconds, so that an end sorts before a start at the same time."""
     first: dict[tuple[int, int], float] = {}
     last: dict[tuple[int, int], float] = {}
     for bar in mine:

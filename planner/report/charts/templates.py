@@ -54,7 +54,8 @@ class _Gaps:
     values: Mapping[str, Any]
 
     def fill(self, node: Any) -> Any:
-        """The value of a template's node."""
+        """A node of a template with its placeholders replaced. If the node is to be left out, the
+        marker `_LEFT_OUT`."""
         match node:
             case str() if node.startswith("$") and node[1:].isidentifier():
                 return self._named(node[1:])

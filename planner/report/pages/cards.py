@@ -31,8 +31,8 @@ from planner.tune.outcome import TunedStudy
 
 
 def verdict_card(result: SearchResult, saved_as: Path | None) -> Card:
-    """The card of a search: its verdict or, for a plan that was only costed, its time and
-    memory."""
+    """The card of a search: the verdict with alternatives. If no plan is recommended, the time and
+    memory of the first plan."""
     if not result.recommended:
         return costed_card(result.plans[0])
     verdict = Verdict(result)
@@ -57,8 +57,8 @@ def costed_card(plan: Plan) -> Card:
 
 
 def front_card(front: ClusterFront, saved_as: Path | None) -> Card:
-    """The card of a front over several clusters: the fastest plan, then the cheapest and the
-    lightest."""
+    """The card of a front over several clusters. It shows the fastest plan; the cheapest (if there
+    are prices) and the lightest are alternatives."""
     numbered = list(enumerate(front.points, start=1))
     fastest = min(numbered, key=lambda one: one[1].step_time_s)
     priced = [one for one in numbered if one[1].usd_per_billion_tokens is not None]
@@ -121,7 +121,8 @@ def rl_card(verdict: RlVerdict, saved_as: Path | None) -> Card:
 
 
 def _side_bar(verdict: RlVerdict, side: str) -> Bar:
-    """The seconds of a side by purpose, as shares of the step."""
+    """A bar for the seconds of one `side` by kind of work (a key of `RlVerdict.sides`). The shares
+    refer to the step time; for `step`, to the sum of its parts."""
     sums = verdict.sides[side]
     whole = sum(sums.values()) if side == "step" else verdict.plan.step_s
     parts = [
@@ -215,7 +216,7 @@ def validation_card(predictions: Sequence[Prediction]) -> Card:
 
 def pairs_card(panels: Panels, first: Sequence[str] = ()) -> Card | None:
     """The largest measured part and, if there is a prediction, the part that differs most from it.
-    `first`: recommended changes, of which the card shows the first."""
+    `first`: recommended changes; the card shows only the first. None if nothing was measured."""
     verdict = pairs_verdict(panels)
     if verdict is None:
         return None

@@ -70,8 +70,8 @@ def page_of_file(path: Path, before_costing: Callable[[], None] = lambda: None) 
 
 
 def _document_of(folder: Path) -> Path:
-    """The results so far in the folder of a `planner tune` study. Raises UsageError if there are
-    none."""
+    """The path of the results in the folder of a `planner tune` study. Raises UsageError if no
+    trial has ended yet or if the folder is not that of a study."""
     path = folder / DOCUMENT
     if not path.is_file():
         raise UsageError(

@@ -68,7 +68,8 @@ class Card:
 
 
 def beside_card(blocks: Iterable[Block], card: Card | None) -> list[Block]:
-    """The blocks of a report without what the page's card already says."""
+    """The blocks of a report, without facts that the page's card already shows and without the note
+    that repeats the card's headline. All blocks if there is no card."""
     found: list[Block] = []
     for block in blocks:
         if card is None or isinstance(block, TableData):

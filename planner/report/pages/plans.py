@@ -188,8 +188,8 @@ MOST_PLANS, MOST_DRAWN = 16, 48
 
 
 def result_page(result: SearchResult, path: Path | None, selected: int = 0) -> Page:
-    """The page of one search, opened with the plan `selected`. `path`: the plan file, if one was
-    written."""
+    """The page of one search, opened with the plan `selected`, or with the recommended plan if it
+    is 0. `path`: the plan file, None if none was written. Raises UsageError if there is no plan."""
     if not result.plans:
         raise UsageError(f"{path or 'the search'} holds no plan: there is nothing to draw")
     front = Front(_entries(result))
@@ -220,15 +220,16 @@ def _entry(path: Path | None, front: ClusterFront, point: ClusterPoint) -> PageP
 
 
 def first_page(result: SearchResult, path: Path, before: Sequence[Plan]) -> Page:
-    """Like `result_page`, but only the recommended plan is shown in full; `plan_page` returns the
-    others. `before`: plans of an earlier search, whose front is drawn as well."""
+    """Like `result_page`, but with the sections of the selected plan only. `plan_page` gives those
+    of another plan when the user asks for it. `before`: plans of an earlier search, whose front is
+    drawn as well."""
     page = _page(Front(_entries(result), before), verdict_card(result, path))
     chosen = plan_page(result, path, page.selected)
     return replace(page, sections=[*page.sections, *chosen.sections])
 
 
 def plan_page(result: SearchResult, path: Path, number: int) -> Page:
-    """The sections of one plan."""
+    """A page without a title that holds only the sections of plan `number`."""
     return Page("", "", [*_plan_sections(path, number, PagePlan(result, number))])
 
 
@@ -237,7 +238,8 @@ def _entries(result: SearchResult) -> list[PagePlan]:
 
 
 def _whole(page: Page, front: Front, path: Path | None) -> Page:
-    """The page with the sections of every plan."""
+    """The page with the sections of every plan added. The plans of `Front.in_full` and the selected
+    plan get all their sections, the others only those that need no costing."""
     shown = (*front.in_full, page.selected)
     singly = [
         section
@@ -298,7 +300,8 @@ def _plan_sections(
 
 
 def _together(blocks: Sequence[Block]) -> Iterator[Block]:
-    """The blocks, with all notes without a title merged into one block at the end."""
+    """The blocks without the untitled notes, and these notes merged into one titled block at the
+    end."""
     lines: list[str] = []
     for block in blocks:
         if isinstance(block, Notes) and not block.title:
@@ -332,7 +335,8 @@ def _commands(path: Path | None, number: int, request: Request, whole: bool) -> 
 
 
 def _job(entry: PagePlan) -> tuple[Job | None, str]:
-    """The job of a plan on the GPUs that it uses; or None and the reason."""
+    """The job of a plan on the GPUs that the search uses, and an empty text. If it cannot be
+    resolved: None and the reason."""
     try:
         job = decided_request(entry.result.request, entry.plan).resolve()
     except UsageError as error:
@@ -355,9 +359,8 @@ def _drawings(number: int, plan: Plan) -> Iterator[Drawing]:
 
 
 def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
-    """The memory of the heaviest stage in each phase. Nothing if layers of a stage recompute in
-    several modes, if there are GPUs of several types, or if the job cannot be resolved, which the
-    page says."""
+    """The chart of the memory of the heaviest stage in each phase. No chart if layers recompute in
+    several modes, if there are GPUs of several types, or if the job cannot be resolved."""
     plan = entry.plan
     if len(plan.modes) > 1 or isinstance(entry.result.request.gpu_words, SeveralTypes):
         return
@@ -373,7 +376,8 @@ def _memory(number: int, entry: PagePlan) -> Iterator[Drawing]:
 
 
 def _cluster(number: int, plan: Plan, gpus_per_node: int) -> Iterator[Drawing]:
-    """The GPUs by group; nothing if all are in the same groups."""
+    """A chart of the GPUs, coloured by group. No chart if all GPUs are in the same groups, because
+    there is nothing to tell apart."""
     cluster = cluster_of(plan.degrees, gpus_per_node)
     if len({gpu.groups for gpu in cluster.gpus}) > 1:
         yield Drawing(

@@ -27,8 +27,8 @@ _MOST_DRAWN = 16
 
 
 def rl_page(result: RlResult, number: int, step: RlStep, written: Path | None) -> Page:
-    """The page of a result, opened with plan `number`. `step`: that plan's step, already costed;
-    `written`: the plan file, if there is one."""
+    """The page of a result, opened with plan `number`. It draws the first plans and plan `number`.
+    `step`: that plan's step, already costed; `written`: the plan file, None if none was written."""
     told = dict(job_rows(result.job))
     numbered = list(enumerate(result.plans, start=1))
     shown = [one for one in numbered if one[0] <= _MOST_DRAWN or one[0] == number]

@@ -56,7 +56,8 @@ def _read(path: Path) -> list[Row]:
 
 
 def _labels(rows: Sequence[Row]) -> list[str]:
-    """The axes whose values differ, and always the model."""
+    """The names of the axes by which points are labelled: those whose values differ, and always the
+    model."""
     names = [name for name in rows[0] if name not in FIGURES] if rows else []
     varied = [name for name in names if len({row[name] for row in rows}) > 1]
     return [name for name in names if name == "model" or name in varied]
@@ -78,7 +79,8 @@ def _name(row: Row, labels: Sequence[str]) -> str:
 
 
 def _card(rows: Sequence[Row], planned: Sequence[Row], labels: Sequence[str]) -> Card:
-    """The cheapest point of each model, or the fastest if no point has a price."""
+    """A sentence for each model with its cheapest point, or its fastest if no point has a price.
+    `planned`: the rows that have a plan."""
     found = [_best(model, planned, labels) for model in _models(planned)]
     missing = len(rows) - len(planned)
     risk = f"{plural(missing, 'row')} without a plan; the column reason says why" if missing else (

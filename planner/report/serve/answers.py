@@ -89,8 +89,8 @@ class Inputs(BaseModel):
 
 
 def wrong_field(given: dict[str, Any]) -> str:
-    """The first field that is wrong while all others have their defaults; empty if only the
-    combination is wrong."""
+    """The name of the first field whose value is wrong even if all others have their defaults.
+    Empty if each value is right alone and only the combination is wrong."""
     for name in Inputs.model_fields:
         if name in given and _is_wrong({name: given[name]}):
             return name
@@ -150,8 +150,8 @@ class Remembered(Generic[Key, Value]):
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a search for the browser: `state` in one line, `html`, and the `data` of its
-    charts."""
+    """The answer to a search, for the browser: `state` in one line, `html`, and the `data` of its
+    charts. `result`: the plans, None if nothing fits."""
 
     result: SearchResult | None
     state: str
@@ -198,8 +198,9 @@ class Desk:
         return token, session
 
     def answer(self, session: Session, inputs: Inputs) -> Answer:
-        """The answer from a search or from memory. Raises BusyError while the session's last search
-        is running, and any error of the search except DoesNotFitError, which becomes an answer."""
+        """The answer to the inputs, from a new search or from memory. Raises BusyError while the
+        session's last search is running. Errors of the search are raised, too, except that no plan
+        fits (DoesNotFitError), which becomes an answer."""
         if not session.lock.acquire(blocking=False):
             raise BusyError
         try:

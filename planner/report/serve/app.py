@@ -56,8 +56,8 @@ class HastyProtocol(H11Protocol):
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request. If there are too many connections, close the one whose wait
-        would end first, so that slow clients keep nobody out."""
+        """Start the time limit for the first request. If there are too many connections, close the
+        one whose time limit would end first, so that slow clients cannot lock others out."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > MOST_CONNECTIONS:

@@ -74,7 +74,9 @@ class RlBelief(Belief):
         )
 
     def measured(self, candidate: RlCandidate, parts: Mapping[str, float]) -> RlBelief:
-        """The belief with the seconds of phases from a trial of a candidate."""
+        """The belief with the phase times that a trial of a candidate measured. `parts`: seconds by
+        the names of their phases, joined with +. Times that mix kinds of phase, or that are
+        absurdly far from the prediction, are ignored."""
         times = [Timed("step", value, tuple(name.split(AND))) for name, value in parts.items()]  # type: ignore[arg-type]
         logs: dict[str, list[float]] = {}
         for one in times_of(times, candidate.key, candidate.costed):
@@ -134,9 +136,10 @@ def _variance(phases: Iterable[Phase], kind: str) -> float:
 
 
 def _alike(candidates: Sequence[RlCandidate], kind: str) -> Array:
-    """Similarity of candidates in phases of a kind: 1 for the same trainer or engine, `_OF_DEGREES`
-    for engines with equal degrees only, otherwise 0. Phases of neither side have nothing in common
-    with those of other plans."""
+    """Similarity of the candidates in one kind of phase, (n, n). In sampling: 1 for the same
+    engines, `_OF_DEGREES` for engines with equal degrees that differ otherwise, else 0. In the
+    trainer's phases: 1 for the same trainer, else 0. In other phases: 1 for a candidate with
+    itself, else 0."""
     if kind == "generation":
         same = _equal([one.engine for one in candidates])
         return _OF_DEGREES * _equal([one.engine_degrees for one in candidates]) + (

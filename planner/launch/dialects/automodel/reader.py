@@ -79,14 +79,16 @@ class AutomodelReader(DocumentReader):
         self.problems += said_problems("automodel", table, names, self.document)
 
     def _run(self, name: str, default: Any = None) -> Any:
-        """The value of an option of a run."""
+        """The value of the key that `RUN` lists under an option's name; `default` if the file does
+        not state it."""
         return self.document.get(RUN[name].key, default)
 
     def _text(self, key: str, default: str = "") -> str:
         return str(self.document.get(key, default))
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch, with everything that was read from the file, its command and the caller's
+        hints."""
         self._recipe()
         model = self.hints.model or self._model()
         adapters = Adapters(self)
@@ -119,7 +121,8 @@ class AutomodelReader(DocumentReader):
         )  # fmt: skip
 
     def _recipe(self) -> None:
-        """Recipes for other kinds of models."""
+        """Add problems if the recipe or the model's class is for another task than next-token
+        prediction."""
         named = str(self.document.get("recipe", "") or self.document.get("recipe._target_", ""))
         kind, target = named.rpartition(".")[2], self._text("model._target_")
         plain, other = _NEXT_TOKEN.search(kind), _OTHER_CLASSES.search(target)
@@ -142,7 +145,8 @@ class AutomodelReader(DocumentReader):
     # --- how it is split --------------------------------------------------------------------------
 
     def _size(self, name: str) -> int:
-        """A degree; `none` and null mean 1 or let others decide."""
+        """A degree of parallelism, such as tp, from the table `distributed` or `parallelism`. 1 if
+        both leave it out or say `none` or null."""
         for table in ("distributed", "parallelism"):
             key = f"{table}.{RUN[name].key.partition('.')[2]}"
             if self.document.get(key) not in (None, "none"):
@@ -166,7 +170,8 @@ class AutomodelReader(DocumentReader):
         return found | {"zero": 0 if ranks == 1 else self._zero(found["pp"])}
 
     def _zero(self, pp: int) -> int:
-        """ZeRO stage; in a pipeline, weights stay gathered by default."""
+        """The ZeRO stage: 0 for DDP; 3 if weights are sharded again after forward; 2 if they stay
+        gathered. If the file does not say, 3 without a pipeline and 2 with one."""
         strategy = self._text("distributed.strategy", "fsdp2")
         target = self._text("distributed._target_")
         if strategy == "ddp" or target.endswith("DDPManager"):
@@ -201,7 +206,9 @@ class AutomodelReader(DocumentReader):
         return {"vpp": stages // pp, "block_layers": stage_layers(layers, stages)}
 
     def _batches(self, degrees: Mapping[str, int]) -> dict[str, Any]:
-        """Micro-batch, global batch and accumulation; the pipeline runs once per local batch."""
+        """Micro-batch, global batch and number of micro-batches per update, by field of `Found`;
+        None for those that are not stated. A pipeline runs once per local batch, so a step with
+        several local batches gets a note that it is slower than predicted."""
         local = self.whole(RUN["mbs"].key, 1)
         gbs = self.whole(RUN["gbs"].key, 1) if RUN["gbs"].key in self.document.settings else None
         mbs = self.whole(RUN["microbatch"].key, 1) if degrees["pp"] > 1 else local
@@ -219,7 +226,8 @@ class AutomodelReader(DocumentReader):
         }
 
     def _world(self) -> int | None:
-        """`--nproc-per-node 8`, else the number of processes that torchrun starts."""
+        """The number of processes: that of the launcher if it is known, else `--nproc-per-node`.
+        None if neither is stated."""
         given = {} if self.launch is None else self.launch.given
         setting = given.get("nproc-per-node") or given.get("nproc_per_node")
         return self.world or (None if setting is None else digits(str(setting.value)))
@@ -263,7 +271,9 @@ class AutomodelReader(DocumentReader):
         return re.search("float32|fp32", held) is not None
 
     def _accumulates(self, degrees: Mapping[str, int]) -> None:
-        """Notes that gradients stay unsharded between micro-batches, AutoModel's default."""
+        """Note that gradients stay unsharded between micro-batches, AutoModel's default. No note if
+        the file switches this off, in a pipeline, for DDP, or if the local batch is as large as the
+        global batch."""
         key = RUN["synchronised"].key
         once = degrees["zero"] == 0 or degrees["pp"] > 1 or self._run("mbs") == self._run("gbs")
         if once or self.document.get(key, True) is False:
@@ -296,7 +306,8 @@ class AutomodelReader(DocumentReader):
         return known or "adamw"
 
     def _kernel(self) -> str | None:
-        """torch's AdamW updates by foreach unless the file asks for the fused kernel."""
+        """How torch's Adam or AdamW updates: `fused` if the file asks for it, else `foreach`. None
+        for other optimizers."""
         if "torch.optim.Adam" not in self._text("optimizer._target_"):
             return None
         return "fused" if self.document.get("optimizer.fused", False) is True else "foreach"
@@ -304,7 +315,7 @@ class AutomodelReader(DocumentReader):
     # --- rows -------------------------------------------------------------------------------------
 
     def _pack(self) -> int:
-        """Tokens of a pack; 0 if samples are not packed."""
+        """The length of a pack in tokens; 0 if samples are not packed."""
         pack = self.document.get(_PACK)
         return pack if isinstance(pack, int) and pack > 0 else 0
 
@@ -314,7 +325,8 @@ class AutomodelReader(DocumentReader):
         return "limit" if self.document.get("dataset.padding") == "max_length" else "longest"
 
     def _length(self) -> int | None:
-        """Tokens of a pack, or the limit for samples."""
+        """The sequence length in tokens: that of a pack, else the stated limit for samples. None if
+        neither is stated. Adds the assumptions that this makes."""
         if pack := self._pack():
             if not self.hints.lengths:
                 every = f"samples are packed, so every sequence is full: {pack:,} tokens"

@@ -17,15 +17,20 @@ def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layers_a_stage(layers: int, stages: int) -> int:
-    """`layers_per_stage` for a number of stages: the most that one has."""
+    """The value of `layers_per_stage` that gives this number of stages: the most layers that one
+    stage has."""
     return -(-layers // stages)
 
 
 def stages_of(
     layers: int, per_stage: int | None, pp: int, *, interleaved: bool, rounded: str = ""
 ) -> int | None:
-    """The number of stages that a file asks for; None if it is not a multiple of `pp`. `rounded`:
-    `up` or `down` to one."""
+    """The number of virtual stages that a file asks for; None if it is 0 or not a multiple of `pp`.
+
+    `per_stage`: layers per stage; None means one stage per rank, or two if the schedule is
+    `interleaved`. `rounded`: `up` or `down` rounds the number to a multiple of `pp`; empty does not
+    round.
+    """
     if per_stage is None:
         return pp * (2 if interleaved else 1)
     stages = -(-layers // per_stage)
@@ -35,7 +40,8 @@ def stages_of(
 
 
 def module_names(blocks: Sequence[int]) -> list[list[str]]:
-    """Modules of each stage of a transformers model, from the number of its layers."""
+    """The names of the modules in each pipeline stage of a transformers model. `blocks`: the number
+    of layers in each stage."""
     parts: list[list[str]] = []
     first = 0
     for count in blocks:
@@ -48,7 +54,8 @@ def module_names(blocks: Sequence[int]) -> list[list[str]]:
 
 
 def layers_of(parts: object) -> tuple[int, ...] | None:
-    """Layers of each part of `module_fqns_per_model_part`; None if it is not such a list."""
+    """The number of layers in each part of `module_fqns_per_model_part`; None if the value is not
+    such a list."""
     if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
         return None
     return tuple(sum(".layers." in f".{name}" for name in part) for part in parts)

@@ -23,7 +23,7 @@ _TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 class Adapters:
-    """`peft:` and `quantization:` of a file."""
+    """How a file trains the weights, from its tables `peft:` and `quantization:`."""
 
     def __init__(self, reader: DocumentReader) -> None:
         self.reader, self.document = reader, reader.document
@@ -38,7 +38,8 @@ class Adapters:
 
     @property
     def are_plain(self) -> bool:
-        """Whether they are LoRA without dropout and the base is not packed."""
+        """Whether the file has LoRA adapters (not DoRA) without dropout, on a base that is not
+        packed in 4 or 8 bits."""
         plain = self._get("dora", False) is not True and not self._get("dropout", 0.0)
         return self.stand and plain and not self._base()
 
@@ -62,7 +63,8 @@ class Adapters:
         return f"{method}:" + ",".join(f"{name}={value}" for name, value in said.items() if value)
 
     def _type(self) -> str:
-        """`lora_dtype`, if it differs from the format of the base."""
+        """The format of the adapters, `fp32` or `fp16`, from `lora_dtype`; empty for any other
+        value or none."""
         stated = str(self.document.get("peft.lora_dtype", "")).rpartition(".")[2]
         named = _TYPES.get(stated, stated)
         return named if named in ("fp32", "fp16") else ""

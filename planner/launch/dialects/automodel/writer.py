@@ -89,7 +89,8 @@ def _names(launch: Launch) -> dict[str, Any]:
 
 
 def _pipeline(launch: Launch) -> dict[str, Value]:
-    """The table `pipeline:` for a plan's stages."""
+    """The content of the table `pipeline:` for a plan's stages: `layers_per_stage` if AutoModel
+    would split the layers like the plan, else the module names of every stage."""
     degrees = launch.plan.degrees
     schedule = "interleaved" if degrees.vpp > 1 else "1f1b"
     table: dict[str, Value] = {
@@ -114,7 +115,8 @@ def _attention(job: Job) -> str:
 
 
 def _targets(job: Job) -> list[str] | None:
-    """Patterns for the paths of modules; None for every linear layer except the head."""
+    """Patterns for the paths of the modules that get adapters, such as `*.q_proj`. None if every
+    linear layer except the head gets them."""
     names = target_modules(job.tuning, job.model)
     return None if names == (ALL_LINEAR,) else [f"*.{name}" for name in names]
 

@@ -52,7 +52,8 @@ class AccelerateReader(ScriptedReader):
     quoted_numbers = True
 
     def found(self) -> Found:
-        """Everything that was read from it."""
+        """The launch, with everything that was read from the file, the script's arguments and the
+        caller's hints."""
         self.problems += unknown_keys(self.document)
         world = self.world or self.whole("num_processes", 0, 0)
         framework, zero = self._sharding()
@@ -78,7 +79,9 @@ class AccelerateReader(ScriptedReader):
         return str(self.document.get(key, False)).lower() == "true"
 
     def _sharding(self) -> tuple[str, int]:
-        """The framework profile and the ZeRO stage."""
+        """The name of the framework profile and the ZeRO stage: those of FSDP 1 or 2 if the file
+        chooses FSDP, otherwise plain data parallelism with stage 0. A `distributed_type` that is
+        not covered adds a problem."""
         kind = str(self.document.get("distributed_type", "NO") or "NO")  # YAML takes NO for false
         if kind == "FSDP":
             newer = self.whole(f"{_F}version", 1) > 1
@@ -112,8 +115,8 @@ class AccelerateReader(ScriptedReader):
             self.said("accelerate_wrapping")
 
     def _parallelism(self, world: int, tp: int, cp: int) -> int:
-        """The number of ranks that share a parameter (0: all of them). Notes what ParallelismConfig
-        refuses."""
+        """The number of ranks over which a parameter is sharded; 0 means all of them. Adds a
+        problem for sizes that accelerate's ParallelismConfig refuses."""
         replicate = self.whole(f"{_P}dp_replicate_size", 1)
         stated = f"{_P}dp_shard_size" in self.document.settings
         ranks = self.whole(f"{_P}dp_shard_size", 1)
@@ -151,8 +154,10 @@ class AccelerateReader(ScriptedReader):
 
 
 def _filled(world: int, replicate: int, ranks: int, stated: bool) -> tuple[int, int, bool]:
-    """The sizes of axolotl's mesh, one of which it can derive from the other (utils/distributed.py,
-    _get_parallel_config_kwargs)."""
+    """(replicas, ranks that shard, whether the second is known) of axolotl's mesh. If only one size
+    is stated, axolotl computes the other from the number of GPUs, and so does this
+    (utils/distributed.py, _get_parallel_config_kwargs). (1, 1, False) if the number of GPUs is
+    unknown (`world` 1) or both sizes are 1."""
     # The number of GPUs is unknown, or every parameter is on all of them.
     if world == 1 or (ranks == 1 and replicate == 1):
         return 1, 1, False

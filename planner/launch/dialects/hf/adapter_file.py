@@ -43,7 +43,8 @@ def adapter_settings(document: Document) -> dict[str, Setting]:
 
 
 def base_setting(document: Document) -> dict[str, Setting]:
-    """The base model, as the setting that names a model."""
+    """The base model of an adapter, as the setting `model_name_or_path`; empty if the file names
+    none."""
     setting = document.settings.get(_MODEL)
     return {} if setting is None or not setting.value else {"model_name_or_path": setting}
 
@@ -51,8 +52,13 @@ def base_setting(document: Document) -> dict[str, Setting]:
 def with_adapter(
     named: Mapping[str, Setting], source: Source
 ) -> tuple[dict[str, Setting], tuple[Problem, ...]]:
-    """A program's settings, plus those of the adapter that it continues to train if its file was
-    given or stands beside the program's. Also the problems with the adapter's base model."""
+    """A program's settings completed by those in the file of an adapter that the program continues
+    to train, and the problems of that adapter: another base model, or weights that its rank and
+    targets do not imply.
+
+    The file is the one that was given, or one beside the program's file. Without one, or if the
+    program creates a new adapter, the settings are unchanged.
+    """
     document = None if is_on(named, "create_new_adapter") else _file_of(named, source)
     if document is None:
         return dict(named), ()

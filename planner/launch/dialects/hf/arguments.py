@@ -34,7 +34,9 @@ _OFF = ("", "false", "0", "none", "no", "{}", "[]")
 
 
 def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> Program:
-    """The program whose defaults apply, even if all settings come from a command."""
+    """The program whose defaults apply. The name of the command's program and settings that only
+    LLaMA-Factory, ms-swift or TRL has may show a more exact one than `program`, which is returned
+    otherwise."""
     name = launch.program if launch is not None else ""
     if "finetuning_type" in named or name.endswith("llamafactory-cli"):
         return "llamafactory"
@@ -46,7 +48,8 @@ def program_of(program: Program, named: Named, launch: LaunchCommand | None) -> 
 
 
 def value_of(named: Named, name: str) -> str:
-    """A value in lower case: `table` for a table, empty if it is absent or unknown."""
+    """The value of a setting as text in lower case. `table` if the name is a table with keys of its
+    own; empty if the setting is absent, null or unknown."""
     setting = named.get(name)
     if setting is None:
         return "table" if any(key.startswith(f"{name}.") for key in named) else ""
@@ -54,7 +57,8 @@ def value_of(named: Named, name: str) -> str:
 
 
 def is_on(named: Named, name: str) -> bool:
-    """Whether a feature is requested; a size of 1 requests nothing."""
+    """Whether a feature is requested. Not by an absent, unknown, empty or false setting, nor by the
+    value 1: as a size it divides nothing."""
     return value_of(named, name) not in (*_OFF, "1.0", "1")
 
 
@@ -65,7 +69,7 @@ def is_switched(named: Named, name: str) -> bool:
 
 
 def place_of(named: Named, name: str) -> Setting:
-    """A setting, or the first setting in a table of that name."""
+    """The setting of this name, for its place in the file; for a table, the first setting in it."""
     return named.get(name) or next(item for key, item in named.items() if key.startswith(name))
 
 
@@ -110,7 +114,8 @@ class HfArguments:
     shards_as_loaded: bool = False
 
     def model_unknown(self, where: str) -> Problem:
-        """Why the model is unknown. `where`: the message if nothing names one."""
+        """The problem that the model is unknown. If a setting names a model, the problem says that
+        the catalogue does not have it; otherwise its text is `where`."""
         setting = self.where.get("model")
         if self.unknown_model and setting is not None:
             text = not_in_catalogue(self.unknown_model)
@@ -132,7 +137,7 @@ class HfArguments:
 
     @property
     def where(self) -> dict[str, Setting]:
-        """Settings by field of `Found`."""
+        """The settings that were read, by the field of `Found` that each determines."""
         return {_NAMES[name]: setting for name, setting in self.given.items() if name in _NAMES}
 
 
@@ -200,7 +205,8 @@ def _beside(setting: Setting, model: str) -> Iterator[Problem]:
 
 
 def _decides(name: str, known: Mapping[str, object]) -> bool:
-    """Whether the prediction depends on a setting, given what the caller and other settings say."""
+    """Whether an unknown setting changes the prediction: not if `known`, from the caller and other
+    settings, already has a value for its field."""
     field_name = _NAMES.get(name) or ("recompute" if "checkpointing" in name else "")
     if field_name:
         return known[field_name] is None
@@ -228,7 +234,8 @@ def optim_of(given: Named) -> str:
 
 
 def _optimizer(given: Named) -> str | None:
-    """The planner's name for --optim; SGD without momentum is distinct."""
+    """The planner's name for the optimizer that `--optim` gives, with SGD without momentum as
+    `sgd:momentum=none`. None if there is none or it is unknown."""
     name = OPTIMIZERS.get(optim_of(given))
     if name == "sgd" and is_zero(_text(given, "sgd_momentum") or "1"):
         return "sgd:momentum=none"

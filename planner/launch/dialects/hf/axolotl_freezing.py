@@ -40,7 +40,8 @@ def has_known_names(model: ModelSpec) -> bool:
 
 
 def unfrozen_pattern(tuning: Tuning) -> str:
-    """The one pattern that matches every parameter except those that `--freeze` freezes."""
+    """A pattern for axolotl's `unfrozen_parameters`. It matches every parameter except those that
+    `--freeze` freezes."""
     modules = tuning.frozen_modules
     names = [_ENDS[word] for word in _ENDS if word in modules]
     # A module's bias is frozen together with its weight.
@@ -53,7 +54,8 @@ def unfrozen_pattern(tuning: Tuning) -> str:
 
 
 def freezing_words(tuning: Tuning) -> bool:
-    """Whether the parameter names of every frozen module are known here."""
+    """Whether every module that a plan freezes can be named to axolotl: its parameter names are
+    known here."""
     return set(tuning.frozen_modules) <= {*_ENDS, *_INSIDE}
 
 
@@ -63,8 +65,9 @@ def freezing_words(tuning: Tuning) -> bool:
 def told_to_freeze(
     named: Named, model: ModelSpec | None, adapters: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """The frozen parts in the words of `--freeze`, and a problem if those words do not
-    suffice."""
+    """The frozen parts in the words of `--freeze`, such as `layers:4`, and problems. No parts if
+    nothing is frozen or the model is unknown; no parts and a problem if the words of `--freeze`
+    cannot express what is frozen."""
     for name in ("unfrozen", "adapted_layers"):
         keys = (key for key in adapter_table("names")[name] if key in named)
         where = next((named[key] for key in keys if named[key].value), None)
@@ -123,8 +126,9 @@ def _frozen(model: ModelSpec, patterns: Sequence[re.Pattern[str]]) -> tuple[str,
 
 
 def _without_adapters(layers: object, model: ModelSpec) -> tuple[str, ...] | None:
-    """The leading layers without adapters, from `peft_layers_to_transform`; None if others lack
-    them too."""
+    """The leading layers without adapters, in the words of `--freeze`, from
+    `peft_layers_to_transform`; empty if all layers have adapters. None if layers after the first
+    one with adapters lack them."""
     if not isinstance(layers, list) or not layers:
         return None
     first = layers[0]

@@ -95,8 +95,9 @@ def _optimizer(job: Job, *, sharded: bool) -> str | None:
 
 
 def _packs(job: Job) -> bool:
-    """Whether samples, or rows of a text, are packed; only flash-attn reads packs without a
-    mask."""
+    """Whether axolotl is told to pack: samples if the plan packs them, or rows of a text. Never for
+    images, preferences, eager attention, or GPUs without FlashAttention-2, the only kernel that
+    reads packs without a mask."""
     if job.model.vision is not None or not job.objective.is_plain:
         return False
     if job.attention == "eager" or not _has_flash_attention(job):
@@ -110,8 +111,9 @@ def _has_flash_attention(job: Job) -> bool:
 
 
 def _copies(objective: Objective) -> str:
-    """Unneeded copies of the weights that axolotl loads if there are no adapters: a second model
-    for every `rl` except orpo, although TRL's KTO makes its own and SimPO reads none."""
+    """The unneeded copy of the weights that axolotl loads for an objective if there are no
+    adapters, in words; empty if there is none. axolotl loads a second model for every `rl` except
+    orpo, but TRL's KTO makes its own and SimPO reads none."""
     return {"kto": "a second reference", "simpo": "a reference"}.get(objective.kind, "")
 
 

@@ -54,7 +54,8 @@ _MOST = 8
 
 
 def with_accelerate(found: Found, source: Source) -> Found:
-    """A launch, plus a problem if the command names an accelerate file that is missing."""
+    """The launch, plus a problem for each accelerate file that an `accelerate launch` command names
+    and that is missing."""
     if source.launch is None or source.launch.launcher != "accelerate":
         return found
     problems = list(found.problems)
@@ -133,8 +134,9 @@ def read_accelerate(source: Source) -> Found:
 
 
 def _named_beside(launch: LaunchCommand, source: Source) -> dict[str, Setting]:
-    """The arguments of a Trainer script, and the settings in the YAML or JSON named by `--config`
-    or by its first argument."""
+    """The arguments of the command that starts a Trainer script. If `--config` or the first
+    argument names a YAML or JSON that is found, also the settings in that file, which the arguments
+    override."""
     first = launch.arguments[0].text.value if launch.arguments else ""
     name = str(launch.given["config"].value) if "config" in launch.given else first
     is_config = re.fullmatch(CONFIG_NAME, name) is not None
@@ -147,7 +149,8 @@ def _named_beside(launch: LaunchCommand, source: Source) -> dict[str, Setting]:
 
 
 def _trained_by(program: Program, source: Source) -> Found:
-    """A YAML or JSON of Hugging Face settings, for the program that reads it."""
+    """The launch that a YAML or JSON of Hugging Face settings describes, read with the defaults of
+    `program`. The command's arguments override the file's settings."""
     given = source.launch.overrides if source.launch else {}
     settings = {**source.document().settings, **given}
     tables = {key.partition(".")[0] for key in settings}

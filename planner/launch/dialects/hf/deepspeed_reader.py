@@ -69,7 +69,7 @@ def type_problems(document: Document) -> Iterator[Problem]:
 
 
 def _refused(document: Document, table: str, known: Collection[str]) -> Iterator[Problem]:
-    """Keys of a table that DeepSpeed does not know."""
+    """A problem for each key of a table that is not in `known`; DeepSpeed refuses such keys."""
     says = "DeepSpeed has no such key and refuses it"
     for name in document.names(table):
         if name not in known:
@@ -124,7 +124,8 @@ class DeepspeedReader(ScriptedReader):
     called, plain_floats, open_value = "DeepSpeed", True, "auto"
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch, with everything that was read from the file, the script's arguments and the
+        caller's hints."""
         self.problems += self._unknown()
         self._exclusions()
         self.problems += type_problems(self.document)
@@ -160,8 +161,9 @@ class DeepspeedReader(ScriptedReader):
         )
 
     def _asked_for(self, key: str) -> str | None:
-        """The key that requests a feature which the prediction leaves out: the setting itself, or
-        the first of its table. None if it is not requested."""
+        """The key that switches on a feature that the prediction leaves out: `key` itself; for a
+        table its first `enabled` switch that is on, or without such switches its first key. None if
+        the feature is off."""
         settings = self.document.settings
         below = [name for name in settings if name.startswith(f"{key}.")]
         switches = [name for name in below if name.endswith(".enabled")]
@@ -223,7 +225,9 @@ class DeepspeedReader(ScriptedReader):
         )
 
     def _batch(self, gpus: int | None, tp: int) -> dict[str, Any]:
-        """mbs, grad_acc and gbs: as in DeepSpeed, any two determine the third."""
+        """mbs, grad_acc and gbs by field of `Found`. As in DeepSpeed, two of them determine the
+        third. If all three are stated but disagree, a problem is added and gbs is computed from the
+        others. An mbs or grad_acc that nothing determines counts as 1, with a note."""
         mbs = self.hints.mbs or self.whole(_MBS, 0) or None
         acc = self.hints.grad_acc or self.whole(_ACC, 0) or None
         gbs = self.hints.gbs or self.whole(_GBS, 0) or None
@@ -265,11 +269,14 @@ class DeepspeedReader(ScriptedReader):
         return 1.0 if device == "nvme" else share
 
     def _second_copy(self) -> int:
-        """How many ranks share a second copy of the weights; 1 if there is none."""
+        """The number of ranks that share the second copy of the weights that ZeRO++ keeps
+        (`zero_hpz_partition_size`); 1 if there is none."""
         return as_whole(self.document.get(f"{_Z}.zero_hpz_partition_size", 1)) or 1
 
     def _homes(self, stage: int) -> Iterator[str]:
-        """Techniques that say where weights and states are stored."""
+        """Names of the techniques that say where weights and optimizer states are stored
+        (offloaded, or a second copy). No names below stage 3; problems are added for wrong or
+        ignored settings."""
         for table, named in _HOMES.items():
             device = self.document.get(f"{_Z}.{table}.device")
             path = self.document.get(f"{_Z}.{table}.nvme_path")
@@ -302,7 +309,7 @@ class DeepspeedReader(ScriptedReader):
         self.said("deepspeed_types", both=both, twice=twice)
 
     def _optimizer_rules(self, stage: int) -> None:
-        """Values of `optimizer.type` that DeepSpeed refuses."""
+        """Add a problem if DeepSpeed refuses the value of `optimizer.type`."""
         name = self.document.get("optimizer.type")
         if name in (None, "auto"):
             return

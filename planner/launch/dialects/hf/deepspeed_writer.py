@@ -60,7 +60,7 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def optimizer_refusals(job: Job) -> Iterator[Refusal]:
-    """Optimizers that neither DeepSpeed nor the Trainer makes."""
+    """Refusals of optimizers that neither DeepSpeed nor the Trainer can create."""
     names = names_of_job(job) | {"made_by": optimizer_kind(job)}
     yield from said_refusals("hf", "deepspeed_refusals", names)
 
@@ -126,7 +126,8 @@ def _names(launch: Launch) -> dict[str, object]:
 
 
 def _reduce_bucket(stage: int) -> int:
-    """Elements of a bucket. In stages 1 and 2 `overlap_comm` keeps two full buckets."""
+    """The size of a gradient bucket, in elements. Half as large in stages 0 to 2, since
+    `overlap_comm` keeps two full buckets in stages 1 and 2."""
     return BUCKET_ELEMENTS // 2 if stage < 3 else BUCKET_ELEMENTS
 
 

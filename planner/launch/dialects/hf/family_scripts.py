@@ -158,7 +158,8 @@ def _llava_model(named: Named) -> str:
 
 
 def _grid(tiles: int) -> str:
-    """The largest image in tiles: two factors of their number that differ least, 3 by 2 for 6."""
+    """The largest image in pixels, `WIDTHxHEIGHT`, for a number of tiles. The tiles form the
+    rectangle closest to a square: 6 tiles are 3 wide and 2 high."""
     high = max(one for one in range(1, int(tiles**0.5) + 1) if tiles % one == 0)
     return f"{tiles // high * _TILE}x{high * _TILE}"
 

@@ -64,7 +64,8 @@ _LAYER_TYPES = {
 
 @cache
 def _types(text: str) -> frozenset[str]:
-    """Model types by name; `@name` stands for a group."""
+    """The model types that a text of names lists; `@name` stands for all types of a group of
+    table.toml."""
     groups: Mapping[str, str] = _TABLE["types"]
     named = (_types(groups[word[1:]]) if word[0] == "@" else {word} for word in text.split())
     return frozenset().union(*named)
@@ -78,7 +79,8 @@ BITSANDBYTES = {
 
 
 def _rope(model: ModelSpec) -> dict[str, Value]:
-    """`rope_parameters`; for Gemma 3 by kind of layer."""
+    """The value of `rope_parameters`. For Gemma 3 and OLMo 3, one table for full-attention layers
+    and one for sliding-window layers."""
     rope = model.rope
     table: dict[str, Value] = {"rope_type": "default", "rope_theta": rope.theta}
     if rope.scaling is not None:
@@ -110,13 +112,15 @@ _SAID_BY = {
 
 
 def _scalar(model: ModelSpec) -> int:
-    """Gemma's scalar: the inverse square of the scale."""
+    """Gemma's `query_pre_attn_scalar`: 1 / (attention scale)², or the head width if the model
+    states no scale."""
     scale = model.attention_scale
     return model.head_dim if scale is None else round(scale**-2)
 
 
 def _block_width(model: ModelSpec) -> int:
-    """Width of a dense block, or of the experts if the type has no other key for that."""
+    """The width of a dense feed-forward block. For types that use the same key for experts, such as
+    Mixtral, the width of an expert."""
     if model.moe and model.family in _types("@mixtrals"):
         return model.moe.ffn
     return model.ffn or (model.moe.ffn if model.moe and model.family == "nemotron_h" else 0)
@@ -128,7 +132,8 @@ def _shared_experts(model: ModelSpec) -> int:
 
 
 def _facts(model: ModelSpec) -> dict[str, object]:
-    """Names that the table may use: layers by index, and which auxiliary losses the type has."""
+    """Names that conditions and values in table.toml may use, such as the indices of layers of each
+    kind, and whether the type has an auxiliary loss."""
     kinds = model.kind_sequence
     attending = {
         how: [i for i, kind in enumerate(kinds) if kind.attention == how]
@@ -233,7 +238,8 @@ HF: tuple[ArchitectureRow, ...] = (
 
 
 def layer_class(config: Config) -> str:
-    """The class of the transformer layers; for a vision-language model also that of its tower."""
+    """The name of transformers' class for a layer of the model; for a vision-language model
+    followed by a comma and that of the tower's layers."""
     language = config.get(language_key(config["model_type"]), config)
     layer = _LAYER_CLASSES[str(language["model_type"])]  # type: ignore[index]
     tower = config.get("vision_config")
@@ -244,7 +250,8 @@ def layer_class(config: Config) -> str:
 
 
 def without_scores(model: ModelSpec) -> ModelSpec:
-    """The language model from which a reward model starts."""
+    """The model without its head for scores: the language model from which the training of a reward
+    model starts."""
     return model.model_copy(update={"scores": False})
 
 
@@ -303,8 +310,9 @@ def hf_command(
     stop: str = "stop-after-minutes",
     **more: Any,
 ) -> RunCommand:
-    """train.py with its arguments, plus those for checkpoints if the user wants any. `stop`: the
-    argument that limits its time."""
+    """The command that starts train.py with `arguments`. `saving`: further arguments if the user
+    wants checkpoints; `otherwise`: those if not; `stop`: the name of the argument that limits the
+    run's time."""
     words = (word for name, value in arguments.items() for word in (f"--{name}", str(value)))
     return RunCommand(
         argv=(SCRIPT, *words),

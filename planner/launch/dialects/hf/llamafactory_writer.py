@@ -65,8 +65,9 @@ def job_refusals(job: Job) -> Iterator[Refusal]:
 
 
 def _frozen_layers(job: Job) -> int | None:
-    """How many layers its `freeze` keeps, besides embeddings and head; None if other parts are
-    frozen."""
+    """The number of leading layers to freeze by LLaMA-Factory's method `freeze`, which always
+    freezes embeddings and head as well. None if the plan has adapters or freezes anything but
+    these."""
     tuning, layers = job.tuning, job.tuning.frozen_layers
     as_it_does = {"embeddings", "head", f"layers:{layers}"} if layers else None
     return None if tuning.has_adapters or set(tuning.frozen) != as_it_does else layers

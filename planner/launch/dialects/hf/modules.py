@@ -118,7 +118,8 @@ def adapted_modules(
 
 
 def _is_meant(word: str, tensors: Sequence[str]) -> bool:
-    """Whether names of tensors include all experts of a layer, or its router."""
+    """Whether the names of tensors include the experts of a layer (for the word of experts), or
+    else its router."""
     if word == EXPERTS:
         return any("gate_up_proj" in name or "down_proj" in name for name in tensors)
     return any(name.endswith(("gate.weight", "router.weight")) for name in tensors)
@@ -172,7 +173,8 @@ def modules_of_family(model: ModelSpec | None) -> Mapping[str, str]:
 
 
 def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iterator[str]:
-    """The planner's words for one module, limited to layers that the model has."""
+    """The planner's names for the linear layers that one module holds, limited to those that the
+    model has (all of them if the model is unknown)."""
     words = known.get(name, "").split()
     if model is None:
         yield from words
@@ -184,7 +186,8 @@ def _words(name: str, known: Mapping[str, str], model: ModelSpec | None) -> Iter
 
 
 def whole_modules(value: object, model: ModelSpec | None) -> tuple[tuple[str, ...], list[str]]:
-    """Modules that are trained in full beside adapters, and names that cannot be expressed so."""
+    """The modules that are trained in full beside adapters (embeddings, head, norms), and the names
+    in the file that stand for any other module."""
     found, strange = list[str](), list[str]()
     for name in (one.rpartition(".")[2] for one in _listed(value)):
         word = modules_of_family(model).get(name, "")

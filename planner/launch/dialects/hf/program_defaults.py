@@ -41,7 +41,8 @@ from planner.launch.registry import dialect_toml
 
 
 def with_length(script: HfArguments, named: Named, program: Program) -> HfArguments:
-    """Adds the program's default limit for samples if none is stated."""
+    """The arguments with the program's default limit for sample lengths, in tokens, and a note
+    about it. Unchanged if a length is stated or the program has no default."""
     whose: Program = "trl" if TRL_TRAINER in named else program
     table = adapter_table("programs")[whose]
     length = table.get("length")
@@ -53,7 +54,8 @@ def with_length(script: HfArguments, named: Named, program: Program) -> HfArgume
 
 
 def checkpointed(script: HfArguments, named: Named, program: Program) -> HfArguments:
-    """Adds recomputation for programs that use it by default.
+    """The arguments with full recomputation if the program uses it by default. Unchanged if a mode
+    is stated or the settings switch it off.
 
     TRL 1.10 does (trl/trainer/base_config.py); older releases leave it to the Trainer, which does
     not. peft switches it on when it prepares weights in 4 or 8 bits (src/peft/utils/other.py,
@@ -95,9 +97,11 @@ _CHUNKED = "logits=chunked"
 
 
 def by_trl(found: Found, named: Named, source: Source, *, fused: bool) -> Found:
-    """TRL's own defaults: the loss takes a chunk of tokens at a time (loss_type chunked_nll,
-    trl/trainer/sft_trainer.py) unless Liger's kernel does it (`fused`). Few files state the
-    release, so recomputation stays open, and preference losses are assumed to hold all logits."""
+    """The launch with TRL's own defaults. The loss takes a chunk of tokens at a time (loss_type
+    chunked_nll, trl/trainer/sft_trainer.py) unless Liger's kernel computes it (`fused`). Few files
+    state TRL's release, on which two things depend: without a stated setting, recomputation is
+    listed as an open fact, and without a stated release, preference losses are assumed to hold all
+    logits."""
     opened = "gradient_checkpointing" not in named and not source.hints.recompute
     left_open = (*found.left_open, "recompute") if opened else found.left_open
     note = "the loss by chunks of tokens (TRL's own today; older releases hold all logits)"
@@ -120,7 +124,8 @@ def _makes_chunks(objective: str, named: Named, *, fused: bool) -> bool:
 
 
 def _release(named: Named) -> tuple[int, ...]:
-    """The oldest TRL that a program accepts; empty if it does not say."""
+    """The numbers of the oldest TRL release that a program accepts, such as (1, 10); empty if the
+    program does not say."""
     parts = (digits(part) for part in value_of(named, TRL_RELEASE).split("."))
     return tuple(part for part in parts if part is not None)
 
@@ -167,7 +172,8 @@ def lengths_assumed(
 
 
 def _every_row(named: Named, program: Program, seq: int | None) -> str:
-    """The assumption about rows if sample lengths are unknown."""
+    """The assumption about the length of rows if sample lengths are unknown, as a sentence: every
+    row is as long as allowed, and why."""
     length = f"{seq:,} tokens" if seq else "as many tokens as the model was pretrained with"
     limit = next((_said(named[key]) for key in named if _is_length(named, key)), "")
     length += f" ({limit})" if limit else ""
@@ -212,8 +218,9 @@ def _packs(named: Named, program: Program) -> bool:
 
 
 def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]:
-    """The limit of samples whose lengths are unknown. Without packing, they are padded to the
-    longest of their micro-batch, which may be far below the limit."""
+    """The setting that limits sample lengths, with the note that shorter samples need less memory
+    than predicted. Without packing, samples are padded only to the longest of their micro-batch.
+    Nothing if no limit is stated, or if samples are packed or padded to it."""
     packs = program == "llamafactory" and value_of(named, "stage") == "pt"
     key = next((key for key in named if _is_length(named, key)), "")
     limit = named.get(key)
@@ -225,8 +232,9 @@ def below_limit(named: Named, program: Program) -> Iterator[tuple[Setting, str]]
 
 
 def position_problems(found: Found) -> Iterator[Problem]:
-    """Rows longer than the model's table of positions, at which torch stops (`IndexError: index out
-    of range in self`, or a device-side assert). Rotary positions have no such limit."""
+    """A problem if rows are longer than the model's table of positions, at which torch stops
+    (`IndexError: index out of range in self`, or a device-side assert). No problem for rotary
+    positions, which have no such limit."""
     spec = None if found.model is None else load_model(found.model).spec
     if spec is None or found.seq is None or found.seq <= spec.longest_seq or found.lengths:
         return
@@ -247,7 +255,8 @@ def _padding(named: Named) -> Setting | None:
 
 
 def _pads_to(named: Named) -> bool:
-    """Whether rows are padded to a multiple that equals the limit."""
+    """Whether `pad_to_multiple_of` equals the limit for samples, so that every row is padded to
+    that limit."""
     multiple = value_of(named, "pad_to_multiple_of")
     limit = next((value_of(named, key) for key in named if _is_length(named, key)), "")
     return bool(multiple) and multiple == limit
@@ -260,7 +269,7 @@ def _is_length(named: Named, key: str) -> bool:
 
 
 def _said(setting: Setting) -> str:
-    """`packing: true`, as in the file or the command."""
+    """A setting and its value in one text for messages, such as `packing: true`."""
     value = str(setting.value).lower() if isinstance(setting.value, bool) else setting.value
     return f"{setting.key}: {value}"
 
@@ -317,7 +326,8 @@ def _stated(named: Named) -> tuple[Setting, str]:
 
 
 def _by_program(launch: LaunchCommand) -> str:
-    """`trl dpo`, `swift rlhf`, `train_dpo.py`."""
+    """The objective that a command implies by its subcommand (`trl dpo`, `swift rlhf`) or by the
+    name of its program (`train_dpo.py`); next-token prediction if neither says."""
     first = launch.arguments[0].text.value if launch.arguments else ""
     if first in _objectives("kinds") or first == "reward":
         return first
@@ -330,7 +340,8 @@ def _by_program(launch: LaunchCommand) -> str:
 
 
 def _by_loss(named: Named, kind: str) -> str:
-    """DPO and CPO have variants, which their loss tells apart."""
+    """The objective: for `dpo` and `cpo` the variant that the stated loss names, if any; every
+    other `kind` unchanged."""
     if kind not in ("dpo", "cpo"):
         return kind
     stated = (value_of(named, name) for name in _objectives("names")["losses"])

@@ -47,8 +47,9 @@ def program_pieces(model: ModelSpec) -> Mapping[str, Value]:
 
 
 def part_pieces(job: Job, table: str, *, adds: bool = True, **names: object) -> Mapping[str, Value]:
-    """The pieces of a table of `pieces.toml`, with those for training part of the weights.
-    `adds`: whether the program, not a library, adds adapters."""
+    """The pieces of one table of `pieces.toml`, filled in for a job, together with those for
+    training part of the weights. `adds`: True if the program itself adds adapters, False if a
+    library does."""
     tuning, seen = job.tuning, job.model.vision is not None
     facts = {"job": job, "model": job.model, "seen": seen, **names}
     known: dict[str, Any] = {**program_pieces(job.model), **facts}
@@ -77,7 +78,8 @@ def _pieces(table: str, names: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def image_arguments(job: Job, request: Request, joint: str = "_") -> dict[str, object]:
-    """Arguments of train.py. `joint`: between the words of a name."""
+    """The arguments of train.py for images, by name; empty for a model without vision. `joint`: the
+    character between the words of an argument's name."""
     vision = job.model.vision
     if vision is None:
         return {}
@@ -114,7 +116,8 @@ def sample_images(vision: VisionSpec, request: Request) -> str:
 
 
 def tuning_arguments(job: Job, joint: str = "_") -> dict[str, object]:
-    """Arguments of train.py. `joint`: between the words of a name."""
+    """The arguments of train.py that say how the weights are trained, by name. `joint`: the
+    character between the words of an argument's name."""
     values = adapter_arguments(job)
     if job.tuning.frozen:
         values["freeze_modules"] = frozen_text(job.tuning)

@@ -166,7 +166,7 @@ class _Script:
             self._mark("gradient_checkpointing", True, node)
 
     def _is_name(self, node: ast.expr) -> bool:
-        """Whether an expression is the name of a model."""
+        """Whether the value of an expression is known and a text, as the name of a model is."""
         try:
             return isinstance(self.values.of(node), str)
         except NoValueError:
@@ -203,7 +203,8 @@ class _Script:
         return table if isinstance(table, dict) else {}
 
     def _resumed(self, node: ast.Call) -> None:
-        """The folder of adapters that are trained further."""
+        """Note a call that loads adapters to train them further (`is_trainable=True`), and their
+        folder."""
         given = _given(node)
         trained = given.get("is_trainable")
         if not isinstance(trained, ast.Constant) or trained.value is not True:
@@ -217,7 +218,8 @@ class _Script:
         return name in self.found and self.found[name].value == value
 
     def _adapters(self) -> None:
-        """Adapters, where the conditions around the call hold."""
+        """Collect the settings of adapters from the calls that run. If it is unknown whether a call
+        runs, because of an `if` around it, the setting `adapter` is unknown."""
         for node in self.calls:
             name = last_name(node.func)
             if name not in (*_OTHER_ADAPTERS, "LoraConfig", "get_peft_model"):
@@ -231,7 +233,8 @@ class _Script:
                 self._put_on(node, name)
 
     def _put_on(self, node: ast.Call, name: str) -> None:
-        """One adapter configuration, or the call that adds adapters."""
+        """Collect the settings of adapters from one call: a configuration such as LoraConfig, or
+        the call that adds adapters to the model."""
         known = self.found.get("adapter")
         if known is not None and known.unknown:
             del self.found["adapter"]
@@ -245,7 +248,8 @@ class _Script:
             self._mark("gradient_checkpointing", "unsloth", node)
 
     def _cut(self) -> None:
-        """The tokenizer's limit: tokenizer(text, truncation=True, max_length=1024)."""
+        """Set `max_length` from a call of the tokenizer that cuts texts: tokenizer(text,
+        truncation=True, max_length=1024)."""
         for node in self.calls:
             if {"truncation", "max_length"} <= (given := _given(node)).keys():
                 self._set("max_length", given["max_length"])
@@ -263,7 +267,8 @@ class _Script:
                 self.found.setdefault(key, Setting(key, inner, self.path, node.lineno))
 
     def _put(self, node: ast.Call, names: Mapping[str, str]) -> None:
-        """Some keywords of a call as settings, including those of `**settings`."""
+        """Collect settings from the keywords of a call that `names` maps to a setting's name, also
+        those in `**settings`."""
         for one in node.keywords:
             if one.arg is None:
                 self._of_table(one.value, names)

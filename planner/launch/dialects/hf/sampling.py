@@ -75,7 +75,7 @@ def with_sampling(found: Found, named: Named, source: Source) -> Found:
 
 
 def _other(text: str) -> bool:
-    """Whether a refusal has another reason than sampling."""
+    """Whether the text of a refusal gives another reason than that the trainer samples."""
     return _REFUSED.search(text) is None
 
 
@@ -111,8 +111,8 @@ class _Sampling:
         )
 
     def _prompt(self) -> int:
-        """Tokens of the longest prompt: stated by older releases, otherwise what the answer
-        leaves."""
+        """Tokens of the longest prompt: as stated (older releases have a setting) or by default; if
+        only `vllm_max_model_length` is stated, that minus the longest answer."""
         room = digits(value_of(self.named, "vllm_max_model_length"))
         answer = self._whole("max_completion_length")
         if "max_prompt_length" in self.named or room is None:
@@ -130,7 +130,7 @@ class _Sampling:
         return text or (own if own is not None else _table("defaults").get(name))
 
     def _whole(self, name: str) -> int:
-        """A whole number, from a setting or by default."""
+        """A setting as a whole number, stated or by default; at least 1."""
         number = digits(str(self._value(name)))
         return min(max(1, number or 1), _MOST)
 
@@ -141,7 +141,8 @@ class _Sampling:
             return 0.0
 
     def _passes(self, samples_of_a_pass: int, accumulated: int) -> int:
-        """The number of micro-batches per process that are sampled together."""
+        """The number of micro-batches per process whose samples are generated together: as stated,
+        or from the generation batch; by default those of one update (`accumulated`)."""
         stated = digits(value_of(self.named, "steps_per_generation"))
         whole = digits(value_of(self.named, "generation_batch_size"))
         if stated is not None:
@@ -157,8 +158,9 @@ class _Sampling:
         return max(1, whole // samples_of_a_pass)
 
     def _say(self, table: str, name: str, **facts: object) -> None:
-        """Note a problem with a setting. `sure`: the severity of rules that depend on the number of
-        processes, which may be unknown."""
+        """Add the problems of a table of rules, at the place of the setting `name`. The fact
+        `sure`, for rules that depend on the number of processes: `error` if the command states that
+        number, else `missing`."""
         launch = self.source.launch
         sure = "error" if launch is not None and launch.world else "missing"
         places = (self.named[name].place,) if name in self.named else ()

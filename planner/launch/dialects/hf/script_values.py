@@ -103,7 +103,9 @@ class ScriptValues:
         return ast.literal_eval(node) if made is UNKNOWN else made
 
     def _calculated(self, node: ast.expr, inner: Callable[[ast.expr], Any]) -> Any:
-        """The value of an operator or a display; UNKNOWN for other expressions."""
+        """The value of an operator (`a * b`, `a if b else c`, `t["k"]`) or of a written list,
+        tuple, table or f-string; UNKNOWN for other expressions. NoValueError if an operand has no
+        value."""
         made: Any = UNKNOWN
         match node:
             case ast.BinOp(left=left, op=operation, right=right):
@@ -137,7 +139,7 @@ class ScriptValues:
     def _table(
         keys: list[ast.expr | None], values: list[ast.expr], inner: Callable[[ast.expr], Any]
     ) -> dict[Any, Any]:
-        """Entries whose values are known."""
+        """A written table (`{...}`) as a dict, without the entries whose values are unknown."""
         found: dict[Any, Any] = {}
         for key, value in zip(keys, values, strict=True):
             try:
@@ -259,7 +261,8 @@ def _first_true(values: list[Any]) -> Any:
 
 
 def _constants(module: ast.AST) -> dict[str, ast.expr]:
-    """Names that are assigned only one value."""
+    """Names and their values, without names to which the module assigns several different
+    values."""
     found: dict[str, ast.expr] = {}
     several: set[str] = set()
     for node in ast.walk(module):
@@ -356,7 +359,7 @@ def _of_all(
 
 
 def _once(pairs: Iterator[tuple[str, ast.expr]]) -> dict[str, ast.expr]:
-    """Names with only one value."""
+    """Names and their values, without names that have several different values."""
     found: dict[str, set[str]] = {}
     values: dict[str, ast.expr] = {}
     for name, value in pairs:

@@ -42,9 +42,10 @@ def tower_settings(program: str) -> Mapping[str, Any]:
 
 
 def adapters_reach_projector(program: str, rule: str, tower_frozen: bool) -> bool:
-    """Whether a program adapts the projector of a family, which is identified by its image token
-    `rule`. In some families projector modules share the names of the tower's and are adapted with
-    it."""
+    """Whether a program adds adapters to the projector of a vision-language model. True for
+    programs without the list `adapts_projector`. For others only if the family is in the list,
+    since its projector's modules have the names of the tower's, and the tower is not frozen.
+    `rule`: the family, by its rule for image tokens."""
     of = _programs().get(program, {}).get("adapts_projector")
     return of is None or (rule in of and not tower_frozen)
 
@@ -101,7 +102,8 @@ def with_towers(
 
 
 def _of_usual(found: Found, vision: VisionSpec) -> Found:
-    """A launch with images of unknown size."""
+    """The launch for images whose size is not stated: one image per sample, of the largest usual
+    size for the model's family."""
     size = "x".join(map(str, usual_size(vision.rule)))
     return _of_one_image(found, size, "the largest usual one")
 
@@ -113,7 +115,8 @@ def _of_one_image(found: Found, size: str, why: str) -> Found:
 
 
 def _of_limits(found: Found, named: Named, program: Program, launch: LaunchCommand | None) -> Found:
-    """A launch with images as large as the settings allow; unchanged if nothing limits them."""
+    """The launch with one image per sample, as large as the settings allow: the stated size, or a
+    square of the stated area. Unchanged if nothing limits images."""
     if (largest := named.get(LARGEST_IMAGE)) is not None:
         why = f"the most that {largest.key} lets it have"
         return _of_one_image(found, str(largest.value), why)
@@ -167,8 +170,8 @@ def _by_class(named: Named) -> bool:
 
 
 def _beside(found: Found, named: Named, program: Program) -> VisionSpec | None:
-    """The vision part that a checkpoint has besides the catalogue's language model, if the program
-    is known to load it and nothing says otherwise."""
+    """The vision part that the checkpoint holds besides its language model. None if the checkpoint
+    has none, or the program is not known to load it."""
     loads = _programs().get(program, {}).get("loads_beside") or _by_class(named)
     unknown = any(problem.rule == CHECKPOINT_TOWER for problem in found.problems)
     if not (loads and unknown and found.model):
@@ -177,7 +180,8 @@ def _beside(found: Found, named: Named, program: Program) -> VisionSpec | None:
 
 
 def _loaded(found: Found, named: Named, program: Program, vision: VisionSpec) -> Found:
-    """A launch, with the frozen parts of its vision model."""
+    """The launch with the frozen parts of its vision-language model, and without the problem that
+    the checkpoint holds a vision tower."""
     frozen = (*found.freeze, *_frozen(found, vision, named, program))
     known = tuple(problem for problem in found.problems if problem.rule != CHECKPOINT_TOWER)
     return replace(found, freeze=tuple(dict.fromkeys(frozen)), problems=known)

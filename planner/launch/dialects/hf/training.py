@@ -149,8 +149,8 @@ class Training:
 def trained(
     found: Found, training: Training, source: Source, sharded_by: str, noted: Sequence[str] = ()
 ) -> Found:
-    """Completes a launch that was read from a file about sharding by the training
-    settings. `sharded_by`: that file; `noted`: further assumptions."""
+    """Completes a launch, read from a file that configures sharding, with what the training
+    settings say. `sharded_by`: the path of that file; `noted`: further assumptions."""
     named, program, launch, hints = training.named, training.program, source.launch, source.hints
     fused = bool(found.variations)
     found = with_tuning(by_unsloth(found, named, program), named, launch, training.how)
@@ -208,8 +208,9 @@ def _spread_over_gpus(
 def _launcher_shards(
     named: Named, source: Source, program: Program
 ) -> tuple[tuple[Setting, str], ...]:
-    """If the settings do not mention sharding, the command that starts the program may still
-    shard."""
+    """A note that the launch is costed as plain data parallelism, although `accelerate launch` may
+    shard it: the settings mention no sharding and the command is not known. Empty for axolotl, for
+    a known command and for one GPU."""
     tables = {key.partition(".")[0] for key in named}
     says = program == "axolotl" or source.launch is not None or {"deepspeed", "fsdp"} & tables
     if says or source.hints.gpus == 1:
@@ -296,7 +297,9 @@ def _configuration(named: Named) -> Setting | None:
 
 
 def _deepspeed(named: Named, source: Source) -> Document | None:
-    """DeepSpeed's configuration: in a file beside this one, or inside it."""
+    """DeepSpeed's configuration: a file beside the settings, a table inside them, or a stage alone,
+    which a preset such as `zero2`, the name of a missing file or `zero_stage` states. None if there
+    is none."""
     path, setting = source.path, _configuration(named)
     preset = re.fullmatch(r"(?:default-)?zero([0-3])(_offload)?", value_of(named, "deepspeed"))
     staged: dict[str, Setting] = {}
@@ -318,8 +321,8 @@ def _deepspeed(named: Named, source: Source) -> Document | None:
 
 
 def _stage_of_name(path: str) -> int | None:
-    """The ZeRO stage in a file name; None if there is none, or if something is offloaded, since the
-    name does not say what."""
+    """The ZeRO stage that the name of a file states, such as 3 for `zero3.json`. None if it states
+    none, or if it mentions offloading: the name does not say what is offloaded."""
     name = path.rpartition("/")[2].lower()
     stated = _STAGE_IN_NAME.search(name)
     offloads = re.search(r"(?<!no[-_])(?<!without[-_])offload", name) is not None
@@ -390,7 +393,8 @@ def _put_precision(settings: dict[str, Setting], named: Named, path: str, half: 
 
 
 def _words(value: object) -> list[str]:
-    """`full_shard auto_wrap`, or a list."""
+    """The words of a value such as `full_shard auto_wrap`, or the items of a list; empty for any
+    other value."""
     if isinstance(value, list):
         return [str(item) for item in value]
     return str(value).replace(",", " ").split() if isinstance(value, str) else []

@@ -71,9 +71,10 @@ def _chunks(kind: str) -> bool:
 
 
 def as_run(request: Request) -> Request:
-    """The request as TRL runs it: with logits in chunks if its trainer does so, and with bf16
-    adapters beside packed weights. FSDP2 and DeepSpeed store trained weights as usual
-    (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model; deepspeed/runtime/engine.py)."""
+    """The request changed to the way TRL runs it: logits in chunks if TRL's trainer makes them so,
+    and bf16 adapters beside packed weights. The latter not under FSDP2 or DeepSpeed, which store
+    trained weights as usual (accelerate/utils/fsdp_utils.py, fsdp2_prepare_model;
+    deepspeed/runtime/engine.py)."""
     tuning = read_tuning(request.train, request.freeze)
     objective = read_objective(request.objective, adapters=tuning.has_adapters)
     changes: dict[str, object] = {}
@@ -157,7 +158,7 @@ def _names(launch: Launch) -> dict[str, object]:
 
 
 def program(job: Job) -> str:
-    """The file of the program, named after the trainer."""
+    """The name of the file with the program, such as `train_dpo.py`, from TRL's trainer."""
     return f"train_{trainer_of(job)['program']}.py"
 
 
@@ -208,7 +209,8 @@ def _imports(trainer: Mapping[str, Any]) -> list[str]:
 
 
 def _makes_rows(job: Job) -> bool:
-    """Whether a trial run makes up its data, which is possible for full rows."""
+    """Whether the program can make up data for a trial run. It can for text in full rows, not for
+    images, preferences or samples with lengths."""
     plain = job.objective.kind == "lm" and job.model.vision is None
     return plain and job.samples.lengths is None
 
@@ -240,7 +242,8 @@ def command(launch: Launch) -> RunCommand:
 
 
 def _rate(job: Job) -> Variable:
-    """The learning rate, by TRL's usual value for the method."""
+    """The variable for the learning rate. Its default is usual for TRL's trainer, with or without
+    adapters."""
     trainer, adapters = trainer_of(job), job.tuning.has_adapters
     rate = trainer["adapter_rate"] if adapters else trainer["rate"]
     beside = " with adapters" if adapters else ""

@@ -153,8 +153,9 @@ class _Tuning:
     # --- what is asked for --------------------------------------------------------------------
 
     def _setting(self, name: str) -> Setting | None:
-        """The first setting that is given of those with one meaning; noted if it decides and is
-        unknown."""
+        """Several settings share one meaning, such as `rank`: the first of them that is given. None
+        if none is given or its value is unknown; an unknown rank or list of targets adds a problem.
+        """
         listed = adapter_table("names")[name]
         found = next((self.named[key] for key in listed if key in self.named), None)
         if found is None or not found.unknown:
@@ -208,7 +209,9 @@ class _Tuning:
         return f"{method}:" + ",".join(f"{name}={text}" for name, text in stated.items() if text)
 
     def _of_qlora(self) -> str | None:
-        """The base of `qlora` if no bits are given: axolotl refuses this, others use 4."""
+        """The 4-bit format of the base for `qlora` when no number of bits is stated: `nf4`, or
+        `nf4-double` with double quantisation. axolotl demands that number, so for it a problem is
+        added."""
         if self.program == "axolotl":
             self.problems += said("axolotl_qlora", place_of(self.named, "adapter").place)
         return "nf4-double" if self._value("double") else "nf4"
@@ -325,7 +328,8 @@ class _Tuning:
         return "int8" if self._switch("eight") or bits == 8 else None
 
     def _packed(self) -> str | None:
-        """The format of a checkpoint that was published in packed form, by its name."""
+        """The packed format of a checkpoint that was published in 4 or 8 bits, judged by its name;
+        None if the name shows none."""
         keys = [key for key in _MODEL_NAMES if key in self.named]
         name = str(self.named[keys[0]].value) if keys else ""
         return next((base for pattern, base in _PACKED if pattern.search(name)), None)
@@ -348,8 +352,9 @@ class _Tuning:
         return _TYPES.get(value_of(self.named, "lora_dtype"), "")
 
     def _half(self) -> Half | None:
-        """LLaMA-Factory loads frozen weights in the compute format (hparams/parser.py:
-        compute_dtype; model/patcher.py: torch_dtype)."""
+        """The 16-bit format of frozen weights in LLaMA-Factory, which loads them in the compute
+        format (hparams/parser.py: compute_dtype; model/patcher.py: torch_dtype). None for other
+        programs, or if that format is not 16 bits."""
         if self.program != "llamafactory":
             return None
         if is_on(self.named, "bf16") or is_on(self.named, "pure_bf16"):

@@ -36,7 +36,8 @@ def loaded_dtype(job: Job) -> str:
 
 
 def alpha(tuning: Tuning) -> float:
-    """The scale of the adapters, which does not affect cost."""
+    """The `alpha` of the adapters, which scales their output and does not affect cost: the plan's,
+    else a fixed multiple of the rank."""
     return tuning.alpha if tuning.alpha is not None else _ALPHA_PER_RANK * tuning.rank
 
 
@@ -54,7 +55,8 @@ def target_modules(tuning: Tuning, model: ModelSpec, *, by_peft: bool = True) ->
 
 
 def _adapted(tuning: Tuning, model: ModelSpec) -> set[str]:
-    """The layers that have adapters; experts only if they are named."""
+    """The linear layers that get adapters. Experts are among them only if the plan's targets name
+    them."""
     adapted = set(tuning.adapted(model))
     return adapted if EXPERTS in tuning.targets else adapted - {EXPERTS}
 
@@ -70,7 +72,7 @@ def frozen_text(tuning: Tuning) -> str:
 
 
 def _names(words: set[str], model: ModelSpec) -> Names:
-    """Modules that hold any of some layers."""
+    """Names of the modules that hold at least one of the layers `words`."""
     known = modules_of_family(model)
     return tuple(name for name, held in known.items() if words & set(held.split()))
 
@@ -129,7 +131,7 @@ def tuning_refusals(
 
 
 def _unnamed(tuning: Tuning, model: ModelSpec, by_peft: bool) -> Iterator[Refusal]:
-    """Adapters on a set of layers that module names cannot express."""
+    """A refusal if no set of module names stands for exactly the layers that get adapters."""
     names = target_modules(tuning, model, by_peft=by_peft)
     adapted = _adapted(tuning, model)
     if names == (ALL_LINEAR,):

@@ -128,7 +128,7 @@ _OTHER_NAMES = frozenset((
 
 
 def _slip(name: str) -> str:
-    """The setting of which a name is a misspelling; empty if it is none."""
+    """The known setting that an unknown name misspells; empty if the name may be intended."""
     near = nearest(name, meanings("hf", "names"), SURELY_MEANT)
     # A short name, or one with an extra word (`llm_model_name_or_path`), may be intended.
     same_words = name.count("_") == near.count("_") and near not in name
@@ -147,7 +147,9 @@ def _misspelt(setting: Setting, near: str, program: Program) -> Problem:
 
 
 def _deciding(table: str, names: Sequence[str], own: Named, whose: str) -> tuple[Problem, ...]:
-    """Options that decide what is sharded or trained, by a table of `rules.toml`."""
+    """The problem that a program's own options may decide what is sharded or trained; empty without
+    such options. `table`: the table of `rules.toml` with its text; `whose`: the name of the program
+    in the command, empty without a command."""
     if not names:
         return ()
     shown = ", ".join(f"--{name}" if whose else name for name in names)
@@ -159,7 +161,8 @@ def _deciding(table: str, names: Sequence[str], own: Named, whose: str) -> tuple
 
 
 def _listed(names: Sequence[str], own: Named, program: Program, whose: str) -> tuple[Problem, ...]:
-    """Settings with no known meaning."""
+    """A problem that lists the settings with no known meaning; empty without any. `whose`: the name
+    of the program in the command, empty without a command."""
     if not names:
         return ()
     dash, more = "--" if whose else "", len(names) - _MOST_NAMED

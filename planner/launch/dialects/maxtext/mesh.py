@@ -49,8 +49,9 @@ def sizes_of(degrees: Degrees) -> dict[str, int] | None:
 
 
 def spread(sizes: Sizes, per_node: int) -> dict[str, tuple[int, int]] | None:
-    """(ranks inside a node, ranks between nodes) of each axis; inner axes fill the node first. None
-    if an axis neither divides the remaining GPUs of the node nor is a multiple of them."""
+    """For each axis (ranks inside a node, ranks between nodes); inner axes fill the node first.
+    None if an axis neither divides the GPUs that are left in the node nor is a multiple of them, or
+    if all axes together do not fill a node."""
     left, found = per_node, {}
     for axis in AXES:
         inside = min(sizes[axis], left)
@@ -73,8 +74,9 @@ def degrees_of(sizes: Sizes, optimizer_over_data: bool) -> dict[str, int]:
 
 
 def filled(stated: Sizes, whole: int | None) -> dict[str, int] | None:
-    """The axes with a size of -1 replaced by the one that follows from the number of ranks. None if
-    that number is unknown, several axes are -1, or the other sizes do not divide it."""
+    """The axes with their sizes. A single open axis (-1) gets the size that follows from `whole`,
+    the number of ranks; without an open axis all are unchanged. None if `whole` is unknown, several
+    axes are open, or the other sizes do not divide it."""
     open_axes = [axis for axis, size in stated.items() if size == -1]
     if not open_axes:
         return dict(stated)
@@ -102,13 +104,16 @@ def batch_of(degrees: Degrees) -> Batch:
 
 
 def tiles(microbatches: int, pp: int) -> int:
-    """Pieces in which the loss makes its logits, one per micro-batch. A pipeline makes those of all
-    micro-batches at once, divided over its stages."""
+    """The number of pieces, one after the other, in which a rank's loss makes its logits, so that
+    each piece has one micro-batch. Without a pipeline 1. A pipeline hands the loss all its
+    micro-batches at once, divided over its `pp` stages: microbatches / pp pieces, rounded down, at
+    least 1."""
     return max(1, microbatches // pp) if pp > 1 else 1
 
 
 def micro_batch(per_gpu: float, gpus: int, dp: int, microbatches: int) -> int | None:
-    """Sequences in a rank's micro-batch; None if that is not a whole number."""
+    """The number of sequences in a rank's micro-batch; None if that is not a whole number of at
+    least 1. `per_gpu`: as in `Batch`."""
     # MaxText rounds down to a whole number of sequences.
     whole = int(gpus * per_gpu)
     return whole // (dp * microbatches) if whole and whole % (dp * microbatches) == 0 else None

@@ -80,8 +80,9 @@ def _config(block: str, settings: Mapping[str, Any], seq: int) -> dict[str, Any]
 
 
 def _positions(settings: Mapping[str, Any], seq: int, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config's entries for positions: the model's limit if it is stated, else the run's
-    sequence length."""
+    """The config's entries for positions. The longest sequence is the model's limit if it is
+    stated, else the run's sequence length, in tokens; under yarn the larger of its own limit and
+    the run's length."""
     kind = settings["rope_type"]
     if kind == "yarn":
         table = {key: settings[ours] for key, ours in _YARN.items()}

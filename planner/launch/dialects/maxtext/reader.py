@@ -142,7 +142,8 @@ class MaxTextReader(DocumentReader):
     # --- the mesh -------------------------------------------------------------------------------
 
     def _mesh(self) -> tuple[Sizes, bool]:
-        """The mesh on the machine that the caller names, and whether its size is certain."""
+        """The size of each mesh axis on the number of GPUs that the caller states, and whether
+        these sizes are certain: not if an axis is left open (-1) and that number is unknown."""
         gpus, per_node = _machine(self.hints)
         ici = self._axes("ici", per_node)
         dcn = self._axes("dcn", None if gpus is None else gpus // max(1, prod(ici.values())))
@@ -208,14 +209,16 @@ class MaxTextReader(DocumentReader):
         return {"mbs": mbs or 1, "gbs": self.hints.gbs, "grad_acc": acc}
 
     def _pieces(self, pp: int) -> int:
-        """Micro-batches into which a pipeline cuts a pass."""
+        """The number of micro-batches into which a pipeline cuts a pass: as stated, by default
+        `pp`; 1 without a pipeline."""
         stated = int(self.get(OPTIONS["microbatches"].key))
         return 1 if pp == 1 else pp if stated == -1 else max(1, stated)
 
     # --- the model ------------------------------------------------------------------------------
 
     def _model(self, seq: int) -> ModelSpec | None:
-        """The model that the settings describe."""
+        """The model that the settings describe. None and a problem for a decoder block or scale
+        that is not read, or an impossible shape."""
         block = str(self.get("decoder_block"))
         for name, wrong in (
             ("decoder_block", block not in BLOCKS),
@@ -254,8 +257,9 @@ class MaxTextReader(DocumentReader):
         )
 
     def _remat(self) -> str:
-        """The recompute mode of the rematerialisation policy. Other effects of the policy, and
-        wrong values, are reported."""
+        """The planner's recompute mode that MaxText's rematerialisation policy amounts to. `full`,
+        with a problem, for a policy that offloads or that MaxText does not have; `full`, with a
+        note, if no mode keeps the same tensors."""
         name, policies, custom = OPTIONS["recompute"].key, _RULES["policies"], _RULES["custom"]
         policy: Any = self.get(name)
         if policy in (None, "", "none"):
@@ -282,14 +286,15 @@ class MaxTextReader(DocumentReader):
         return self._differing(mode, "experts") if experts else mode
 
     def _differing(self, mode: str, why: str) -> str:
-        """The mode, with a note that it differs from the policy."""
+        """The mode unchanged; adds a note that its effect differs from the policy's. `why`: the row
+        of `remat_effects` with the note's text."""
         setting = self.document.setting(OPTIONS["recompute"].key)
         self.unmodelled += ((setting, _RULES["remat_effects"][why]),)
         return mode
 
     def _known(self, name: str) -> Any:
-        """Our word for a setting's value; for a value that is not modelled, the usual one and a
-        problem."""
+        """The planner's word for a setting's value. A value that is not modelled adds a problem and
+        counts as the first, usual value of its row in `rules.toml`."""
         value, known = str(self.get(name) or ""), _RULES["values"][name]
         if value not in known:
             self.unpredictable(f"MaxText's {name} {value} is not modelled", name)
@@ -317,7 +322,8 @@ class MaxTextReader(DocumentReader):
 
 
 def _machine(hints: Hints) -> tuple[int | None, int | None]:
-    """The number of GPUs, in total and per node, as far as the caller states them."""
+    """(GPUs in total, GPUs per node), from what the caller states; None for each that is
+    unknown."""
     gpus, per_node = hints.gpus, hints.gpus_per_node
     if gpus is None and hints.nodes and per_node:
         gpus = hints.nodes * per_node

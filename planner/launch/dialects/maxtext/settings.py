@@ -50,7 +50,7 @@ class Key:
     values: tuple[str, ...]
 
     def says(self) -> str:
-        """The valid values, in words."""
+        """The valid values in words: `one of a, b`, or the names of the setting's types."""
         if self.values:
             return "one of " + ", ".join(value or '""' for value in self.values)
         return " or ".join(sorted(self.types))
@@ -161,14 +161,15 @@ def named_files(launch: LaunchCommand) -> Iterator[Text]:
 
 @dataclass
 class Settings(Document):
-    """Stated settings on top of those `below`: a model's, or those of the configuration that the
-    file builds on. base.yml is below both."""
+    """The settings that a file and its command state. A setting that they leave out has its value
+    in `below` (from the named model, or from the configuration that the file builds on), else its
+    default in base.yml."""
 
     below: dict[str, Any] = field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:  # noqa: ARG002 (base.yml has one)
-        """The value of a setting as MaxText converts it; the value below if MaxText refuses the
-        stated one."""
+        """The value of a setting as MaxText converts it. If it is not stated, or MaxText refuses
+        the stated value: the value that applies without it."""
         self.used.add(key)
         with suppress(ValueError):
             return self.read(key)
@@ -183,7 +184,8 @@ class Settings(Document):
         return keys()[key].read(setting.value)
 
     def _below(self, key: str) -> Any:
-        """The value that applies if none is stated."""
+        """The value of a setting that is not stated: that in `below`, else the default in
+        base.yml."""
         return self.below[key] if key in self.below else default(key)
 
     def setting(self, key: str) -> Setting:

@@ -162,8 +162,8 @@ def command(launch: Launch) -> RunCommand:
 
 
 def memory_fraction(plan: Plan) -> float:
-    """The share of GPU memory to give to JAX's arrays: all except 1.5 times the memory that the
-    plan needs outside the allocator; from 0.75 to 0.95."""
+    """The share of GPU memory to give to JAX's arrays: 1 minus 1.5 times the share that the plan
+    needs outside the allocator, rounded down to 0.01 and kept between 0.75 and 0.95."""
     outside = max(one.peak - one.allocated - one.fragmentation for one in plan.stages)
     share = 1.0 - 1.5 * outside / plan.usable_bytes
     return min(_MOST_FRACTION, max(_LEAST_FRACTION, math.floor(100 * share) / 100))

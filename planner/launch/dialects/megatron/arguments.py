@@ -38,8 +38,8 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the parser. `values`: switch, one, maybe, many, or a number of values; `type`:
-    int, float, or empty for any text."""
+    """An option of the parser. `values`: how many values it takes: `switch` (none), `one`, `maybe`
+    (none or one), `many`, or a number; `type`: int, float, or empty for any text."""
 
     name: str
     values: str
@@ -75,9 +75,10 @@ def rows_of(name: str) -> Iterator[list[str]]:
 
 @dataclass
 class Arguments(Placed):
-    """The given options, by their first name; words that cannot be read are reported in `problems`.
+    """The given options, by the first of their names.
 
-    `foreign`: the parser of each option that only other parsers have.
+    Words that cannot be read become `problems`. `unknown`: options that no known parser has;
+    `foreign`: for each option that only another variant of Megatron has, the name of its parser.
     """
 
     settings: dict[str, Setting] = field(default_factory=dict)
@@ -131,14 +132,16 @@ class Arguments(Placed):
         return self.stated_real(name) or 0.0
 
     def many(self, name: str) -> tuple[str, ...]:
-        """Values of an option that takes several."""
+        """The values of an option that takes several; empty if it is not given or its value is
+        unknown. Defaults do not count."""
         setting = self.setting(name)
         if setting is None or setting.unknown:
             return ()
         return tuple(setting.value) if isinstance(setting.value, tuple) else (str(setting.value),)
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
-        """Add a problem with options. `more`: fields of `Problem`."""
+        """Add the problem that options break a rule. `names`: the options; `more`: other fields of
+        `Problem`."""
         self.problems.append(self.problem(rule, text, *names, **more))
 
     def beyond(self, text: str, *names: str) -> None:

@@ -54,7 +54,8 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-?([^}]*))?\}")
 
 
 def words_of(values: Mapping[str, Setting]) -> Iterator[Word]:
-    """Options with their values: `true` becomes a switch; `false` and null are left out."""
+    """The words of a command that states these options: `true` gives a switch without a value;
+    options that are `false` or null are left out."""
     for name, setting in values.items():
         if setting.value in (None, False, "null", "None"):
             continue
@@ -83,8 +84,8 @@ def _values(setting: Setting, place: Span | None, *, takes_many: bool) -> Iterab
 
 
 def _text(written: str) -> Text:
-    """A value in which variables are replaced by their defaults; variables without one are
-    unknown."""
+    """A value in which each variable, such as `${NAME:8}`, is replaced by its default. A variable
+    without a default is an unknown part of the text."""
     value = _VARIABLE.sub(lambda item: HOLE if item[2] is None else item[2], written)
     why = Hole(f"{written}, whose variables the file does not set")
     return Text(value, tuple(why if letter == HOLE else None for letter in value))
@@ -158,7 +159,9 @@ def read_primus(source: Source) -> Found:
 def _merged(
     document: Document, prefix: str, framework: str, files: Files
 ) -> tuple[dict[str, Setting], list[str]]:
-    """Settings by field, and the names of presets that are missing."""
+    """(settings by field, names of missing presets) of one module of an experiment: the presets of
+    trainer and model, then the experiment's overrides. `prefix`: the path of the module in the
+    experiment."""
     settings: dict[str, Setting] = {}
     missing: list[str] = []
     for kind, key in (("modules", "config"), ("models", "model")):
@@ -232,7 +235,9 @@ class _PrimusReader(SettingsReader):
 
 
 def flags_of(settings: Mapping[str, Setting]) -> Iterator[tuple[str, Setting]]:
-    """The options that the fields mean, without Primus' own fields."""
+    """Megatron's options that mean the same as a configuration's fields, with their settings.
+    Fields without such an option, such as Primus' own, are left out; a field that is false becomes
+    the option that switches its feature off, if there is one."""
     for field, setting in settings.items():
         if field in _WITHOUT:
             if setting.value is False:
@@ -387,8 +392,9 @@ _REPEATED = ("encoder_num_layers", "encoder_seq_length")
 
 
 def logged_arguments(lines: Iterable[str]) -> tuple[str, int] | None:
-    """The options that differ from the parser's defaults, as one text, and the number of GPUs; None
-    if the log does not print the number of GPUs."""
+    """(options, GPUs) from the arguments that a Megatron log prints: the options that differ from
+    the parser's defaults, as the text of a command line, and the number of GPUs. None if the log
+    does not print that number."""
     found: dict[str, str] = {}
     inside = False
     for line in lines:

@@ -28,8 +28,8 @@ _USUAL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
 def adapters_of(peft: Any, model: ModelSpec | None) -> tuple[str, str]:
-    """The `--train` value, and the reason if it is unknown; one of the two is empty. `peft`: the
-    configuration's record of a class, or its name."""
+    """(`--train` value, reason that it is unknown); one of the two is always empty. `peft`: the
+    object that a configuration has there, or its name."""
     name = peft.name.rpartition(".")[2] if isinstance(peft, Record) else str(peft)
     if name == "default_peft_config" and peft.given:  # not beside the file
         name = str(peft.given[0])

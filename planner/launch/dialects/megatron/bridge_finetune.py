@@ -98,7 +98,8 @@ def _samples(job: Job, multiple: int) -> Iterator[str]:
 
 
 def packing_of(program: str) -> Packing:
-    """How a start script makes rows of samples."""
+    """How a start script makes rows of samples; `pack` (full rows) if it does not define
+    samples."""
     held = held_in(program, "SAMPLES")
     if held is None:
         return "pack"
@@ -109,8 +110,8 @@ def packing_of(program: str) -> Packing:
 
 
 def train_of(program: str, model: ModelSpec | None) -> tuple[str, str]:
-    """The `--train` value of a start script, and the reason if it is unknown, else an empty
-    text."""
+    """(`--train` value, reason that it is unknown) of a start script; one of the two is empty.
+    `full` if the script defines no adapters."""
     held = held_in(program, "ADAPTERS")
     return ("full", "") if held is None else adapters_of(held, model)
 

@@ -203,7 +203,8 @@ class _Overrides:
 
 
 def _field_of(option: str) -> str:
-    """The field of an option that is not given; the option itself if it has no field."""
+    """The Bridge field with the meaning of a Megatron option that the overrides do not give; the
+    option itself if there is none."""
     named = {f"--{name}": field for field, name in (*_NAMES.items(), *_WITHOUT.items())}
     return named.get(option) or field_of(option) or option
 

@@ -128,8 +128,9 @@ def seen(found: Found, program: str, folder: Path, said: Mapping[str, str]) -> F
 
 
 def beside_both(train: str, model: ModelSpec | None) -> str:
-    """`--train` with adapters on all layers, if the targets cover every layer of the tower and the
-    language model, which share layer names; otherwise unchanged."""
+    """The `--train` value. If its LoRA targets cover every linear layer of both the vision tower
+    and the language model, which share layer names, it becomes adapters on all layers; otherwise
+    unchanged."""
     if model is None or model.vision is None or not train.startswith("lora"):
         return train
     tuning = read_tuning(train)

@@ -46,7 +46,8 @@ _KINDS = {
 
 @cache
 def schema() -> Mapping[str, str]:
-    """For each field that is written, `section.field`: a pattern of its valid values."""
+    """A regular expression for the valid values of each field that is written, by
+    `section.field`."""
     return {
         f"{section}.{field}": "|".join(
             [_KINDS[name] for name in kind.split(" or ")]
@@ -63,7 +64,8 @@ _FIRST_SECTIONS = ("model", "ddp")
 
 
 def fields_of(flag: str) -> list[str]:
-    """The fields with the name of a Megatron flag, one for each section that has it."""
+    """The Bridge fields, as `section.field`, that have the name of a Megatron flag. There is one
+    for each section that has such a field; empty if none has."""
     name = flag.removeprefix("--").replace("-", "_")
     return [key for key in schema() if key.partition(".")[2] == name]
 

@@ -51,8 +51,9 @@ def with_options_files(launch: LaunchCommand, files: Files) -> tuple[LaunchComma
 
 
 def _named(words: Sequence[Word]) -> tuple[Text | None, int]:
-    """The option file that the first word names, if any, and the number of words that this
-    takes."""
+    """(path, words): the option file that the first word names (`@FILE`, or an option such as
+    `--args-file FILE`), and the number of words that this takes, 1 or 2. The path is None if the
+    word names no file."""
     word, value = words[0], words[0].text.value
     if value.startswith("@") and len(value) > 1:
         return word.text[1:], 1

@@ -47,7 +47,7 @@ def plain_fields(
 
 
 def _types(annotation: Any) -> set[Any]:
-    """The member types of an annotation, without unions and metadata."""
+    """The plain types in an annotation, such as int and None in `int | None`."""
     inner = get_args(annotation)
     return set().union(*map(_types, inner)) if inner else {annotation}
 
@@ -88,7 +88,8 @@ def _scaling(arguments: Arguments, mla: MlaSpec | None) -> dict[str, Any] | None
 
 
 def _scores(arguments: Arguments) -> dict[str, float]:
-    """The two factors by which yarn scales attention scores."""
+    """The two factors by which yarn scales attention scores, by field: `mscale` and
+    `mscale_all_dim`."""
     names = ("mscale", "mscale_all_dim")
     return {name: arguments.real(option(f"rope.scaling.{name}")) for name in names}
 

@@ -34,7 +34,8 @@ def flag(name: str, *values: object) -> Flag:
 
 
 def from_text(text: str) -> tuple[Flag, ...]:
-    """Flags of a profile's template, such as `--recompute-modules mlp moe_act`."""
+    """The flags in a text of a command line, such as `--recompute-modules mlp moe_act` from a
+    profile."""
     flags: list[Flag] = []
     for word in text.split():
         if word.startswith("--"):

@@ -32,8 +32,9 @@ def core_like(name: str) -> str:
 
 
 def slip_of(unknown: Setting) -> str:
-    """The core option that an unknown one surely means: it is misspelt or abbreviated, which
-    argparse does not accept here. Empty otherwise, as for an option of a fork."""
+    """The core option that an unknown option surely means, because it is a misspelling or the
+    beginning of that option's name (this parser accepts no abbreviations). Empty otherwise, as for
+    an option of a fork."""
     name = _plain(unknown)
     close = core_like(name)
     return close if close and (is_slip(name, close) or close.startswith(name)) else ""
@@ -74,8 +75,9 @@ def unknown_problems(arguments: Arguments, parser: str = RELEASE) -> Iterator[Pr
 
 
 def _hidden_by(setting: Setting, close: str) -> str:
-    """The decision that an unknown option of a fork hides, judged by the nearest core option or by
-    its name; empty if it decides nothing or is off."""
+    """The aspect of a run that an unknown option of a fork may decide, in words such as "its effect
+    on training", judged by the nearest core option or by its name. Empty if it decides nothing of
+    interest or is off."""
     if any(f"--{close}" == row.key for row in FLAGS):
         return "its effect on the model"
     if str(setting.value).lower() in ("0", "1", "false", "none"):
@@ -85,8 +87,9 @@ def _hidden_by(setting: Setting, close: str) -> str:
 
 
 def as_sure_as_read(problems: list[Problem], arguments: Arguments) -> list[Problem]:
-    """The problems; those about absent options become `missing` if some words of the command are
-    unknown."""
+    """The problems, unchanged if every word of the command is known. Otherwise a missing option may
+    be hidden in an unknown word, so problems about absent options get the severity `missing`
+    instead of `error`."""
     hidden = [item for item in arguments.problems if item.rule == "unresolved"]
     if not hidden:
         return problems
@@ -113,7 +116,7 @@ _EXPERTS = option("moe.experts")
 @dataclass(frozen=True)
 class Dialect:
     """A variant of Megatron. `words`: its name in messages; `core`: whether it is megatron-core
-    0.19, whose refusals are errors.
+    0.19, for which a broken rule is an error (for others a warning).
 
     `framework`: the profile that it is costed under; empty if the options decide that.
     """
@@ -172,8 +175,9 @@ def dialect_of(arguments: Arguments, launch: LaunchCommand) -> Dialect:
 
 
 def _settle_values(arguments: Arguments, launch: LaunchCommand) -> bool:
-    """Whether unknown values of core options are defined in the fork's source around the script.
-    Such values are not misspelt; most are reported as not modelled."""
+    """Whether the source of the fork around the script defines values of core options that core
+    does not have. Such values are not misspelt: their problems are removed, or replaced with the
+    problem that the value is not modelled."""
     if not arguments.strange_values:
         return False
     source = _beside(launch, _PARSERS) + _beside(launch, _FIELDS)
@@ -195,8 +199,8 @@ def _quotes(source: str, word: str) -> bool:
 
 
 def _beside(launch: LaunchCommand, names: Sequence[str]) -> str:
-    """The text of the first of these source files that the repository around the script
-    contains."""
+    """The source text of the first of the files `names` that exists in the repository around the
+    script; empty if none exists."""
     found = (text_beside(name, launch.folder, whole=True) for name in names)
     return next(filter(None, found), "")
 

@@ -27,8 +27,9 @@ _MOST_BLOCKS = 4096
 
 @dataclass
 class Split:
-    """`blocks`: layers of each pipeline block in order, None if not stated. `mtp_standalone`:
-    multi-token prediction is in the block before the last."""
+    """The placement of layers on pipeline stages. `vpp`: chunks per stage; `blocks`: the number of
+    layers of each pipeline block in order, None if not stated; `mtp_standalone`: multi-token
+    prediction is in the block before the last."""
 
     vpp: int = 1
     blocks: tuple[int, ...] | None = None
@@ -37,8 +38,8 @@ class Split:
 
 
 def read_split(arguments: Arguments, layers: int, pp: int) -> Split:
-    """Chunks per stage, layers per block, and problems that Megatron would refuse. Without layers
-    the split is empty."""
+    """The placement of layers that the options ask for, and the problems that Megatron would
+    refuse. A default `Split` if the number of layers is 0 (unknown)."""
     split = Split()
     if not layers:
         return split
@@ -206,8 +207,9 @@ def expand_layout(text: str) -> list[str] | None:
 def unusual_splits(
     arguments: Arguments, split: Split, layers: int, pp: int, dialect: str
 ) -> list[Problem]:
-    """Problems: splits that run but are not modelled, under the names of the rules that they would
-    otherwise break."""
+    """Problems with splits that run but are not modelled: uneven stages in Megatron-DeepSpeed, an
+    option of a fork that splits layers, and chunks without layers. Each has the name of the rule
+    that such a split would otherwise break."""
     forks = [item.key for item in arguments.unknown if effect_of(item.key) == "splits"]
     uneven = dialect == "deepspeed" and layers % pp
     if uneven or (forks and pp > 1):

@@ -38,8 +38,8 @@ _LARGE_VOCABULARY, _DECIDES = 152_064, 0.15
 
 
 def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
-    """The stated vocabulary, else the tokenizer's, else an assumed one, which is added to
-    `assumed`."""
+    """The size of the vocabulary, in tokens: the stated one, else that of the named tokenizer if it
+    is known, else GPT-2's, with a note in `assumed`."""
     known = stated_vocabulary(arguments)
     if known is not None:
         return known
@@ -50,7 +50,8 @@ def vocabulary(arguments: Arguments, assumed: list[str]) -> int:
 
 
 def stated_vocabulary(arguments: Arguments) -> int | None:
-    """The stated vocabulary, or that of a known tokenizer; None if there is neither."""
+    """The size of the vocabulary, in tokens, that an option states or that a known tokenizer has;
+    None if neither is known."""
     for name in ("padded-vocab-size", option("vocab")):
         stated = arguments.number(name)
         if stated:

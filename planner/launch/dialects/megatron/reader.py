@@ -155,7 +155,8 @@ class MegatronReader:
         )
 
     def _left_open(self) -> tuple[str, ...]:
-        """Open facts: the vocabulary, if neither the caller nor an option states it."""
+        """The facts that neither the caller nor an option states: `("vocab",)` if the size of the
+        vocabulary is unknown, else empty."""
         known = self.hints.model or self.hints.vocab
         return () if known or stated_vocabulary(self.arguments) is not None else ("vocab",)
 
@@ -246,7 +247,8 @@ class MegatronReader:
         }
 
     def _is_eager(self, local: bool) -> bool:
-        """Whether attention is unfused and keeps its scores."""
+        """Whether attention runs without a fused kernel and therefore stores its scores. `local`:
+        without Transformer Engine."""
         backend = self.arguments.text(MEGATRON["attention"].name)
         if local or self.dialect.framework:
             return not (self.arguments.has("use-flash-attn") or backend == "flash")
@@ -255,7 +257,8 @@ class MegatronReader:
         return backend in ("unfused", "local") or all(off.get(k) == v for k, v in fused.items())
 
     def _profile(self, degrees: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """The profile, and the variations that the settings make to it."""
+        """(framework profile, variations of it): the name of the profile under which the launch is
+        costed, and the names of the techniques and switches in which the options differ from it."""
         names = self._variations(degrees)
         if self.dialect.framework:
             return self.dialect.framework, ()
@@ -353,7 +356,8 @@ class MegatronReader:
         return settings.optimizer_of(self.arguments)
 
     def _has(self, ours: str) -> bool:
-        """Whether an option is given; `ours` is our name for it."""
+        """Whether an option is given. `ours`: the planner's name for it, a key of
+        `options.toml`."""
         return self.arguments.has(MEGATRON[ours].name)
 
     def refuse(self, rule: str, text: str, *names: str, **more: Any) -> None:
@@ -374,7 +378,8 @@ class MegatronReader:
                 self._unpredictable(f"--{name}: {why}", name)
 
     def _samples(self, seq: int | None, cp: int) -> dict[str, Any]:
-        """How --sft packs samples; the caller has to state their lengths."""
+        """How `--sft` packs samples, by field of `Found`; empty without `--sft`. A problem if the
+        caller does not state their lengths."""
         if not self.arguments.has("sft"):
             return {}
         if not self.hints.lengths:

@@ -53,7 +53,7 @@ def _recipes() -> Mapping[str, NemoRecipe]:
 
 
 def _shipped(result: Record) -> NemoRecipe | None:
-    """NeMo's own recipe that a call refers to; None if it is not one."""
+    """NeMo's own recipe, if the result of a function is a call of one; else None."""
     match = _CALL.search(result.name)
     return _recipes().get(match[1]) if match else None
 
@@ -85,7 +85,8 @@ def set_primary(recipe: Any = None, *_given: Any, **named: Any) -> Any:
 
 
 def _made(record: Record, path: str) -> Record:
-    """The object at a dotted path, created if absent."""
+    """The object at a dotted path below a record. Objects on the path that are absent are
+    created."""
     for name in path.split("."):
         held = record.fields.get(name)
         if not isinstance(held, Record):
@@ -96,7 +97,8 @@ def _made(record: Record, path: str) -> Record:
 
 
 def _unchanged(recipe: Any = None, *_given: Any, **_named: Any) -> Any:
-    """Stand-in for a helper that changes neither degrees nor batch."""
+    """Returns the recipe unchanged: stands in for a helper of NeMo that changes neither degrees nor
+    batch."""
     return recipe
 
 
@@ -349,7 +351,8 @@ class _Recipe:
 
 
 def _written(value: Any) -> str | None:
-    """A value in an override's syntax; None if it is unknown."""
+    """A value as an override states it, such as `true`, `bf16` or `[1,2]`; None if it has no such
+    form or is unknown."""
     match value:
         case bool():
             return str(value).lower()
@@ -398,7 +401,9 @@ def _precision(value: Any) -> str:
 
 
 def _model_name(model: Any, result: Record, recipe: str) -> str:
-    """The model's name: a Hugging Face name, a configuration's class, or a module."""
+    """The model's name: the first that the catalogue has, among the Hugging Face names in the calls
+    that made the model, the classes of its configuration and itself, and the names of the result
+    and the recipe. If it has none of them, the first name."""
     names = list(_strings_of(model))
     config = model.get("config") if isinstance(model, Record) else None
     names += [config.name] if isinstance(config, Record) else []

@@ -56,7 +56,8 @@ def refused_everywhere() -> frozenset[str]:
 
 
 def option_problems(facts: MegatronFacts) -> list[Problem]:
-    """The problems that all rules find. An option that only a rule reads still counts as unused."""
+    """The problems that all rules find. The rules do not change which options count as used: one
+    that no other code reads is still reported as unused."""
     used = set(facts.arguments.used)
     found = [problem for row in _rows() if (problem := _broken(row, facts))]
     found += [problem for rule in _RULES for problem in rule(facts)]
@@ -93,7 +94,8 @@ def _key(name: str) -> str:
 
 
 def _holds(what: str, facts: MegatronFacts) -> bool:
-    """Whether a condition of rules.toml is true for a launch."""
+    """Whether a condition of rules.toml, such as `no NAME`, `NAME > 1`, `NAME has VALUE` or `NAME =
+    VALUE`, is true for a launch. A bare NAME: whether that option is given."""
     arguments = facts.arguments
     match what.split():
         case ["no", name]:

@@ -30,7 +30,9 @@ _TWO_LEVELS, _LEVELS = "a2a+p2p", 2
 
 
 def read_exchange(arguments: Arguments, cp: int) -> dict[str, Any]:
-    """Read `--cp-comm-type` and `--hierarchical-context-parallel-sizes` for `cp` context ranks."""
+    """The exchange of keys and values between `cp` context ranks, by field of `Found`:
+    `cp_comm_type`, and `cp_sizes` if the exchange has two levels. Empty if `cp` is 1. Wrong values
+    are reported and count as `p2p`."""
     given = arguments.many(_TYPE) or ("p2p",)
     kind, sizes = given[0], tuple[int, ...]()
     if wrong := sorted(set(given) - set(_KINDS)):
@@ -84,7 +86,9 @@ _OFFLOADED = (
 
 
 def read_offload(arguments: Arguments) -> dict[str, Any]:
-    """The offloaded modules and the offloaded fraction, which is 1 if it is out of range."""
+    """The names of the modules whose activations are offloaded (`off` for none) and the fraction of
+    them, by field of `Found`. Empty unless fine-grained offloading is on; a fraction outside 0 to 1
+    counts as 1."""
     if not arguments.has(FINE_GRAINED):
         return {}
     modules = choices_of_many(arguments, MODULES, _OFFLOADED)

@@ -47,7 +47,8 @@ def edits(found: Found, before: Proposal, after: Proposal) -> Iterator[Edit]:
 
 
 def _numbers(found: Found, after: Proposal, changes: Mapping[str, Any]) -> Iterator[Edit]:
-    """Edits of changed degrees and batches, and of the global batch if nothing states it."""
+    """Edits that state the changed degrees and batch sizes; also the global batch if no option
+    states it, and expert tensor parallelism if it differs from tp."""
     for name in ("tp", "pp", "cp", "ep", "mbs", "gbs"):
         if name in changes:
             yield Edit(MEGATRON[name].key, str(changes[name]))
@@ -70,8 +71,8 @@ def _layout(proposal: Proposal) -> tuple[Flag, ...]:
 
 
 def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
-    """Edits that set these options to the given flags and remove the others. Values that a shell
-    would interpret are quoted."""
+    """One edit for each of these options: set as in `flags`, or removed if it is not among them.
+    Values with characters that a shell interprets are quoted."""
     wanted = {
         item.name: " ".join(f'"{one}"' if re.search(r"[|()*]", one) else one for one in item.values)
         for item in flags
@@ -80,7 +81,8 @@ def _only(options: Sequence[str], flags: Sequence[Flag]) -> Iterator[Edit]:
 
 
 def _switches(before: Proposal, after: Proposal) -> Iterator[Edit]:
-    """Edits for added or removed variations; an added technique brings the profile's flags."""
+    """Edits for variations that differ between the two: switches that change, and for a technique
+    that is added all of its flags."""
     job, (old, new) = after.request.resolve(), map(set, (variations(before), variations(after)))
     for name in sorted(old ^ new):
         technique = load_framework("megatron-core").technique(name.removeprefix("no-"))

@@ -252,14 +252,16 @@ LINEAR_STRETCH = _BY_FLAG["--rotary-seq-len-interpolation-factor"]
 
 
 def option(field: str) -> str:
-    """The flag, without dashes, for a field of the model; the plain one if there are several."""
+    """The name, without dashes, of the flag for a field of the model. If a field has several flags,
+    the one whose value is the field's value."""
     rows = [entry for entry in MEGATRON if entry.key and entry.fields[0] == field]
     (name,) = {entry.name for entry in rows if entry.plain} or {entry.name for entry in rows}
     return name
 
 
 def _as_flag(entry: MegatronRow) -> architecture.ArchitectureRow:
-    """The row for the command line, which also refuses models that only Bridge can express."""
+    """The row as the command line uses it. It also refuses models that only Megatron-Bridge can
+    express, since no flag can."""
     refuses = entry.refuses
     if entry.no_flag is not architecture.nothing:
         refuses = lambda model: entry.refuses(model) or entry.no_flag(model)  # noqa: E731

@@ -84,7 +84,8 @@ def _group(name: str, names: Mapping[str, Any]) -> FlagGroup:
 
 
 def flags_of_rows(name: str, names: Mapping[str, Any], *, bridge: bool = False) -> Iterator[Flag]:
-    """The flags of a group's rows. `bridge`: only those with a field in Megatron-Bridge."""
+    """The flags of the rows of a group whose condition holds. `bridge`: leave out those that
+    Megatron-Bridge has no field for (`core_only`)."""
     for row in _GROUPS[name].get("rows", ()):
         if sentences.holds(row.get("when"), names) and not (bridge and "core_only" in row):
             yield from _flags_of(row, names)
@@ -268,7 +269,8 @@ def environment(launch: Launch) -> Mapping[str, tuple[str, str]]:
 
 
 def choices(launch: Launch) -> Iterator[ExplainedSetting]:
-    """A sentence for each setting that the plan decides."""
+    """The settings to explain in the folder's README: those that the plan decides, and its
+    techniques."""
     names = names_in(launch)
     yield from sentences.said_choices("megatron", "choices", names)
     yield from (ExplainedSetting(one.name, one.words) for one in launch.techniques)

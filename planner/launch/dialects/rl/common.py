@@ -92,11 +92,13 @@ class RlReader(ABC):
 
     @property
     def is_megatron(self) -> bool:
-        """Whether the trainer is Megatron."""
+        """Whether the trainer is Megatron: True here; readers of frameworks with several trainers
+        override it."""
         return True
 
     def positions(self) -> int | None:
-        """The number of positions by which settings replace the model's own; None if none do."""
+        """The number of positions that the settings give to the model in place of its own; None if
+        they give none."""
         return None
 
     # Common to all readers.
@@ -132,8 +134,8 @@ class RlReader(ABC):
         return self.text(*self.places["model"])
 
     def _of_other_positions(self, model: str | None) -> dict[str, Any]:
-        """The model with more positions than the catalogue's, if the files ask for them; otherwise
-        empty."""
+        """The field `shape` with a model that has more positions than the catalogue's, if the
+        settings or the longest sample need them; otherwise empty."""
         number, longest = self.positions(), self.longest_stated()
         if model is None:
             return {}
@@ -167,8 +169,10 @@ class RlReader(ABC):
         return (one for one in self.settings.problems if set(one.places) & set(places))
 
     def algorithm(self, key: str, usual: str, filters: str = "") -> str:
-        """The algorithm, from the setting that names its estimator; an unknown one is reported as
-        not modelled. `filters`: the switch that drops prompts whose answers all score the same."""
+        """The algorithm, from the setting `key`, which names the estimator of advantages; `usual`
+        if it is not stated. An unknown one is reported as not modelled and counts as GRPO.
+        `filters`: the switch that drops prompts whose answers all score the same, which makes GRPO
+        `dapo`."""
         word = self.text(key) or usual
         known = _meanings("algorithms").get(word.strip().lower())
         if known is None:
@@ -179,7 +183,8 @@ class RlReader(ABC):
         return bool(switch) and self.flag(switch)
 
     def adapters(self, *keys: str) -> str:
-        """The `--train` value, from the first stated rank of adapters that is not 0."""
+        """The `--train` value: LoRA on all linear layers with the first rank that the settings with
+        these keys state and that is not 0; `full` if there is none."""
         ranks = (self.whole(key, least=0) for key in keys)
         rank = next(filter(None, ranks), None)
         return f"lora:rank={rank},targets=all-linear" if rank else "full"
@@ -187,8 +192,9 @@ class RlReader(ABC):
     def reference(
         self, trainer: Mapping[str, Any], compares: bool, offloads: Sequence[str]
     ) -> ReferenceHome:
-        """The place of the reference model's weights, if there is one. `offloads`: switches that
-        move them to the host."""
+        """The place of the reference model's weights: `none` if nothing is compared with it,
+        `adapters-off` (the policy without its adapters), `host`, or `copied` (on the GPUs).
+        `offloads`: switches that move the weights to the host."""
         if not compares:
             return "none"
         if trainer["train"] != "full":
@@ -196,7 +202,7 @@ class RlReader(ABC):
         return "host" if self.flag(*offloads) else "copied"
 
     def product(self, *keys: str) -> int | None:
-        """The product of some settings; None if one is unknown."""
+        """The product of the settings with these keys; None if the value of one is unknown."""
         numbers = [self.whole(key) for key in keys]
         return None if None in numbers else prod(filter(None, numbers))
 
@@ -222,7 +228,8 @@ class RlReader(ABC):
         return EngineFound(name, **found | more)
 
     def precision(self, *keys: str) -> str:
-        """The number format of weights or KV cache; an unknown one is reported as not modelled."""
+        """The engine's number format for its weights or KV cache; an unknown one is reported as not
+        modelled and counts as bf16."""
         word = self.text(*keys)
         known = _meanings("formats").get(word.strip().lower())
         if known is None:
@@ -259,7 +266,7 @@ class RlReader(ABC):
                 noted(row.get("text", row.get("effect")), *row["at"])
 
     def _sees(self, trainer: Mapping[str, Any]) -> bool:
-        """Whether the policy reads images."""
+        """Whether the policy is a vision-language model."""
         model = trainer.get("model")
         spec = trainer.get("shape") or (load_model(model).spec if model else None)
         return spec is not None and spec.vision is not None
@@ -336,5 +343,5 @@ def _positions(trainer: Mapping[str, Any]) -> int:
 
 
 def _divisor(number: int, most: int) -> int:
-    """The largest divisor of a number that does not exceed `most`."""
+    """The largest divisor of `number` that is not above `most`; at least 1."""
     return next((one for one in range(max(1, min(most, number)), 0, -1) if number % one == 0), 1)

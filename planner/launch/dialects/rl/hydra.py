@@ -27,8 +27,9 @@ def overrides(launch: LaunchCommand) -> dict[str, Setting]:
 
 
 def paths_given(launch: LaunchCommand, *names: str) -> dict[str, Setting]:
-    """The given options. Those in `names` give a model as a path; if its folder is unknown, only
-    the last part is used."""
+    """The options of a command that begin with `--`. Those in `names` give a model as a path: if
+    only its folder is unknown, as in `$MODELS/NAME`, the value becomes the known end of the path.
+    """
     found = launch.given
     for word, following in pairwise(launch.arguments):
         name = word.text.value[2:].replace("-", "_")

@@ -107,7 +107,8 @@ def _found(
 def _inherited(
     text: Text, path: str, files: Files, hints: Hints, problems: list[Problem], depth: int = 0
 ) -> Iterator[tuple[str, Setting]]:
-    """The settings of a file, after those of the files that it inherits from."""
+    """First the settings of the files that this file inherits from, then its own, which override
+    them. A base file that is missing adds to `problems`, unless it is the base configuration."""
     document = yaml_document(text, path, fill=False)
     bases = document.settings.get("defaults")
     listed = (
@@ -139,7 +140,8 @@ class NemoReader(RlReader):
         return not self.flag(f"{_APART}.enabled")
 
     def _gpus(self) -> tuple[int, int] | None:
-        """The number of GPUs that train and of those that sample (grpo.py, setup)."""
+        """(GPUs that train, GPUs that sample), as NeMo-RL divides them (grpo.py, setup). Both are
+        all GPUs if generation has none of its own; None if the size of the cluster is unknown."""
         nodes, each = self.whole("cluster.num_nodes"), self.whole("cluster.gpus_per_node")
         if nodes is None or each is None:
             return None
@@ -243,8 +245,8 @@ class NemoReader(RlReader):
         return "none" if skips or self.number(key) == 0.0 else "host"
 
     def _bin(self, kind: str = "train") -> int | None:
-        """Tokens of a packed or dynamic micro-batch; None if micro-batches are counted in
-        samples."""
+        """Tokens of a packed or dynamic micro-batch; None if micro-batches are counted in samples
+        or the number is unknown. `kind`: the prefix of its key, such as `train`."""
         table = next(
             (one for one in (_PACK, f"{_POLICY}.dynamic_batching") if self.flag(f"{one}.enabled")),
             None,
@@ -259,7 +261,8 @@ class NemoReader(RlReader):
         return self.whole(key)
 
     def _factor(self, text: str) -> int | None:
-        """A factor of a product: a number, or the value of the setting that it names."""
+        """The value of one factor of a product: a number, or `${KEY}` for the value of another
+        setting. None if it is unknown."""
         if named := re.fullmatch(r"\$\{([\w.]+)\}", text):
             return self.whole(named[1])
         return int(text) if text.isdigit() else None

@@ -55,14 +55,16 @@ class OpenRlhfReader(RlReader):
     name = "openrlhf"
 
     def _gpus_of(self, role: str) -> int:
-        """The number of GPUs of a role."""
+        """The number of GPUs of a role, such as `ref`: nodes times GPUs per node. A number that is
+        not stated counts as 1 node or 8 GPUs."""
         nodes = self.whole(f"{role}.num_nodes", least=0)
         each = self.whole(f"{role}.num_gpus_per_node", least=0)
         return (1 if nodes is None else nodes) * (8 if each is None else each)
 
     @property
     def is_ray(self) -> bool:
-        """Whether roles are Ray actors."""
+        """Whether the launch starts the Ray program, in which each role is a Ray actor; also if no
+        command is known."""
         return self.launch is None or "ray" in self.launch.program
 
     @property
@@ -87,7 +89,8 @@ class OpenRlhfReader(RlReader):
         return self.algorithm("algo.advantage.estimator", "gae", "algo.dynamic_filtering_enable")
 
     def _others(self) -> int:
-        """The number of GPUs of roles other than the policy that do not share the policy's GPUs."""
+        """The number of GPUs that the reference, critic and reward models have for themselves.
+        Roles that share the GPUs of another count 0."""
         if self.flag("train.colocate_all"):
             return 0
         others = 0

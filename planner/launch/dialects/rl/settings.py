@@ -25,7 +25,8 @@ MOST = 10_000_000
 
 @cache
 def table(name: str) -> Mapping[str, tuple[str, ...]]:
-    """Rows of `NAME.tsv`: a setting, its default as JSON, and further columns."""
+    """The rows of `NAME.tsv`, by the setting in their first column: its default as JSON (empty if
+    it is long), and further columns."""
     lines = shipped_text(_PACKAGE, f"{name}.tsv").splitlines()
     rows = (line.split("\t") for line in lines if not line.startswith("#"))
     return {key: tuple(rest) for key, *rest in rows}
@@ -50,13 +51,14 @@ class RlSettings(Placed):
     problems: list[Problem] = field(default_factory=list)
 
     def stated(self, *keys: str) -> Setting | None:
-        """The first of some settings that the files state, unchanged; None if they state none."""
+        """The first of the settings with these keys that the files or the command state, as written
+        there; None if none is stated."""
         self.used.update(keys)
         return next((self.settings[key] for key in keys if key in self.settings), None)
 
     def get(self, *keys: str) -> Any:
-        """The value of the first of some settings that is stated, else the first default. None if
-        the value is null, or unknown, which adds a problem."""
+        """The value of the first of these keys that is stated; if none is, the first default that
+        is not null. None for null. A value that is unknown adds a problem and also gives None."""
         setting = self.stated(*keys)
         if setting is not None and setting.unknown:
             self._ask(setting)
@@ -103,8 +105,8 @@ class RlSettings(Placed):
         return str(value).lower() in _TRUE if value is not None else False
 
     def whole(self, *keys: str, least: int = 1) -> int | None:
-        """A setting as a whole number; None if it has no value or is -1 ("all"). Other values, and
-        numbers below `least`, are problems."""
+        """The value of a setting as a whole number. None if it has no value or is -1, which means
+        "all". None and a problem for any other value, and for numbers below `least`."""
         value = self.get(*keys)
         number = _number(value)
         if value is None or number == -1:
@@ -166,8 +168,8 @@ def _number(value: object) -> int | None:
 
 
 def with_its_end(setting: Setting, text: Text) -> Setting:
-    """A setting that is a path. If its folder is known only on the machine, the value becomes the
-    rest of the path, which names a model."""
+    """A setting that holds a path. If only the start of the path is unknown (`$MODELS/Qwen/NAME`),
+    the value becomes the rest, which names a model; otherwise unchanged."""
     end = text.value.rpartition(HOLE)[2]
     if not setting.unknown or "/" not in end or not end.rstrip("/").rpartition("/")[2]:
         return setting

@@ -9,8 +9,8 @@ from planner.launch.rl import Asked
 
 
 def script(title: str, asked: Asked, lines: Iterable[str]) -> str:
-    """A bash script. No part of a name is executed, and only the script's own variables are
-    expanded."""
+    """The text of a bash script: the user's variables, then `lines`. No part of a name is executed,
+    and only the script's own variables are expanded."""
     head = [
         "#!/usr/bin/env bash",
         f"# {comment_text(title)}",

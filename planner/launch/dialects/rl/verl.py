@@ -135,8 +135,8 @@ class VerlReader(RlReader):
 
     @property
     def trainer_mode(self) -> str:
-        """The mode of verl's v1 trainer: whether training and sampling alternate or run at the same
-        time."""
+        """The mode of verl's v1 trainer: `sync` (the default: training and sampling alternate), or
+        one in which they overlap, such as `separate_async`."""
         key = "trainer.v1.trainer_mode"
         return self.text(key) if self.settings.stated(key) else "sync"
 
@@ -306,13 +306,15 @@ class VerlReader(RlReader):
         return self.known(self.text(*_REWARD_PATH), *_REWARD_PATH) or ""
 
     def _bypasses(self) -> bool:
-        """Whether the engine's log-probabilities are used in place of the policy's."""
+        """Whether verl uses the log-probabilities that the engine computed while it sampled, and
+        does not compute them again with the policy. By default true only for verl's programs that
+        train while the engine samples."""
         key = "algorithm.rollout_correction.bypass_mode"
         return self.flag(key) if self.settings.stated(key) else self._is_async
 
     def _leaves(self) -> bool:
-        """Whether the trainer's weights and states are moved to the host while the engine
-        samples."""
+        """Whether the trainer's weights and optimizer states are both moved to the host while the
+        engine samples."""
         table = _MEGATRON if self.is_megatron else _FSDP
         return self.flag(f"{table}.param_offload") and self.flag(f"{table}.optimizer_offload")
 

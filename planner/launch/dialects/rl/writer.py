@@ -106,7 +106,8 @@ def _names(launch: RlLaunch) -> dict[str, Any]:
 
 
 def _adapters(job: Job) -> dict[str, Any]:
-    """peft's settings of a trainer's adapters, and the dtype of the weights beside them."""
+    """Names for the rows of a framework's tables: settings of the trainer's adapters, and
+    `loaded_dtype`, the dtype in which the weights are loaded."""
     tuning = job.tuning
     return {
         "loaded_dtype": loaded_dtype(job),

@@ -98,8 +98,8 @@ _LINES, _WORDS = 64, 512
 
 
 def sample_files() -> contract.Files:
-    """Sample texts that torchtitan can read without the internet: sequences of different
-    numbers."""
+    """A file of made-up texts for a trial run, sequences of numbers, that torchtitan can read
+    without the internet. No two texts are alike."""
     lines = (
         json.dumps({"text": " ".join(f"{line * _WORDS + word:x}" for word in range(_WORDS))})
         for line in range(_LINES)

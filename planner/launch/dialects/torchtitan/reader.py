@@ -108,7 +108,8 @@ class TorchtitanReader(DocumentReader):
     # --- degrees --------------------------------------------------------------------------------
 
     def _replicas(self, degrees: dict[str, int], gpus: int | None) -> tuple[int, int]:
-        """dp_replicate and dp_shard. A dp_shard of -1 is computed from the number of GPUs."""
+        """(dp_replicate, dp_shard). A dp_shard of -1, the default, is computed from the number of
+        GPUs; 1 if that number is unknown."""
         replicate = self.whole(TORCHTITAN["replicate"].key, 1)
         shard = self.whole(TORCHTITAN["shard"].key, -1, -1)
         if shard < 0:
@@ -259,7 +260,7 @@ class TorchtitanReader(DocumentReader):
         return _OPTIMIZERS.get(name.lower(), "adamw")
 
     def _in_bf16(self, name: str) -> bool:
-        """Whether a type in `training`, by default fp32, is bf16."""
+        """Whether the type that `training.NAME` states is bf16; if nothing is stated it is fp32."""
         return str(self.document.get(f"{_T}.{name}", "float32")) == "bfloat16"
 
     def _kernel(self) -> str | None:
@@ -291,7 +292,8 @@ class TorchtitanReader(DocumentReader):
         return tuple(str(item) for item in listed)
 
     def _types(self) -> None:
-        """Report types that torchtitan's parsers accept but torchtitan does not have, and fp16."""
+        """Add problems for types in `training`: fp16, which is not modelled, and types that
+        torchtitan refuses only at the start of a run."""
         for name in ("dtype", "mixed_precision_param", "mixed_precision_reduce"):
             key = f"{_T}.{name}"
             value = str(self.document.get(key, "float32"))
@@ -304,7 +306,9 @@ class TorchtitanReader(DocumentReader):
                 self.problems.append(self.document.wrong(text, key, fix, late=True))
 
     def _steps_in_backward(self, degrees: dict[str, int]) -> bool:
-        """Whether each parameter is updated as soon as its gradient is ready."""
+        """Whether the optimizer updates each parameter as soon as its gradient is ready, during
+        backward (`early_step_in_backward`). Adds a problem if there is a pipeline or expert
+        parallelism, with which torchtitan refuses it."""
         if not self.document.get("optimizer.early_step_in_backward", False):
             return False
         self._said("in_backward", **degrees)

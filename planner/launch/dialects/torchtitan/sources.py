@@ -137,10 +137,11 @@ def schedule_of(text: str) -> tuple[str, str | None, int] | None:
 def stage_count(
     layers: int, pp: int, per_stage: int | None, single: bool, less_layers: tuple[int, int]
 ) -> tuple[int, Problem | None]:
-    """Stages per rank, and a problem if torchtitan refuses them.
+    """The number of stages per rank, and a problem if torchtitan refuses it.
 
-    `less_layers`: layers that the embedding and the head count for. Source: torchtitan 0.2.2 and
-    0.3, distributed/pipeline_parallel.py, pipeline_llm.
+    `per_stage`: layers per stage; None means one stage per rank if the schedule is for a `single`
+    stage, else two. `less_layers`: the numbers of layers that the embedding and the head count for.
+    Source: torchtitan 0.2.2 and 0.3, distributed/pipeline_parallel.py, pipeline_llm.
     """
     if per_stage is None:
         return (1 if single else 2), None
@@ -167,7 +168,8 @@ EMBEDDING_AND_HEAD = (1, 1)
 
 
 def usual_layers(layers: int, stages: int) -> tuple[int, ...] | None:
-    """Layers of each stage in order, with torchtitan's default weights of embedding and head."""
+    """The number of layers of each stage in order, if embedding and head count for as many layers
+    as by torchtitan's default. None if torchtitan refuses the split."""
     return stage_layers(layers, stages, EMBEDDING_AND_HEAD)
 
 
@@ -212,8 +214,9 @@ _BUILDER = re.compile(r"_build_\w+_layers")
 
 
 def registered_model(name: str, flavor: str, folder: Path) -> ModelSpec | None:
-    """The dense model with a name in a registry around a folder; None if there is none, or its
-    entry has fields that cannot be read here."""
+    """The dense model that a registry in the checkout around a folder lists. `name`: the family;
+    `flavor`: the size. None if the registry has none, or its entry has fields that cannot be read
+    here."""
     fields = _FIELDS.get(name.lower())
     found = _registry(name, folder) if fields is not None else None
     stated = None if found is None else _stated(found, name, flavor)

@@ -13,7 +13,8 @@ from planner.launch.registry import dialect_toml
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """A model size in torchtitan's registry. `longest`: positions that its rotary cache allows."""
+    """A model size in torchtitan's registry. `longest`: the longest sequence, in tokens, that its
+    table of rotary positions allows."""
 
     module: str
     name: str
@@ -70,7 +71,8 @@ LATENT = _table("latent", "trunk", "latent", "router", "latent-last")
 
 
 def _registered(model: ModelSpec) -> str | None:
-    """A refusal if gpt-oss does not have one of the sizes in torchtitan's registry; else None."""
+    """The reason for a refusal if a gpt-oss model has none of the sizes in torchtitan's registry;
+    else None."""
     if flavor_of(model) is not None:
         return None
     return "torchtitan 0.3 builds gpt-oss only in its own sizes, 20b and 120b"

@@ -166,7 +166,7 @@ def requirements(launch: contract.Launch) -> tuple[str, ...]:
 
 
 def _recompute(launch: contract.Launch) -> tuple[str, str]:
-    """The expression for activation_checkpoint, and the reason for it."""
+    """(Python expression for `activation_checkpoint`, the reason for it)."""
     expression, why = _WORDS["checkpointing"][recompute_kind(launch)]
     budget = launch.job.framework.recompute_mode(launch.plan.recompute).budget
     return expression.format(budget=budget), why
@@ -204,7 +204,8 @@ def _module(launch: contract.Launch) -> str:
 
 
 def python_assignments(section: SettingsSection) -> list[str]:
-    """Assignments to the attributes of an existing object."""
+    """Lines of Python that set the section's settings as attributes of an object that exists
+    already, each after a comment with its reason."""
     lines: list[str] = []
     for setting in section.settings:
         lines += comment(setting.why, 4) if setting.why else []
@@ -234,8 +235,8 @@ def _imports(launch: contract.Launch) -> list[str]:
 
 
 def _quantisers(launch: contract.Launch) -> list[tuple[str, tuple[WrittenSetting, ...]]]:
-    """Converters for the precision with their arguments; for a model with experts, theirs comes
-    last."""
+    """The names of torchtitan's converters for the precision, with their arguments; empty if it
+    needs none. The last one, for experts, is left out for a model without experts."""
     named = [
         (name, tuple(starmap(WrittenSetting, arguments.items())))
         for name, arguments in _WORDS["converters"].get(launch.job.precision, {}).items()

@@ -46,12 +46,13 @@ def is_torchtune(content: Mapping[str, object]) -> bool:
 
 
 def is_tune(launch: LaunchCommand) -> bool:
-    """`tune run`."""
+    """Whether a command is `tune run`."""
     return launch.name == "tune"
 
 
 def read_command(launch: LaunchCommand, _read: Opened, _hints: Hints) -> Found:
-    """`tune run` with a missing configuration. CannotTellError."""
+    """Always raises CannotTellError, which asks for the configuration that `tune run` names and
+    that was not given."""
     config = launch.given.get("config")
     named = "" if config is None else str(config.value or config.unknown)
     if named and not named.endswith((".yaml", ".yml")):
@@ -81,7 +82,8 @@ class TorchtuneReader(DocumentReader):
     called = "torchtune"
 
     def found(self) -> Found:
-        """Everything that was read."""
+        """The launch, with everything that was read from the file, its command and the caller's
+        hints."""
         self._demand_training()
         get, builder = self.document.get, self._named("model")
         adapters = _WHOSE.match(builder)
@@ -127,7 +129,8 @@ class TorchtuneReader(DocumentReader):
         self.problems += said_problems("torchtune", table, names, self.document, *at)
 
     def _named(self, table: str) -> str:
-        """The last part of a component's name."""
+        """The last part of the component that a table names: `AdamW` for `torch.optim.AdamW`. Empty
+        if it names none."""
         return str(self.document.get(f"{table}._component_", "")).rpartition(".")[2]
 
     def _accumulates(self) -> bool:
@@ -210,7 +213,9 @@ class TorchtuneReader(DocumentReader):
     # --- the step -----------------------------------------------------------------------------
 
     def _sharding(self) -> dict[str, Any]:
-        """Ranks, and FSDP2 in the distributed recipes; recipes for a single device do not shard."""
+        """The number of processes, tp, shard group and ZeRO stage, by field of `Found`. The stage
+        is that of FSDP2; a recipe for a single device has one process, so nothing is sharded. The
+        number is None if the command does not state it."""
         given = {} if self.launch is None else self.launch.given
         counts = (given.get(name) for name in ("nproc_per_node", "nnodes"))
         each, nodes = (None if one is None else digits(str(one.value)) for one in counts)

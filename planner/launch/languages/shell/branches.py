@@ -108,7 +108,7 @@ class Branches(Words, ABC):
         return None if left.unknown or right.unknown else _compare(sign, left.value, right.value)
 
     def name(self, node: Node) -> str:
-        """The name of a command."""
+        """The name of a command as written; empty if it has none."""
         name = node.child_by_field_name("name")
         return self.piece(name).value if name else ""
 

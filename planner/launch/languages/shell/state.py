@@ -33,7 +33,7 @@ _EVERY_ARGUMENT = "@"
 
 
 def may_set(file: str) -> str:
-    """The reason for an unknown variable that an unread file may set."""
+    """The reason why a variable is unknown: `file` may set it and was not read."""
     return f"which {file} may set, and that was not read"  # plain: `telling` looks for it
 
 
@@ -43,11 +43,11 @@ class EndedError(Exception):
 
 @dataclass(frozen=True)
 class Undecided:
-    """A statement with branches that reading cannot decide between.
+    """A statement with branches for which reading cannot tell which one runs.
 
-    `taken`: the branch that was read, counted from 1; 0 for none. `why`: the part that is unknown;
-    `advice`: for each branch, the options that would make it run; `unset`: the test only asks for
-    an environment variable that is not set, which is assumed to stay unset.
+    `taken`: the branch that was read, counted from 1; 0 for none. `why`: the unknown part of the
+    test; `advice`: for each branch, the options that would make it run. `unset`: the test only
+    needs an environment variable that no file sets, and which is assumed to stay unset.
     """
 
     place: str
@@ -71,12 +71,13 @@ class Command:
 class Around:
     """The surroundings of scripts, as far as the caller knows them.
 
-    `given`: variables that override those of the scripts; `option`: the option by which a user
-    gives one; `machine`: values of variables that no script sets; `directives`: variables that the
-    first lines of a script set, such as a scheduler's; `counted_by`: for a command in `$(...)` that
-    counts something, variables with the same number, the preferred first; `open_file`: the text of
-    a file, from the name in a script and the script's path; `has_file`: whether it exists;
-    `given_files`: names of the files that the user gives; `starters`: programs that start others.
+    `given`: variables that override those of the scripts; `option`: the option with which a user
+    gives one; `machine`: values of variables that no script sets. `directives`: function from a
+    script to the variables that its first lines set, such as a scheduler's. `counted_by`: function
+    from a counting command in `$(...)` to variables with the same number, the preferred first.
+    `open_file`: function from the name in a script and the script's path to the file's text, None
+    if there is none; `has_file`: from the same to whether the file exists. `given_files`: names of
+    the files that the user gives; `starters`: programs that start others.
     """
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -136,13 +137,13 @@ class Shell(Scripts):
     missed: str = ""
 
     def note(self, text: str) -> None:
-        """Note a part of the script that is not followed."""
+        """Add a note on a part of the script that is not followed, unless there are 50 already."""
         if len(self.notes) < MOST_NOTES:
             self.notes.append(text)
 
     def lookup(self, name: str) -> Value | None:
-        """A variable's value: the user's, else the one set so far, else the machine's; None if
-        there is none."""
+        """A variable's value: from the user, otherwise as set by the scripts so far, otherwise from
+        the machine. None if there is none."""
         given = self.around.given
         if (number := digits(name)) is not None:
             if 0 < number <= len(self.positional):
@@ -159,7 +160,8 @@ class Shell(Scripts):
         return None if value is None else Text.made(value)
 
     def arguments(self) -> Sequence[Text]:
-        """The arguments `$@`. If it is not known whether there are any, one unknown argument."""
+        """The arguments `$@` of the script or function being read. If they are unknown, those that
+        the user gives, or a single unknown word."""
         if self.is_called or self.positional:
             return self.positional
         given = self.around.given
@@ -171,7 +173,7 @@ class Shell(Scripts):
         return named[self.shifted :] or [every]
 
     def environment(self) -> dict[str, Text]:
-        """The variables that a command started now would see."""
+        """The environment variables that a command started now would see, by name."""
         seen = {name: self.lookup(name) for name in (*self.exported, *self.around.given)}
         return {name: item for name, item in seen.items() if isinstance(item, Text)}
 
@@ -203,13 +205,14 @@ class Shell(Scripts):
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """A context inside a function or script, described by `what`."""
+        """A context for reading a function or script, whose description is `what`. LimitError if
+        calls are nested too deep."""
         with self.limits.call(what), self.having(active=self.active | {what}):
             yield
 
     @contextmanager
     def process(self) -> Iterator[None]:
-        """A context inside a separate process, which its `exit` ends."""
+        """A context for a separate process: its `exit` ends only the process, not the script."""
         with suppress(EndedError), self.having(ends_on_failure=False):
             yield
 

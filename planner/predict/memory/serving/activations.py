@@ -26,7 +26,11 @@ _MLA_CHUNK = 65536
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Bytes on a rank. `layers` and `sampling` are not alive at once: the larger one counts."""
+    """Bytes on a rank. `streams`: hidden state and residual of a chunk; `layers`: the widest
+    operation while the layers run, or MLA's expanded cache if that is larger; `sampling`: while
+    tokens are sampled; `experts`: buffers of the experts' kernels, which stay allocated while
+    sampling if `experts_stay`. `layers` and `sampling` are not alive at once: the larger one
+    counts."""
 
     streams: float
     layers: float
@@ -42,12 +46,12 @@ class Activations:
 
     @property
     def beside_streams(self) -> float:
-        """The peak without the hidden states of a chunk."""
+        """Bytes of the peak without the hidden state and residual of a chunk (`streams`)."""
         return self.peak - self.streams
 
 
 def stage_activations(deployment: Deployment, stage: int) -> Activations:
-    """Peak of one stage; the last stage samples."""
+    """Activations of one pipeline stage on a rank. Only the last stage samples."""
     model = deployment.model
     ops = [op for kind in set(deployment.stages[stage]) for op in layer_piece(deployment, kind).ops]
     element = max(_ELEMENT_BYTES, deployment.weights.kept_bytes)
@@ -66,8 +70,9 @@ def stage_activations(deployment: Deployment, stage: int) -> Activations:
 
 
 def _op_width(deployment: Deployment, op: Op) -> float:
-    """Elements per token that an operation reads and writes; 0 for experts, which are counted
-    separately."""
+    """Elements per token that an operation reads and writes on a rank; 0 for experts, which
+    `_expert_elements` counts, and for operations other than attention, products and the activation
+    functions of feed-forward blocks."""
     if op.name.startswith("moe/"):
         return 0.0
     if op.kind is OpKind.ATTENTION:

@@ -78,7 +78,7 @@ class Deployment:
 
     @property
     def expert_tp(self) -> int:
-        """Number of ranks over which each expert's width is split."""
+        """Number of ranks over which each single expert is split."""
         return self.tp * self.dp // self.ep
 
     @property
@@ -88,7 +88,8 @@ class Deployment:
 
     @property
     def sampled(self) -> int:
-        """Sequences for which a replica reserves logits: at most one per token of a chunk."""
+        """Sequences for which a replica reserves logits: `sequences`, but at most one per token of
+        a chunk, and at least the replica's batch."""
         return max(min(self.sequences, self.chunk), self.replica_batch)
 
     @property
@@ -98,8 +99,9 @@ class Deployment:
         return math.ceil(self.model.vocab / unit) * unit
 
     def share(self, shard: Shard) -> float:
-        """Share of a width on a rank. Serving does not split sequences, so every rank holds each
-        token's whole hidden state."""
+        """Share of a tensor's width that a rank holds. `shard`: the way in which that width is
+        split; 1 if it is not. Serving does not split sequences, so every rank holds each token's
+        whole hidden state."""
         match shard:
             case Shard.TP | Shard.ROUTED_TP:
                 return 1.0 / self.tp
@@ -206,7 +208,8 @@ def _expert_problems(deployment: Deployment) -> Iterator[str]:
 
 
 def _nearest_divisors(number: int, given: int) -> str:
-    """`4 or 8`: the divisors of a number around the given value."""
+    """The divisors of `number` next to `given`, at most one below (or equal) and one above it, in
+    words: `4 or 8`."""
     divisors = [d for d in range(1, number + 1) if number % d == 0]
     below = max((d for d in divisors if d <= given), default=None)
     above = min((d for d in divisors if d > given), default=None)

@@ -47,7 +47,8 @@ class ServingEngine:
     pad_width: int
 
     def non_torch_bytes(self, tp: int, gpus: int) -> float:
-        """Bytes outside torch's allocator, on one of `gpus` GPUs, that the budget covers."""
+        """Bytes outside torch's allocator on a rank that count within the engine's budget, for a
+        deployment on `gpus` GPUs."""
         alone, pipeline = self.non_torch_alone_gib, self.non_torch_pipeline_gib
         return GIB * (self.non_torch_tensor_gib if tp > 1 else alone if gpus == 1 else pipeline)
 

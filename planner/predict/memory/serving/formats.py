@@ -42,11 +42,13 @@ class WeightFormat:
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes of a parameter that is not in a quantised matrix."""
+        """Bytes per parameter of the parameters that are not quantised, such as embeddings and
+        norms."""
         return max(KEPT_BYTES, self.element_bytes)
 
     def scales(self, outputs: float, inputs: float) -> float:
-        """Bytes of the scales of one matrix of `outputs` by `inputs` elements."""
+        """Bytes of all scales of one matrix of `outputs` by `inputs` elements; 0 if the format has
+        none."""
         rows = math.ceil(outputs / self.tile_out) if self.tile_out else 1
         columns = math.ceil(inputs / self.tile_in) if self.tile_in else 1
         return self.scale_bytes * rows * columns
@@ -54,7 +56,8 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True)
 class KvFormat:
-    """How keys and values are stored. `head_bytes`: scale and zero point per head of a token."""
+    """How keys and values are stored. `element_bytes`: bytes per element; `head_bytes`: bytes of
+    scale and zero point for each head of a token."""
 
     name: str
     element_bytes: float
@@ -103,8 +106,10 @@ def _find(
 
 
 def multiplies(weights: WeightFormat, gpu: Gpu) -> str:
-    """` (stored only: H100-SXM5-80GB has no nvfp4 arithmetic, products multiply in 16 bits)`: how
-    quantised weights are used in products; empty if they multiply in their own type."""
+    """A remark in brackets, with a space before it, on how products with quantised weights are
+    computed: ` (stored only: H100-SXM5-80GB has no nvfp4 arithmetic, products multiply in 16
+    bits)`. Empty if the weights are not quantised, or if products are costed in the weights' own
+    type."""
     if not weights.quantised:
         return ""
     own = next((name for name in gpu.peak_flop_per_s if weights.name.startswith(name)), None)
@@ -148,8 +153,8 @@ def _base_format(stated: Mapping[str, Any]) -> str | None:
 
 
 def _of_groups(stated: Mapping[str, Any]) -> str | None:
-    """Format of compressed-tensors, whose groups describe their weights; None if the groups
-    differ."""
+    """Name of the format in a quantization_config of compressed-tensors, in which groups describe
+    their weights; None if groups differ, if there are none, or if the format is unknown."""
     groups = stated.get("config_groups")
     tables = groups.values() if isinstance(groups, Mapping) else ()
     weights = [table.get("weights") for table in tables if isinstance(table, Mapping)]
@@ -162,7 +167,7 @@ def _of_groups(stated: Mapping[str, Any]) -> str | None:
 
 
 def _leaves_attention(stated: Mapping[str, Any]) -> bool:
-    """Whether attention stays at 16 bits."""
+    """Whether the quantization_config lists attention among the modules that are not quantised."""
     lists = (stated.get(key) for key in _LEFT_ALONE)
     names = [str(name) for found in lists if isinstance(found, list) for name in found]
     return any(part in name for name in names for part in _ATTENTION)

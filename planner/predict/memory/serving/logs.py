@@ -33,7 +33,8 @@ _FEWEST_ROWS = 5
 
 @dataclass(frozen=True)
 class LogRow:
-    """One start-up: the deployment, and the printed figures (None if not printed). Bytes."""
+    """One start-up: the deployment, and the printed figures: bytes on one rank, `kv_tokens` in
+    tokens; None if not printed. `held_out`: the row did not serve to fit the engine's constants."""
 
     engine: str
     deployment: Deployment
@@ -49,7 +50,7 @@ class LogRow:
 
 @dataclass(frozen=True)
 class StartUpComparison:
-    """A start-up and its prediction: bytes for the KV cache, and tokens if they were printed."""
+    """A start-up, and the predicted memory of all stages of its deployment."""
 
     row: LogRow
     stages: tuple[ServingStageMemory, ...]
@@ -87,7 +88,8 @@ class StartUpComparison:
         return self.measured_bytes - self.predicted_bytes
 
     def residual_with_graphs(self) -> float:
-        """The residual if the budget had included the CUDA graphs, if their size was printed."""
+        """The residual in bytes that would have been measured if the budget had included the CUDA
+        graphs; the plain residual if their size was not printed."""
         if self.row.graphs is None:
             return self.residual_bytes
         first = self.stages[0]
@@ -97,11 +99,12 @@ class StartUpComparison:
 
 @dataclass(frozen=True)
 class CacheSpread:
-    """80 % interval of the room for the KV cache: bytes to add to the prediction.
+    """80 % interval of the room for the KV cache. `low` (at most 0) and `high` (at least 0) are
+    bytes to add to the prediction.
 
-    `uncovered`: traits of the deployment that no log has; with any, the interval is the whole range
-    of residuals. `rows`: number of start-ups behind it, on `gpus`; `median_error`: of their
-    predicted room.
+    `uncovered`: traits of the deployment, in words, that no log has; if there are any, the interval
+    is the whole range of residuals. `rows`: number of start-ups used; `gpus`: their GPU types;
+    `median_error`: median of |measured - predicted| room over measured room.
     """
 
     low: float
@@ -144,7 +147,8 @@ def _log_row(fields: dict[str, str]) -> LogRow:
 
 
 def _logged_engine(name: str) -> ServingEngine:
-    """The generation of the engine that wrote a log."""
+    """The engine with this name in the logs, in the generation that wrote them: the one whose
+    budget does not include CUDA graphs."""
     engines = ENGINES.values()
     return next(engine for engine in engines if engine.logs == name and not engine.graphs_in_budget)
 

@@ -28,8 +28,8 @@ _NODE_GPUS = 8
 
 @dataclass(frozen=True)
 class DeploymentChange:
-    """A deployment near the requested one, the options that produce it, and the bytes that it
-    lacks."""
+    """A deployment near the requested one. `options`: the options that produce it; `missing`: bytes
+    by which it exceeds its limit (negative: to spare)."""
 
     options: str
     deployment: Deployment
@@ -43,8 +43,9 @@ class DeploymentChange:
 
 @dataclass(frozen=True)
 class Solved:
-    """The largest batch or context (`what`) that fits: the expected one, and those at the
-    interval's ends."""
+    """The largest batch or context that fits; `what` says which of the two. `expected`: with the
+    predicted room for the KV cache; `low`, `high`: with the room at the two ends of its 80 %
+    interval; 0 if nothing fits."""
 
     what: str
     expected: int
@@ -53,7 +54,8 @@ class Solved:
 
 
 def solve(deployment: Deployment, what: str, spread: CacheSpread) -> Solved:
-    """Solve for `batch` or `context`; UsageError for anything else."""
+    """The largest `batch` or `context`, as `what` says; UsageError for anything else. `spread`: the
+    interval of the room."""
     if what not in ("batch", "context"):
         raise UsageError(f"--solve {what} is for training; with --inference: batch or context")
     largest = largest_batch if what == "batch" else largest_context
@@ -62,7 +64,7 @@ def solve(deployment: Deployment, what: str, spread: CacheSpread) -> Solved:
 
 
 def solved_deployment(deployment: Deployment, solved: Solved) -> Deployment:
-    """The deployment with the solved value; 1 if nothing fits."""
+    """The deployment with the expected batch or context of `solved`, or with 1 if that is 0."""
     found = max(1, solved.expected)
     if solved.what == "batch":
         return replace(deployment, batch=found)
@@ -70,7 +72,7 @@ def solved_deployment(deployment: Deployment, solved: Solved) -> Deployment:
 
 
 def missing_bytes(deployment: Deployment) -> float:
-    """Bytes by which the worst stage exceeds its limit; negative: bytes to spare."""
+    """Bytes by which the KV cache exceeds its room on the worst stage; negative: bytes to spare."""
     return max(stage.missing for stage in stage_memory(deployment))
 
 
@@ -86,14 +88,15 @@ def largest_context(deployment: Deployment, extra: float = 0.0) -> int:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Largest number up to `most` that fits, if larger ones never fit again; 0 if none."""
+    """The largest number from 1 to `most` that fits; 0 if none does. Assumes that no number fits
+    above one that does not."""
     return bisect_left(range(1, most + 1), True, key=lambda number: not fits(number))
 
 
 def changes(deployment: Deployment) -> tuple[DeploymentChange, ...]:
-    """Changes near the deployment, with the bytes that would then be missing; fitting ones first.
-    They are single changes, and the combination of GPUs and formats that fits with the fewest GPUs.
-    """
+    """Deployments near the given one, each with the bytes missing there; those that fit come first.
+    Most differ in a single option. The list also has the combination of GPUs and formats that fits
+    with the fewest GPUs, if there is one."""
     found = [_measured(options, near) for options, near in _near(deployment)]
     known = {change.options for change in found}
     found += [change for change in _together(deployment) if change.options not in known]
@@ -118,7 +121,8 @@ def _measured(options: str, deployment: Deployment) -> DeploymentChange:
 
 
 def _near(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    """Changes in the order in which users would prefer them."""
+    """(options, deployment) of each single change, in the order in which users would prefer them.
+    Splits over more GPUs end with the first one that fits."""
     yield from _smaller_requests(deployment)
     if deployment.utilization < _HIGH_UTILIZATION:
         text = f"--gpu-memory-utilization {_HIGH_UTILIZATION:g}"
@@ -174,7 +178,8 @@ def _legal(deployment: Deployment) -> bool:
 
 
 def _together(deployment: Deployment) -> list[DeploymentChange]:
-    """The first combination of GPUs and formats that fits: fewest GPUs, then widest formats."""
+    """A list of the first combination of GPUs and number formats that fits (fewest GPUs, then
+    widest formats); empty if none fits."""
     wider = [deployment, *(near for _, near in _more_gpus(deployment))]
     for grown in wider:
         for weights, kv in product(("", *_narrower(deployment)), ("", "fp8")):
@@ -192,8 +197,8 @@ def _together(deployment: Deployment) -> list[DeploymentChange]:
 
 
 def _narrower(deployment: Deployment) -> tuple[str, ...]:
-    """The narrower ones of the weight formats int4 and fp8, or int4 and the format in which the
-    model was published."""
+    """Names of weight formats with fewer bytes than the present one, in the order to try: fp8 and
+    int4, or, if the model's own format is known, that one and int4."""
     published = PUBLISHED_FORMATS.get(deployment.model.family)
     names = dict.fromkeys((published, "int4") if published else ("fp8", "int4"))
     given = deployment.weights.element_bytes

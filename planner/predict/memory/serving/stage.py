@@ -63,12 +63,12 @@ def layer_state_bytes(deployment: Deployment) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StagePool:
-    """The blocks of one pipeline stage on a rank.
+    """The blocks of KV cache of one pipeline stage on a rank.
 
-    `group`: number of layers that share a block id; `full_groups`, `window_groups`: number of
-    groups of each kind; `state_groups`: number of groups of recurrent layers, with one block per
-    sequence; `block_bytes`: bytes of a block of one group. `deployment.block`: tokens of the pool's
-    blocks.
+    `group`: number of layers whose tokens share a block; `full_groups`, `window_groups`,
+    `state_groups`: number of groups of layers with full attention, with a sliding window, and of
+    recurrent layers, which use one block per sequence; `block_bytes`: bytes of one block of a
+    group. `deployment.block`: tokens of a block in this pool.
     """
 
     deployment: Deployment
@@ -106,7 +106,8 @@ class StagePool:
         return math.ceil(tokens / self.deployment.block)
 
     def bytes_for(self, batch: int, context: int) -> float:
-        """Bytes that `batch` sequences of `context` tokens take at the fullest moment."""
+        """Bytes of the blocks that `batch` sequences of `context` tokens take, plus those that one
+        prefill chunk takes temporarily."""
         blocks = batch * self.sequence_blocks(context) + self.prefill_blocks(context)
         return blocks * self.block_bytes
 
@@ -135,8 +136,8 @@ def _with_state_blocks(deployment: Deployment) -> Deployment:
 
 
 def _group_size(full: int, windowed: int) -> int:
-    """Number of layers in a group: the smaller count, or the larger if both are similar or one is
-    0."""
+    """Number of layers in a group: the smaller of the two counts; the larger if they are similar,
+    or if the smaller is 0."""
     smaller, larger = sorted((full, windowed))
     if smaller == 0:
         return larger
@@ -148,7 +149,8 @@ class ServingStageMemory:
     """Bytes on a rank of one pipeline stage.
 
     Within the engine's budget: weights, activations, non_torch, graphs_within, and the rest for the
-    KV cache. Outside the budget: context, nccl, graphs_beside.
+    KV cache. Outside the budget: context (CUDA context), nccl, graphs_beside. `budget`: bytes of
+    that budget; `usable`: bytes of HBM that processes can use.
     """
 
     stage: int
@@ -166,12 +168,12 @@ class ServingStageMemory:
 
     @property
     def fixed(self) -> float:
-        """Bytes within the budget besides the KV cache."""
+        """Bytes within the budget that are not KV cache."""
         return self.weights.total + self.activations.peak + self.non_torch + self.graphs_within
 
     @property
     def beside(self) -> float:
-        """Bytes of the process outside the budget."""
+        """Bytes that the process takes outside the budget."""
         return self.context + self.nccl + self.graphs_beside
 
     @property
@@ -202,7 +204,8 @@ class ServingStageMemory:
 
     @property
     def missing(self) -> float:
-        """Bytes by which the batch's KV cache exceeds the room for it; negative: bytes to spare."""
+        """Bytes by which the KV cache of the batch at full context exceeds the room for it;
+        negative: bytes to spare."""
         return self.kv_needed - self.available
 
     def blocks(self, extra: float = 0.0) -> int:

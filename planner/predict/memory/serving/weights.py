@@ -57,7 +57,8 @@ def stage_weights(deployment: Deployment, stage: int) -> WeightBytes:
 
 
 def _tied_head(deployment: Deployment, stage: int) -> WeightBytes:
-    """Weights of the last stage's copy of the embedding, if the head shares it."""
+    """Weights of the copy of the embedding that the last stage holds as its head. All 0 on other
+    stages, without a pipeline, and if the model has a separate head."""
     alone = deployment.pp == 1 or not deployment.model.tied_embeddings
     if alone or stage != deployment.pp - 1:
         return WeightBytes()
@@ -75,7 +76,7 @@ def _rotary(deployment: Deployment) -> float:
 
 
 def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
-    """Bytes of one row's weights on the rank."""
+    """Bytes on the rank of the weights of one row of the op table."""
     fmt = deployment.weights
     padding = deployment.padded_vocabulary / deployment.model.vocab if op.pads_vocabulary else 1.0
     kept = matrices = 0.0
@@ -100,7 +101,8 @@ def op_weights(deployment: Deployment, op: Op) -> WeightBytes:
 
 
 def shard_share(deployment: Deployment, shard: ParamShard) -> float:
-    """Share of a row's parameters on the rank; if experts are uneven, on the fullest rank."""
+    """Share of a row's parameters that a rank holds; `shard`: the way in which they are split. If
+    experts cannot be divided evenly, the share is that of the rank with the most."""
     model = deployment.model
     match shard:
         case ParamShard.NONE | ParamShard.COPIED:
