@@ -106,8 +106,7 @@ def no_launch(read: Opened, launch: LaunchCommand | None) -> str:
 
 
 def _with(configs: Mapping[str, Text]) -> str:
-    """A phrase on the configuration files that a command names and that are missing, with
-    advice."""
+    """A phrase on the missing configuration files that a command names, with advice."""
     if any("a placeholder" in text.unknown or "{{" in name for name, text in configs.items()):
         return "with a file whose name is to be filled in ({{ ... }}): the script is a template"
     shown = ", ".join(name.replace(HOLE, "...") for name in configs if name.strip(f"{HOLE}/"))

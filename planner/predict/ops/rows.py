@@ -202,8 +202,8 @@ class Op:
 
 
 def times(op: Op, factor: float) -> Op:
-    """The row with the number of tokens times `factor`: work, kept bytes and traffic grow, weights do
-    not."""
+    """The row with the number of tokens times `factor`: work, kept bytes and traffic grow, weights
+    do not."""
     return replace(
         op,
         tokens_factor=factor * op.tokens_factor,

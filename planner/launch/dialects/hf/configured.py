@@ -54,8 +54,8 @@ _MOST = 8
 
 
 def with_accelerate(found: Found, source: Source) -> Found:
-    """The launch, plus a problem for each accelerate file that an `accelerate launch` command names
-    and that is missing."""
+    """The launch, plus a problem for each missing accelerate file that an `accelerate launch`
+    command names."""
     if source.launch is None or source.launch.launcher != "accelerate":
         return found
     problems = list(found.problems)
