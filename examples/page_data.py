@@ -92,7 +92,7 @@ def constants() -> DataTable:
 _RULE_COLUMNS = (
     Column("framework", "Framework.", number=False),
     Column("packing", "Values of --packing, the usual one first; how packs are made.", False),
-    Column("balance", "Values of --balance; empty: none.", number=False),
+    Column("balance", "Values of --balance; empty if it has none.", number=False),
     Column("source", "Where this is from.", number=False),
 )
 
@@ -116,7 +116,7 @@ def sample_rules() -> DataTable:
 
 _FRAME_COLUMNS = (
     Column("column", "Name of the column.", number=False),
-    Column("unit", "Unit; empty: a count, a name, a list or a truth value.", number=False),
+    Column("unit", "Unit; empty for counts, names, lists and truth values.", number=False),
     Column("meaning", "What it holds.", number=False),
 )
 
@@ -164,7 +164,7 @@ def _options_of(name: str) -> Iterator[tuple[str, str, str]]:
 _GPU_COLUMNS = (
     Column("gpu", "Name that --gpus takes.", number=False),
     Column("tflops_16_bit", "Dense 16-bit peak of the data sheet, TFLOP/s."),
-    Column("tflops_fp8", "Dense fp8 peak, TFLOP/s; empty: none."),
+    Column("tflops_fp8", "Dense fp8 peak, TFLOP/s; empty if the GPU has no fp8."),
     Column("hbm_gib", "Memory that torch can use, GiB."),
     Column("hbm_tb_per_s", "Bandwidth of the memory, TB/s."),
     Column("link_gb_per_s", "Link to other GPUs of its domain, GB/s in one direction."),
@@ -181,7 +181,9 @@ _SHAPE_COLUMNS = (
 _FRAMEWORK_COLUMNS = (
     Column("framework", "Name that --framework takes.", number=False),
     Column("what", "What it is.", number=False),
-    Column("launch", "Files that planner launch writes for it; empty: none.", number=False),
+    Column(
+        "launch", "Files that planner launch writes for it; empty if it writes none.", number=False
+    ),
     Column("degrees", "Degrees beside dp.", number=False),
     Column("zero_stages", "Stages of ZeRO.", number=False),
     Column("precisions", "Values of --precision.", number=False),
@@ -194,7 +196,7 @@ _MODEL_COLUMNS = (
     Column("hidden", "Width of the layers."),
     Column("heads", "Attention heads."),
     Column("kv", "Heads of keys and values; MLA: latent attention.", number=False),
-    Column("experts", "Experts of a layer; empty: none."),
+    Column("experts", "Experts of a layer; empty for dense models."),
     Column("seq", "Length of a pretraining sequence, tokens."),
 )
 
